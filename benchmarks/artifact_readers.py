@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from qfunc.lowering import OnnxRuntimeRunner
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lowering"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lowering" / "toolchains"))
 import vendor_readers as vendor
 
 Files = Mapping[str, bytes]

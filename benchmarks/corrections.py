@@ -35,7 +35,8 @@ from qfunc.corrections.equalization_graph import equalization_links
 from qfunc.errors import CaptureError, SpecError
 from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
-from qfunc.passes.fuse_norms import fuse_norms
+from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.rewrite import rewrite
 from qfunc.testing.laws.corrections import worst_violation
 
 LAWS = ("equalize", "smooth", "folding")
@@ -45,9 +46,9 @@ HEAD = ("network", "road", "pairs", "equalize", "smoothed", "smooth", "norms", "
 def _captured(entry: Entry) -> tuple[fx.GraphModule, str]:
     model = entry.make()
     try:
-        return fuse_norms(qfunc.capture()(model)), "fx"
+        return rewrite(qfunc.capture()(model), *NORMS), "fx"
     except CaptureError:
-        return fuse_norms(qfunc.capture(entry.inputs(2, 3))(model)), "export"
+        return rewrite(qfunc.capture(entry.inputs(2, 3))(model), *NORMS), "export"
 
 
 def _wide(model: fx.GraphModule, inputs: tuple[Tensor, ...]) -> list[Tensor]:

@@ -80,7 +80,7 @@ def evaluation(model: nn.Module, x: Tensor, runs: int, clock: Callable[[], float
 
     def again() -> None:
         for module in weights:
-            module.kept.forget()
+            module.cache.clear()
         model(x)
 
     with torch.no_grad():

@@ -6,7 +6,7 @@
 The architectures are from torchvision, timm, transformers and zoo_own.py, with random weights: nothing is downloaded.
 torchvision's metadata pins its torch, so without the constraints it installs another one (or: pip install --no-deps
 torchvision==0.28.0).  Its C++ extension does not load with a torch without CUDA.  So the benchmark declares the two ops that
-its import needs (`zoo_models.shim`).
+its import needs (`torchvision_ops.shim`).
 
 A network passes if
 

@@ -14,7 +14,8 @@ from artifacts import runnable
 from torch import Tensor, fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from zoo_models import Entry, shim
+from torchvision_ops import shim
+from zoo_models import Entry
 
 import qfunc
 from qfunc import targets

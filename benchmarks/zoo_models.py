@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, nn
+from torchvision_ops import shim
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
@@ -154,15 +155,6 @@ def _own(name: str, given: dict[str, Any]) -> nn.Module:
 _MAKERS: dict[str, Callable[[str, dict[str, Any]], nn.Module]] = {
     "torchvision": _torchvision, "timm": _timm, "transformers": _transformers, "own": _own,
 }  # fmt: skip
-_LIBRARY: list[torch.library.Library] = []
-
-
-def shim() -> None:
-    """Declare two ops, so that torchvision imports without its C++ extension (with a torch without CUDA)."""
-    if not _LIBRARY and not hasattr(torch.ops.torchvision, "nms"):
-        _LIBRARY.append(torch.library.Library("torchvision", "DEF"))
-        for op in ("nms", "qnms"):
-            _LIBRARY[0].define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def _entries(package: str, convolutional: bool, words: str, **arguments: Any) -> list[Entry]:

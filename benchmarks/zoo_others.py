@@ -30,8 +30,9 @@ from typing import Any
 import torch
 from one_by_one import add_options, is_chosen, rows_of, run
 from torch import Tensor, nn
+from torchvision_ops import shim
 from zoo_check import cosine
-from zoo_models import ZOO, Entry, shim
+from zoo_models import ZOO, Entry
 
 shim()
 Row = dict[str, Any]

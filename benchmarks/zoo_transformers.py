@@ -58,7 +58,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def make(name: str) -> nn.Module:
     """Return the named model."""
     if name == "detr":
-        from zoo_models import shim
+        from torchvision_ops import shim
 
         shim()
     import transformers

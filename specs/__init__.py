@@ -5,6 +5,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 `diff` compares them, `to_json` and `from_json` keep them.
 """
 
+from qfunc.ops.traits import Trait
 from qfunc.specs import edit
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
@@ -104,8 +105,8 @@ __all__ = [
     "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint",
     "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes",
     "ROUNDINGS", "Refuse", "Require", "Rule", "Runner", "Runtime", "SameQParams", "Scale", "Scheme", "Selector", "Shift",
-    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Unknown",
-    "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
+    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled", "SumShifted", "Target", "Tie",
+    "Trait", "Unknown", "Where", "ZeroPoint", "ZeroPointShifts", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

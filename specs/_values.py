@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from enum import Flag
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from qfunc.errors import a_or_an
 
 
 def is_public_function(value: Any) -> bool:
-    """Whether `value` is a function that its module knows by its qualified name: no lambda, no closure.
+    """Return True if `value` is the attribute of its module at its qualified name: not a lambda, not a closure.
 
     >>> is_public_function(is_public_function), is_public_function(lambda op: True), is_public_function(len)
     (True, False, False)
@@ -27,7 +28,7 @@ def is_public_function(value: Any) -> bool:
 
 
 def constructor_arguments(value: Any) -> dict[str, Any] | None:
-    """The constructor's arguments of an attrs or dataclass value by name, or None for any other value.
+    """Return the constructor's arguments of an attrs or dataclass value by name, or None for any other value.
 
     >>> constructor_arguments(attrs.make_class("Point", ["x"])(1)), constructor_arguments([1])
     ({'x': 1}, None)
@@ -41,7 +42,7 @@ def constructor_arguments(value: Any) -> dict[str, Any] | None:
 
 
 def mutability_error(value: Any) -> str | None:
-    """What in `value` is not frozen, in words; None if all of it is.
+    """Return a description of the part of `value` that is not frozen, or None if all of it is frozen.
 
     Frozen are None, bool, int, float, str, tuples, module-level functions, and frozen attrs or dataclass
     values that compare by their fields, if everything they hold is frozen too.
@@ -50,7 +51,7 @@ def mutability_error(value: Any) -> str | None:
     (None, 'the list [2]')
     """
     kind = type(value)
-    if value is None or kind in (bool, int, str):
+    if value is None or kind in (bool, int, str) or isinstance(value, Flag):
         return None
     if kind is float:
         return None if value == value else "NaN, which does not even equal itself"
@@ -94,9 +95,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def readable(cls: _Class) -> _Class:
-    """Gives a frozen attrs class the repr that builds its values; long ones stand on several lines.
+    """Give a frozen attrs class a repr that is the code of the value, on several lines if it is long.
 
-    The first field stands bare, the others by name: `Rule(Op('conv'), input=Scheme(Int(8)))`.
+    The first field is written without its name: `Rule(Op('conv'), input=Scheme(Int(8)))`.
     """
     setattr(cls, "__repr__", as_code)  # noqa: B010 - mypy refuses the assignment
     setattr(cls, "_writes_code", True)  # noqa: B010
@@ -104,7 +105,7 @@ def readable(cls: _Class) -> _Class:
 
 
 def as_code(value: Any) -> str:
-    """The code that builds `value`.
+    """Return the code that builds `value`.
 
     >>> from qfunc.specs import PerChannel, Scale
     >>> Scale(PerChannel(), power_of_two=True)
@@ -151,6 +152,8 @@ def one_line(value: Any) -> str:
         return f"({', '.join(map(one_line, value))}{',' if len(value) == 1 else ''})"
     if _is_readable(value):
         return f"{type(value).__name__}({', '.join(name + one_line(v) for name, v in _parts(value))})"
+    if isinstance(value, Flag):
+        return " | ".join(f"{type(value).__name__}.{member.name}" for member in value) or f"{type(value).__name__}(0)"
     return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
+from enum import Flag
+from functools import reduce
+from operator import or_
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -19,7 +22,7 @@ _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
 def public_classes(module: ModuleType, prefix: str = "") -> dict[str, type]:
-    """The classes of frozen values among the public names of a module, by name behind `prefix`."""
+    """Return the classes of frozen values among the public names of a module, by `prefix` and name."""
     public = {prefix + name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in public.items() if _is_class(value)}
 
@@ -101,6 +104,8 @@ class Codec:
             return [self._encode(v) for v in value]
         if isinstance(value, FunctionType):
             return {"is function": self._name(value)}
+        if isinstance(value, Flag):
+            return {"is": self._name(type(value)), "members": [member.name for member in value]}
         if type(value) is float and value in _INFINITIES:
             return {"is number": _INFINITIES[value]}
         fields = constructor_arguments(value)
@@ -123,7 +128,7 @@ def _checked(classes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _is_class(thing: Any) -> bool:
-    return isinstance(thing, type) and (attrs.has(thing) or dataclasses.is_dataclass(thing))
+    return isinstance(thing, type) and (attrs.has(thing) or dataclasses.is_dataclass(thing) or issubclass(thing, Flag))
 
 
 def _decode(value: Any, known: dict[str, Any]) -> Any:
@@ -139,7 +144,16 @@ def _decode(value: Any, known: dict[str, Any]) -> Any:
         raise SpecError(where="from_json", found=f"unknown class {name!r}", wanted="a class of qfunc", do=do)
     if isinstance(known[name], FunctionType):
         return known[name]
+    if issubclass(known[name], Flag):
+        return _flag(name, known[name], value.get("members"))
     return _build(name, known[name], {k: _decode(v, known) for k, v in value.items() if k != "is"})
+
+
+def _flag(name: str, kind: type[Flag], members: Any) -> Flag:
+    if not isinstance(members, list) or not all(isinstance(m, str) and m in kind.__members__ for m in members):
+        wanted = "members among " + ", ".join(kind.__members__)
+        raise SpecError(where=f"from_json, {name}", found=short(members), wanted=wanted, do="Correct the names.")
+    return reduce(or_, (kind[m] for m in members), kind(0))
 
 
 def _build(name: str, kind: Any, arguments: dict[str, Any]) -> Any:

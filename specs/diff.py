@@ -1,4 +1,4 @@
-"""A comparison of two specs that reads like two datasheets side by side."""
+"""A comparison of two specs, field by field."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ _SETS = ("commuting", "source")
 
 
 def diff(a: Any, b: Any) -> str:
-    """Where two specs differ: a line for each field, `path: a -> b`; empty text if they are equal.
+    """Return a line `path: a -> b` for each field in which two specs differ; "" if they are equal.
 
-    Entries of a tuple pair up by what they are about, wherever they stand: a slot's name, a rule's selector,
-    and of a selector of ops each kind of op alone, so that two hardwares may group them in their own ways.
+    Entries of tuples are paired by their key, at whatever index: the name of a slot, or the selector of a rule. A
+    selector of several kinds of ops counts as one entry per kind, so targets that group the kinds differently can be
+    compared.
+
+    Args:
+        a, b: Two targets, or two values of `qfunc.specs`.
+    Raises:
+        SpecError: `a` or `b` is not a spec.
 
     >>> from attrs import evolve
     >>> from qfunc.specs import Int, Scheme
@@ -52,13 +58,13 @@ def _lines(path: str, a: Any, b: Any) -> list[str]:
 
 
 def _is_table(entries: tuple[Any, ...]) -> bool:
-    """Whether every entry is a spec or a pair of a key and its value."""
+    """Return True if every entry is a spec, or a pair of a key and its value."""
     return all(attrs.has(type(v)) or (type(v) is tuple and len(v) == 2) for v in entries)
 
 
 @attrs.frozen
 class _Row:
-    """An entry, or the part of it that speaks of one kind of op; `number` is the entry's place."""
+    """An entry, or the part of it for one kind of op; `number` is the index of the entry."""
 
     number: int
     entry: Any
@@ -137,7 +143,7 @@ def _key(entry: Any) -> Any:
 
 
 def _kinds(selector: Any) -> tuple[str, ...]:
-    """The kinds of op that a selector names, if it speaks of nothing else."""
+    """Return the kinds of op that a selector selects, or () if it selects by anything else."""
     match selector:
         case Op(kinds):
             return tuple(dict.fromkeys(kinds))
@@ -147,12 +153,12 @@ def _kinds(selector: Any) -> tuple[str, ...]:
 
 
 def _about(kinds: tuple[str, ...], entry: Any) -> Any:
-    """An entry that speaks of these kinds of op only."""
+    """Return the entry for these kinds of op only."""
     if type(entry) is tuple:
         return (Op(kinds), entry[1])
     return attrs.evolve(entry, **{next(iter(constructor_arguments(entry) or {})): Op(kinds)})
 
 
 def _text(value: Any) -> str:
-    # A datasheet says the format, the usual one too.
+    # A difference shows the default format, too.
     return re.sub(r"\bScheme\((?=(\)|\w+=))", lambda m: "Scheme(Int(8)" + (", " if m[1] != ")" else ""), one_line(value))

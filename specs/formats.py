@@ -1,4 +1,4 @@
-"""Number formats: which values one code can stand for."""
+"""Number formats: the values of codes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from qfunc.specs._values import readable
 class Int:
     """An integer of `bits` bits whose codes are `low` to `high`, both included.
 
-    Without `low` and `high` the codes are all that the width holds: [-2^(bits-1), 2^(bits-1)-1] if
-    signed, else [0, 2^bits-1].  The width is what is stored; the range is what the hardware allows.
+    The default codes are all codes of the width: [-2^(bits-1), 2^(bits-1)-1] if signed, else [0, 2^bits-1].  Bounds that
+    equal these are dropped: `Int(8, low=-128) == Int(8)`.
 
-    Bounds that say what the width says anyway are dropped: `Int(8, low=-128) == Int(8)`.
-
+    Args:
+        bits: The width in which a code is stored.
+        signed: Whether codes may be negative.
+        low, high: The smallest and the largest code that the hardware allows.
     Raises:
         SpecError: the range is empty or wider than the width.
 

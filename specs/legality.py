@@ -1,4 +1,4 @@
-"""Legality: what a chip or its toolchain refuses, so that `quantize` says it before the vendor's tool does."""
+"""Legality: what a chip or its toolchain refuses, so that `quantize` refuses it before the vendor's tool does."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ def _of_ops(instance: Any, attribute: Any, value: Any) -> None:
 @readable
 @frozen
 class Require:
-    """The chip takes the named slots of the selected ops only in this form; a slot left in float is not asked.
+    """The chip accepts the named slots of the selected ops only in this form.
 
-    `formats`: one of them.  A constant may use fewer codes than its format, as it is written offline; an
-    activation may not, as it is the chip that clamps it; `narrower=False`, nor may a constant, where the vendor's
-    tool finds its codes anew.  `zero_point`: False, it is always 0; True, there is
-    one.  `power_of_two`: whether scales must be.  `shared`: one of them; `PerChannel()` is the output channels.
-    What is left out is free.  `because`: the vendor's words and where they stand.
+    A slot in float is not checked.  Arguments that are not given require nothing.
 
+    Args:
+        select: The ops.
+        slots: The slots.
+        formats: The formats that the chip accepts. A constant may use fewer codes than its format, because it is written
+            offline. An activation may not, because the chip clamps it.
+        narrower: False if a constant may not use fewer codes either, because the vendor's tool computes its codes again.
+        zero_point: False if the zero point is always 0, True if there is one.
+        power_of_two: True if scales are powers of two.
+        shared: The granularities that the chip accepts; `PerChannel()` is one scale per output channel.
+        because: A quotation from the vendor, with its place.
     Raises:
-        SpecError: nothing is required, a selector that no op can match, or a zero point for formats without one,
+        SpecError: nothing is required, a selector that no op can match, a zero point for formats without one, or
             `narrower` without formats.
 
     >>> from qfunc.specs import Op
@@ -66,12 +72,16 @@ class Require:
 @readable
 @frozen
 class Refuse:
-    """The chip cannot run the selected ops at all; `do` is the cure.
+    """The chip cannot run the selected ops at all.
 
-    An op that a rule keeps in float on purpose (`edit.skip`) runs elsewhere and is not asked.
+    An op that a rule keeps in float on purpose (`edit.skip`) runs elsewhere and is not checked.
 
+    Args:
+        select: The ops.
+        because: A quotation from the vendor, with its place.
+        do: What users can do, as a sentence of the error.
     Raises:
-        SpecError: a selector that no op can match, or no words.
+        SpecError: a selector that no op can match, or an empty text.
 
     >>> from qfunc.specs import Op
     >>> Refuse(Op("gelu"), because="no such layer (user guide 3.1)", do="Use relu.").do
@@ -87,7 +97,7 @@ Legality = Require | Refuse
 
 
 def never_an_op(value: Selector) -> bool:
-    """Whether a selector contradicts itself, or speaks of graph inputs or constants, which are no ops.
+    """Return True if a selector contradicts itself, or selects graph inputs or constants, which are not ops.
 
     >>> never_an_op(Op("conv") & Op("linear")), never_an_op(Op("conv") & ~Op("linear"))
     (True, False)

@@ -31,13 +31,17 @@ _names_slots = slots_among(*SLOTS)
 @readable
 @frozen
 class Rule:
-    """What the selected ops require of their slots; the first rule that speaks for a slot wins.
+    """The slot values of the selected ops; for each slot, the first rule that gives it a value applies.
 
-    `output` of an op is the output of its fused group.  An edge inside a group never carries a
-    quantizer.  `edges` restricts `input` to some of the input edges.
+    The output of an op is the output of its fused group.  An edge inside a group never has a quantizer.
 
+    Args:
+        select: The ops.
+        input, weight, bias, output: The value of the slot: a `Scheme`, `DerivedQParams`, `FixedQParams`, `Cases` or
+            `KeepFloat`; None leaves the slot to later rules.
+        edges: Restricts `input` to the selected input edges.
     Raises:
-        SpecError: a slot holds no slot value or is derived from itself, or the rule is silent on every slot.
+        SpecError: a slot has another value or is derived from itself, or no slot has a value.
 
     >>> from qfunc.specs.selectors import Op
     >>> Rule(Op("conv"), input=Scheme()).weight is None
@@ -69,7 +73,7 @@ class Rule:
 class ClampImplied:
     """Holds if the codes cannot leave the activation's own range: s*(qmin-z) >= low and s*(qmax-z) <= high.
 
-    For relu that is z == qmin: the clamp to the codes does the activation's work.
+    For relu this means z == qmin. Then clamping to the codes computes the activation.
 
     >>> ClampImplied()
     ClampImplied()
@@ -79,7 +83,7 @@ class ClampImplied:
 @readable
 @frozen
 class SameQParams:
-    """Holds if the named slots carry equal scales and zero points.
+    """Holds if the named slots have equal scales and zero points.
 
     >>> SameQParams().slots
     ('input', 'output')
@@ -106,17 +110,20 @@ Condition = ClampImplied | SameQParams | NoZeroPoint
 @readable
 @frozen
 class FusionStep:
-    """A link of a fusion's chain: the op that may (or must) follow.
+    """One step of a fusion: an op that may (or must) follow.
 
-    With `fold` the step becomes part of the root's weight and bias, before anything is quantized, and is gone:
-    `fold(weight, bias, *operands) -> (weight, bias)` gets float64 copies, the weight's output channels first
-    (also of a transposed conv), a bias of zeros where there is none, and what the step reads besides the
-    root's output: its own module, in evaluation mode and float64, or the constants of a function.  The root
-    is then a conv, a conv_transpose, or a linear, whose channels are its last axis.  `fold` may be a module-level
-    function or a frozen callable value.
+    If a step has `fold`, it is folded into the root's weight and bias before anything is quantized, and the op is
+    removed.  `fold(weight, bias, *operands) -> (weight, bias)` gets float64 copies.  The output channels of the weight
+    come first (also of a transposed conv), and a missing bias is zeros.  The operands are the other values that the step
+    reads: its module, in evaluation mode and float64, or the constants of a function.  The root is a conv, a
+    conv_transpose, or a linear whose channels are the last axis.
 
+    Args:
+        op: The ops that match the step.
+        optional: False if the step must follow.
+        fold: A module-level function or a frozen callable value.
     Raises:
-        SpecError: a `fold` that is neither, or that must follow.
+        SpecError: a `fold` that is neither, or a step with `fold` that is not optional.
 
     >>> from qfunc.specs.selectors import Op
     >>> FusionStep(Op("add")), FusionStep(Op("batch_norm"), optional=False)
@@ -138,12 +145,15 @@ class FusionStep:
 @readable
 @frozen
 class Fusion:
-    """`root` and the steps after it run as one unit; no quantizer on the edges inside.
+    """`root` and the steps after it run as one unit, without quantizers on the edges inside.
 
-    `when` (structure) decides placement before calibration; `integer_if` (conditions on qparams)
-    decides afterwards whether the unit runs on integers.  A binary step joins only if its other
-    input is computed before the root.
+    A step with two inputs joins only if its other input is computed before the root.
 
+    Args:
+        root: The first op.
+        then: The steps after it, in order.
+        when: A selector of the root that decides about the fusion before calibration.
+        integer_if: Conditions on the qparams that decide after calibration whether the unit runs on integers.
     Raises:
         SpecError: no steps.
 
@@ -163,11 +173,13 @@ class Fusion:
 @readable
 @frozen
 class Tie:
-    """The slots of the selected ops share qparams; `leader` names whose.
+    """Slots of the selected ops that share qparams.
 
-    "input": the output takes the input's.  "output": the inputs take the output's.  "union": one
-    estimator sees all of them.  "max_scale": all take the coarsest.
-
+    Args:
+        select: The ops.
+        slots: The tied slots.
+        leader: "input": the output takes the input's qparams. "output": the inputs take the output's. "union": one
+            estimator reads all of the tensors. "max_scale": all take the largest scale.
     Raises:
         SpecError: a leader that is none of the slots.
 
@@ -191,10 +203,14 @@ _POSITIONS = (*SLOTS, "input.min", "input.max", "input.sum")
 @readable
 @frozen
 class Limit:
-    """low <= sum(coefficient * position(slot)) <= high, with position = -log2(scale); `adjust` gives way.
+    """low <= sum(coefficient * position(slot)) <= high, with position = -log2(scale).
 
-    A term's slot may be "input", "weight", "bias", "output" or "input.min", "input.max", "input.sum".
-
+    Args:
+        select: The ops.
+        terms: Pairs (slot, coefficient). The slot is "input", "weight", "bias", "output", "input.min", "input.max" or
+            "input.sum".
+        low, high: The bounds of the sum.
+        adjust: The slot whose scale changes if the sum is outside the bounds.
     Raises:
         SpecError: low > high, no terms, a slot that does not exist, or an `adjust` that no term names.
 

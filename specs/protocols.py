@@ -1,7 +1,7 @@
-"""Protocols: the methods of algorithms and runtimes, which packages of higher levels implement.
+"""Protocols: the methods of algorithms and runtimes, which packages of higher layers implement.
 
-A protocol of required methods (`Estimator`, `Function`, `Lowering`, `Runner`) types a field of a spec.  The others
-declare what is optional.  Whoever uses an optional method checks it by `isinstance`.
+The protocols of required methods (`Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.  The
+others declare optional methods.  Callers check for an optional method by `isinstance`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Estimator(Protocol):
-    """Statistics of a tensor, as an explicit state, and the qparams that follow from them."""
+    """An estimator: statistics of a tensor, as an explicit state, and the qparams that follow from them.
+
+    >>> from qfunc.estimators import MinMax
+    >>> isinstance(MinMax(), Estimator), isinstance(MinMax(), MergeableEstimator)
+    (True, True)
+    """
 
     def init(self, scheme: Any, like: Any) -> Any:
         """Return the state before any data; only the shape and device of `like` are read."""
@@ -34,13 +39,18 @@ class MergeableEstimator(Protocol):
 
 @runtime_checkable
 class Function(Protocol):
-    """A quantize function: the value that the hardware will hold, with the method's own gradient."""
+    """A quantize function: the values that the hardware has, with the gradient of the method.
+
+    >>> from qfunc.functions import Fixed, Lsq
+    >>> isinstance(Fixed(), Function), isinstance(Fixed(), LearnedFunction), isinstance(Lsq(), LearnedFunction)
+    (True, False, True)
+    """
 
     def init(self, qparams: Any, x: Any, scheme: Any) -> Any:
         """Return parameters, from estimated qparams."""
 
     def apply(self, params: Any, x: Any, scheme: Any) -> Any:
-        """Return x as the hardware holds it."""
+        """Return the value that the hardware has in place of x."""
 
     def export(self, params: Any, x: Any, scheme: Any) -> Any:
         """Return (codes, qparams) with dequantize(codes, qparams) == apply(params, x, scheme)."""
@@ -48,7 +58,7 @@ class Function(Protocol):
 
 @runtime_checkable
 class LearnedFunction(Protocol):
-    """A quantize function with parameters that train; without this method none do."""
+    """A quantize function with parameters that train; without this method no parameter trains."""
 
     def learned(self, scheme: Any) -> Sequence[str]:
         """Return the names of the fields that train."""
@@ -57,7 +67,7 @@ class LearnedFunction(Protocol):
 
 @runtime_checkable
 class RelaxedFunction(Protocol):
-    """A quantize function whose training value is another than `apply`."""
+    """A quantize function whose value in training differs from `apply`."""
 
     def relax(self, params: Any, x: Any, scheme: Any, noise: Any) -> Any:
         """Return the value that training uses; `noise` is uniform in [0, 1) and has the shape of x."""
@@ -72,10 +82,10 @@ class NoiselessFunction(Protocol):
 
 @runtime_checkable
 class ScalableFunction(Protocol):
-    """A quantize function that knows its parameters for multiples of x."""
+    """A quantize function that computes its parameters for multiples of x."""
 
     def scaled(self, params: Any, factor: Any) -> Any:
-        """Return the parameters for which factor * x gets factor times the values of x, or None where there are none.
+        """Return the parameters for which factor * x gets factor times the values of x, or None if there are none.
 
         The factors are positive and have the shape of the parameters.
         """
@@ -83,7 +93,7 @@ class ScalableFunction(Protocol):
 
 @runtime_checkable
 class OnnxFunction(Protocol):
-    """A quantize function that writes its own ONNX nodes in place of QuantizeLinear and DequantizeLinear."""
+    """A quantize function that writes its own ONNX nodes instead of QuantizeLinear and DequantizeLinear."""
 
     def onnx(self, graph: Any, tensor: str, qparams: Any, scheme: Any, name: str) -> str:
         """Add nodes that compute `apply` of `tensor`; return the name of the last one's output, which is `name`."""
@@ -92,10 +102,18 @@ class OnnxFunction(Protocol):
 
 @runtime_checkable
 class Lowering(Protocol):
-    """The step from standard Q/DQ ONNX to what a vendor's toolchain loads."""
+    """A lowering: writes the files of a vendor's toolchain from standard Q/DQ ONNX.
+
+    >>> from qfunc.lowering import QdqLowering
+    >>> isinstance(QdqLowering(), Lowering)
+    True
+    """
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the content of each file by its name."""
+        """Return the content of each file, bytes, by its name.
+
+        `model` is an `onnx.ModelProto` with Q/DQ nodes, to be left as it is; `sites` are its `QuantizedTensor` values.
+        """
         ...
 
 
@@ -124,16 +142,24 @@ class RefusingLowering(Protocol):
     """A lowering that refuses some schemes."""
 
     def refuses(self, scheme: Any, constant: bool) -> str:
-        """Return what it wants in place of a tensor's scheme; empty if it accepts the scheme."""
+        """Return a description of the schemes that it accepts, or "" if it accepts this one."""
         ...
 
 
 @runtime_checkable
 class Runner(Protocol):
-    """A runtime that executes artifacts on this machine."""
+    """A runner: executes artifacts by a runtime on this machine.
+
+    >>> from qfunc.lowering import OnnxRuntimeRunner
+    >>> isinstance(OnnxRuntimeRunner(), Runner), isinstance(OnnxRuntimeRunner(), InspectableRunner)
+    (True, True)
+    """
 
     def run(self, artifact: Any, inputs: Any) -> Any:
-        """Return the artifact's outputs, as a list of arrays."""
+        """Return the outputs of one batch, real values, as a list of arrays in the model's order.
+
+        `artifact.files` maps file names to bytes; `inputs` is a list of tensors, one for each input, of real values.
+        """
 
 
 @runtime_checkable
@@ -141,7 +167,7 @@ class OptionalRunner(Protocol):
     """A runner of software that may be absent."""
 
     def missing(self) -> str:
-        """Return "" where it can run, else what is not installed."""
+        """Return the name of the software that is not installed, or "" if it can run."""
         ...
 
 
@@ -150,7 +176,13 @@ class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact."""
 
     def inside(self, artifact: Any) -> Any:
-        """Return the artifact as a view with `tensors`, their names, and `run(inputs)`, outputs and codes by name."""
+        """Return a view of the artifact.
+
+        `tensors` are the names of its code tensors, "conv.codes" for the tensor "conv"; `run(inputs)` returns the outputs
+        and a dict of these codes, NumPy arrays.  `units` maps a code tensor to "integer", "float" or "gone", as the runtime
+        computes it; None if the files leave the runtime no choice.  `difference` says how the view differs from the
+        artifact, "" if it does not.
+        """
 
 
 @runtime_checkable
@@ -158,13 +190,13 @@ class ConditionalRunner(Protocol):
     """A runner that computes an artifact exactly on some processors only."""
 
     def comparable(self, artifact: Any) -> str:
-        """Return "" where it computes the artifact exactly, else the reason why it may not."""
+        """Return the reason why it may not compute the artifact exactly, or "" if it does."""
         ...
 
 
 @runtime_checkable
 class ReorderingRunner(Protocol):
-    """A runner that computes some kinds of ops in float in another order than `emulate`."""
+    """A runner that computes some kinds of ops in float in an order that differs from that of `emulate`."""
 
     def unlike(self) -> tuple[str, ...]:
         """Return these kinds."""
@@ -173,7 +205,7 @@ class ReorderingRunner(Protocol):
 
 @runtime_checkable
 class FlippingRunner(Protocol):
-    """A runner that rounds a few codes the other way, for it adds floats in an order of its own."""
+    """A runner that rounds a few codes the other way, because it adds floats in another order than `emulate`."""
 
     @property
     def flips(self) -> float:
@@ -187,7 +219,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
     Lowering: (VersionedLowering, LimitedLowering, RefusingLowering),
     Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
 }
-"""By a protocol of required methods, the protocols of the optional ones."""
+"""Maps a protocol of required methods to the protocols of its optional methods."""
 
 
 __all__ = [

@@ -31,7 +31,7 @@ def _axis(instance: object, attribute: object, value: object) -> None:
 class PerChannel:
     """One scale for each index of `axis`: a [O, I, H, W] weight, axis 0 -> scale shape [O, 1, 1, 1].
 
-    `axis="channel"` means the weight's output-channel axis, which the op vocabulary knows.
+    `axis="channel"` is the axis of the weight's output channels, which the record of the op defines.
 
     >>> PerChannel()
     PerChannel()
@@ -69,17 +69,22 @@ Granularity = PerTensor | PerChannel | PerBlock | PerToken
 @readable
 @frozen
 class Scale:
-    """Which scales the hardware takes, and how a range becomes one.
+    """The scales that the hardware accepts, and the scale of a range.
 
-    A symmetric scale is absmax / d with d = qmax, the format's largest value ("qmax"), (qmax-qmin)/2
-    ("half_range"), -qmin ("-qmin") or the largest power of two up to qmax ("emax": OCP MX).
-    `power_of_two`: log2 of the scale is rounded by `rounding`: "ceil" never clips, "floor" is OCP MX's,
-    "half_even" is nearest; E8M0 implies it.  `format`: what the scale is stored in, rounded half to even.
-    `low`, `high`: smallest and largest scale.  `minimum_range`: the real range is widened to it.
-    `signed`: the extreme keeps its sign, so that a scale can be negative (GGUF Q4_0: `divisor="-qmin"`).
-    `dynamic`: computed from the tensor at run time.
-    `within`: this scale is itself quantized by a second one (NVFP4): s = format(s1 / s2) * s2.
+    A symmetric scale is absmax / d, with d given by `divisor`.
 
+    Args:
+        shared: The elements that share a scale.
+        format: The format in which the scale is stored, rounded half to even.
+        power_of_two: True if log2 of the scale is rounded by `rounding`; E8M0 implies it.
+        low, high: The smallest and the largest scale.
+        rounding: "ceil" never clips, "floor" is that of OCP MX, "half_even" is nearest.
+        divisor: d is qmax, the format's largest value ("qmax"), (qmax - qmin) / 2 ("half_range"), -qmin ("-qmin"), or
+            the largest power of two up to qmax ("emax": OCP MX).
+        minimum_range: A narrower real range is widened to this width.
+        signed: True if the scale has the sign of the extreme, so that it can be negative (GGUF Q4_0).
+        dynamic: True if the scale is computed from the tensor at run time.
+        within: A second scale that quantizes this one (NVFP4): s = format(s1 / s2) * s2.
     Raises:
         SpecError: low > high, a divisor that does not exist, or a bound that no scale of the kind can reach.
 
@@ -119,14 +124,16 @@ class Scale:
 @readable
 @frozen
 class ZeroPoint:
-    """An affine zero point z = R(qmin - low/scale), rounded by `rounding`, or always `value`.
+    """An affine zero point z = R(qmin - low/scale).
 
-    `nudge` says how the real 0 gets its code: "low" from the low bound, as above; "nearest" from the bound
-    whose error is smaller (gemmlowp); "outward" like "low", then the scale grows until both bounds are held
-    (NNCF).  `added="before"` adds z before the tensor's own rounding: q = R(x/s + z) (Ascend).
-
+    Args:
+        rounding: R, a name of `specs.ROUNDINGS`.
+        value: A fixed zero point.
+        nudge: "low" computes z from the low bound, as above; "nearest" from the bound with the smaller error (gemmlowp);
+            "outward" as "low", and then enlarges the scale until the codes cover both bounds (NNCF).
+        added: "before" adds z before the tensor is rounded: q = R(x/s + z) (Ascend).
     Raises:
-        SpecError: a nudge beside a fixed value.
+        SpecError: both a nudge and a fixed value.
 
     >>> ZeroPoint()
     ZeroPoint()
@@ -145,13 +152,17 @@ class ZeroPoint:
 @readable
 @frozen
 class Scheme:
-    """How the hardware holds one tensor.
+    """How the hardware stores one tensor.
 
-    q = clamp(R(x / s) + z, qmin, qmax) and x_hat = (q - z) * s, with R the `rounding`, s the scale, z the
-    zero point (0 when `zero_point` is None: symmetric).  `division=False`: x * (1/s) in float32 instead.
-    Formats without integers have no zero point: R(x / s) is then their nearest value, for codebooks and
-    logarithms always half-even in the index.
+    q = clamp(R(x / s) + z, qmin, qmax) and x_hat = (q - z) * s.  Formats without integers have no zero point: R(x / s)
+    is their nearest value.  For codebooks and logarithms a tie has the even index.
 
+    Args:
+        format: The format of the codes, from qmin to qmax.
+        scale: The rule for s.
+        zero_point: The rule for z; None for a symmetric scheme, z = 0.
+        rounding: R, a name of `specs.ROUNDINGS`.
+        division: False if the hardware computes x * (1/s) in float32.
     Raises:
         SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
             format does not have, or that is 0; a rounding that the format does not have.
@@ -168,7 +179,7 @@ class Scheme:
 
     @property
     def symmetric(self) -> bool:
-        """Whether the zero point is always 0."""
+        """True if the zero point is always 0."""
         return self.zero_point is None
 
     def __attrs_post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Selectors: one closed algebra of frozen values that says which ops, edges or tensors are meant.
+"""Selectors: a closed algebra of frozen values that select ops, edges or tensors.
 
-`a & b`, `a | b` and `~a` combine them.  `qfunc.graph.selectors` decides them on a graph.
+`a & b`, `a | b` and `~a` combine them.  `qfunc.graph.selectors` evaluates them on a graph.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qfunc.specs._values import readable, short
 
 
 class Selector:
-    """What all selectors share: the operators of the algebra.
+    """The base class of all selectors, with the operators of the algebra.
 
     Raises:
-        SpecError: an operand that is no selector, or `and`, `or`, `not`, which would drop one of the two.
+        SpecError: an operand that is not a selector, or `and`, `or`, `not`, which would drop one of the two.
 
     >>> Op("conv") & ~Name("head.*")
     AllOf((Op('conv'), Not(Name('head.*'))))
@@ -54,10 +54,10 @@ def _flat(selector: Any, kind: type[AllOf] | type[AnyOf]) -> tuple[Selector, ...
 
 
 def require_selector(where: str, value: Any) -> None:
-    """Refuses what is not one of the selectors of this file.
+    """Raise an error if `value` is not one of the selectors of this file.
 
     Raises:
-        SpecError: `value` is no selector.
+        SpecError: `value` is not a selector.
     """
     if type(value) not in SELECTORS:
         do = "Use edit.name, edit.op, edit.module or edit.where, or combine them with &, | and ~."
@@ -65,7 +65,7 @@ def require_selector(where: str, value: Any) -> None:
 
 
 def selector(*, optional: bool = False) -> Validator:
-    """The value must be one of the selectors of this file; the set is closed."""
+    """Return a validator that accepts the selectors of this file; the set is closed."""
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if not (optional and value is None):
@@ -85,6 +85,9 @@ def _each_selector(instance: Any, attribute: Any, value: Any) -> None:
 @frozen
 class Op(Selector):
     """Ops of these kinds, by their names in the op vocabulary: `Op("conv")`, `Op(("add", "mul"))`.
+
+    Raises:
+        SpecError: no kind, or one that is not a str.
 
     >>> Op("conv") | Op("linear")
     AnyOf((Op('conv'), Op('linear')))
@@ -121,6 +124,9 @@ class ModuleType(Selector):
 @frozen
 class Attr(Selector):
     """Ops with an attribute of this value: `Attr("groups", 1)`, `Attr("depthwise", True)`.
+
+    Raises:
+        SpecError: a value that is neither a bool, number or str, nor None, nor a tuple.
 
     >>> Attr("depthwise", True)
     Attr('depthwise', equals=True)
@@ -181,7 +187,7 @@ class Last(Selector):
 @readable
 @frozen
 class NonNegative(Selector):
-    """Tensors that the graph proves to be at least 0: relu, sigmoid, softmax and what preserves it.
+    """Tensors without negative values: results of relu, sigmoid, softmax and others, and of ops that keep the sign.
 
     >>> NonNegative()
     NonNegative()
@@ -221,7 +227,7 @@ class Constant(Selector):
 @readable
 @frozen
 class Everything(Selector):
-    """Everything; `Everything() & s` is what matches s, if anything does, where s alone must match something.
+    """All ops and tensors; `Everything() & s` selects what s selects, and may match nothing, unlike s alone.
 
     >>> Everything() & GraphInput()
     AllOf((Everything(), GraphInput()))
@@ -231,11 +237,11 @@ class Everything(Selector):
 @readable
 @frozen
 class Where(Selector):
-    """Whatever `predicate(op)` accepts; a module-level function or a frozen callable value.
+    """Ops for which `predicate(op)` is True.
 
-    `op` has `kind`, `path`, `attributes` and `module_types`.  A lambda is refused: it can neither be
-    compared nor serialised.
-
+    Args:
+        predicate: A module-level function or a frozen callable value. Its argument has `kind`, `path`, `attributes` and
+            `module_types`. A lambda is refused, because it can neither be compared nor serialised.
     Raises:
         SpecError: a lambda, a local function, a class or a value that can change.
 
@@ -249,7 +255,7 @@ class Where(Selector):
 @readable
 @frozen
 class AllOf(Selector):
-    """What all of them select.
+    """The intersection of selectors.
 
     >>> Op("conv") & Name("head.*")
     AllOf((Op('conv'), Name('head.*')))
@@ -261,7 +267,7 @@ class AllOf(Selector):
 @readable
 @frozen
 class AnyOf(Selector):
-    """What any of them selects.
+    """The union of selectors.
 
     >>> Op("conv") | Name("head.*")
     AnyOf((Op('conv'), Name('head.*')))
@@ -273,7 +279,7 @@ class AnyOf(Selector):
 @readable
 @frozen
 class Not(Selector):
-    """What it does not select.
+    """The complement of a selector.
 
     >>> ~Name("head.*")
     Not(Name('head.*'))

@@ -1,4 +1,4 @@
-"""Slot values: what a rule may put on a tensor besides a Scheme."""
+"""Slot values: the alternatives to a Scheme in a rule."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ __all__ = ["SLOTS", "Cases", "DerivedQParams", "FixedQParams", "KeepFloat", "Slo
 class DerivedQParams:
     """A tensor whose scale is the product of other scales: the int32 bias, s = s_input * s_weight, z = 0.
 
+    Args:
+        format: The format of the codes.
+        of: The slots whose scales are multiplied.
+        rounding: A name of `specs.ROUNDINGS`.
+
     >>> DerivedQParams().format
     Int(32)
     """
@@ -34,8 +39,12 @@ class DerivedQParams:
 @readable
 @frozen
 class FixedQParams:
-    """Qparams that the hardware dictates: softmax writes 1/256 with zero point 0.
+    """Qparams that the hardware fixes: a softmax has scale 1/256 and zero point 0.
 
+    Args:
+        scheme: The scheme.
+        scale: The scale, in real units per code.
+        zero_point: The zero point, in codes.
     Raises:
         SpecError: qparams that the scheme does not allow.
 
@@ -71,7 +80,7 @@ class FixedQParams:
 @readable
 @frozen
 class KeepFloat:
-    """Float on purpose; a rule that is silent leaves the slot to later rules, this one ends the search.
+    """Float on purpose: later rules do not apply to the slot, as they would if its value were None.
 
     >>> KeepFloat()
     KeepFloat()
@@ -81,7 +90,13 @@ class KeepFloat:
 @readable
 @frozen
 class Cases:
-    """The first case whose selector holds for the tensor decides, else `default`.
+    """A slot value that depends on the tensor: that of the first case whose selector matches, else `default`.
+
+    Args:
+        cases: Pairs (selector, slot value).
+        default: A `Scheme`, `DerivedQParams`, `FixedQParams` or `KeepFloat`.
+    Raises:
+        SpecError: a case that is not such a pair, or another default.
 
     >>> from qfunc.specs.selectors import NonNegative
     >>> Cases(((NonNegative(), Scheme(Int(8, signed=False))),), default=Scheme()).default.format

@@ -1,16 +1,29 @@
 """Targets: one hardware, described once.
 
-The hardware half says what the chip computes; the algorithm half says how qparams are found.
+The hardware half describes what the chip computes, the algorithm half how qparams are estimated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from attrs import evolve, field, fields, frozen
 
-from qfunc.specs._check import as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of
-from qfunc.specs._values import as_code, readable
+from qfunc.ops.traits import NONE, Trait
+from qfunc.specs._check import (
+    as_tuple,
+    frozen_callable,
+    implements,
+    instance_of,
+    integer,
+    number,
+    one_of,
+    refuse,
+    text,
+    tuple_of,
+)
+from qfunc.specs._values import as_code, one_line, readable
 from qfunc.specs.arithmetic.kernel import Kernel
 from qfunc.specs.datasheet import datasheet, summary
 from qfunc.specs.legality import Legality, Refuse, Require
@@ -21,34 +34,89 @@ from qfunc.specs.selectors import Selector, selector
 ROLES = ("weight", "activation", "bias")
 
 
+_OP_SLOTS = ("input", "weight", "bias", "operand")
+_USER_TRAITS = (
+    Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.INTEGER_RESULT | Trait.INTEGER_IF_INPUTS | Trait.VIEW | Trait.COMMUTATIVE
+    | Trait.WEIGHTED | Trait.RECURRENT | Trait.ARITHMETIC | Trait.CREATES | Trait.POSITION_IF_INPUTS
+)  # fmt: skip
+"""The traits that placement, the partition and the lowerings ask for.  Capture, corrections and reconstruction ask for the
+others, of canonical ops alone; the bounds of a clamp follow from its canonical kind."""
+_DEF = "Define it with def at the top of a module."
+
+
+def _pairs(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, Mapping) else as_tuple(value)
+
+
 @readable
 @frozen
 class OpKind:
-    """A kind of op: its name, every spelling of it, its slots, and how it is written to ONNX.
+    """The record of an op of the user's, with the fields of `qfunc.ops.definition.Op`, the record of a canonical op.
 
-    `spellings` are qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
-    `slots` name the arguments in order; "input", "weight" and "bias" may carry qparams.  `behaves_like` is
-    the kind that it is written as and whose traits it has; `onnx` a function of its own in ONNX's text form, of its
-    tensors in order.
+    Capture leaves the op as it is. So it has no canonical callable, and the fields `call`, `signature`, `rewrites`,
+    `ignored` and `inplace_at` of a canonical op have no meaning for it. `results` follows from the ONNX text.
 
-    >>> OpKind("fast_gelu", ("mylib.ops.fast_gelu",), behaves_like="gelu").slots
-    ('input',)
+    Args:
+        kind: The name by which selectors and tables refer to it.
+        spellings: Qualified names of functions, methods or module classes ("mylib.ops.fast_gelu").
+        parameters: The names of its arguments, in order.
+        behaves_like: The kind that it is written as, and whose traits it has too; None: `kind`, if it is a canonical one.
+        slots: Pairs of a parameter and "input", "weight", "bias" or "operand", which is a weight if it is constant, else an
+            input. The other parameters carry no qparams. (): "weight" and "bias" by name, all others are inputs.
+        weight_axis: The axis of the weight that runs over output channels.
+        spatial: The number of axes along which the op slides, as in `Attr("spatial", 2)`, or None.
+        neutral: The number y for which op(x, y) = x, or None; a runtime may leave out such an op.
+        traits: What is true of it for all arguments. Only traits that a stage with a target asks for are accepted.
+        example: One call, a function of a tensor of shape [2, 3, 5, 6]. `check_target` checks the op by it.
+        onnx: A function in ONNX's text form, of its tensors in order; None: the ONNX of `behaves_like`.
+    Raises:
+        SpecError: no kind or spelling, a slot of no parameter, or a trait that no stage with a target asks for.
+
+    >>> from qfunc.specs import Trait
+    >>> positive = Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
+    >>> OpKind("energy", "mylib.energy", slots={"input": "input"}, traits=positive).slots
+    (('input', 'input'),)
     """
 
-    name: str = field(validator=text())
+    kind: str = field(validator=text())
     spellings: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
-    slots: tuple[str, ...] = field(default=("input",), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    parameters: tuple[str, ...] = field(default=("input",), converter=as_tuple, validator=tuple_of(str, at_least=1))
     behaves_like: str | None = field(default=None, validator=text(optional=True))
+    slots: tuple[tuple[str, str], ...] = field(default=(), kw_only=True, converter=_pairs, validator=tuple_of(tuple))
+    weight_axis: int = field(default=0, kw_only=True, validator=integer())
+    spatial: int | None = field(default=None, kw_only=True, validator=integer(1, optional=True))
+    neutral: float | None = field(default=None, kw_only=True, validator=number(optional=True))
+    traits: Trait = field(default=NONE, kw_only=True, validator=instance_of(Trait))
+    example: Callable[[Any], Any] | None = field(default=None, kw_only=True, validator=frozen_callable(_DEF, optional=True))
     onnx: str | None = field(default=None, kw_only=True, validator=text(optional=True))
+
+    def __attrs_post_init__(self) -> None:
+        for entry in self.slots:
+            if len(entry) != 2 or entry[0] not in self.parameters or entry[1] not in _OP_SLOTS:
+                wanted = f"a parameter among {self.parameters} and a slot among {_OP_SLOTS}"
+                raise refuse(self, "slots", entry, wanted, "Name the parameter in `parameters` too.")
+        if unread := self.traits & ~_USER_TRAITS:
+            do = f"Leave out {one_line(unread)}."
+            raise refuse(self, "traits", one_line(unread), f"traits among {one_line(_USER_TRAITS)}", do)
+
+    def slot(self, parameter: str) -> str | None:
+        """Return the slot of a parameter, or None if it carries no qparams.
+
+        >>> OpKind("scale", "mylib.scale", ("input", "gamma", "bias")).slot("bias")
+        'bias'
+        """
+        if self.slots:
+            return dict(self.slots).get(parameter)
+        return parameter if parameter in ("weight", "bias") else "input"
 
 
 @readable
 @frozen
 class Algorithm:
-    """An estimator of qparams and a quantize function, bound to one role.
+    """The estimator of qparams and the quantize function of one role.
 
     Raises:
-        SpecError: a class in place of a value, a method that is missing, or a value that can change.
+        SpecError: a class instead of a value, a missing method, or a value that can change.
 
     >>> from qfunc import estimators, functions
     >>> Algorithm(estimators.MinMax(), functions.Fixed()).estimator
@@ -62,10 +130,16 @@ class Algorithm:
 @readable
 @frozen
 class Override:
-    """For the selected tensors of a role: another estimator, another function, or narrower weight codes.
+    """Another estimator, another function, or narrower weight codes for the selected tensors of a role.
 
+    Args:
+        select: The ops or tensors.
+        role: "weight", "activation" or "bias".
+        estimator: Finds the qparams.
+        function: The quantize function.
+        bits: The width of the codes of weights.
     Raises:
-        SpecError: nothing to override, or bits for another role than "weight".
+        SpecError: nothing to override, or bits for a role other than "weight".
 
     >>> from qfunc.specs.selectors import Name
     >>> Override(Name("layer4.*"), "weight", bits=8)
@@ -91,9 +165,14 @@ class Override:
 @readable
 @frozen
 class Runtime:
-    """The software that executes the artifact, named as precisely as its arithmetic needs.
+    """The software that executes the artifact, named as precisely as its arithmetic requires.
 
-    `runner` runs it here, or is None.
+    Args:
+        name: The name of the software.
+        version: Its versions, such as ">=1.31".
+        cpu: The processors.
+        kernels: The kernels.
+        runner: Runs artifacts on this machine; None if nothing does.
 
     >>> Runtime("onnxruntime", ">=1.31", kernels="MLAS").runner is None
     True
@@ -114,11 +193,26 @@ _HARDWARE = (
 
 @frozen(kw_only=True, repr=False)
 class Target:
-    """One hardware: placement, fusion, formats, arithmetic and what it refuses (hardware half), estimators and
-    functions (algorithm half).
+    """A description of hardware, with the algorithms that estimate qparams for it.
 
+    The hardware half is everything up to `source`, the algorithm half `weight`, `activation`, `bias` and `overrides`.
     `repr` is one line, `print` shows every part, and `code()` is the Python text that builds the value.
 
+    Args:
+        name: The name, for reports and errors.
+        rules: Which slots of which ops have qparams, and their schemes.
+        fusions: Ops that run as one unit.
+        ties: Slots that share qparams.
+        limits: Bounds of sums of scale positions.
+        kernels: The arithmetic of units.
+        commuting: Kinds of ops that only move codes.
+        legality: Schemes and ops that the chip refuses.
+        ops: User-defined kinds of ops.
+        runtime: The software that executes the artifact.
+        lowering: Writes the artifact; None for simulation only.
+        source: The documents and measurements that the description follows.
+        weight, activation, bias: The algorithms of the roles; bias may be None.
+        overrides: Other algorithms for some tensors.
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
@@ -147,7 +241,7 @@ class Target:
     overrides: tuple[Override, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Override))
 
     def __attrs_post_init__(self) -> None:
-        names = [kind.name for kind in self.ops]
+        names = [op.kind for op in self.ops]
         if len(set(names)) < len(names):
             raise refuse(self, "ops", tuple(names), "each name once", "Put all spellings of an op in one OpKind.")
 
@@ -168,10 +262,10 @@ class Target:
         return as_code(self)
 
     def hardware(self) -> tuple[Any, ...]:
-        """The hardware half, as a value to compare."""
+        """Return the hardware half, as a value to compare."""
         return tuple(getattr(self, name) for name in _HARDWARE)
 
     def with_algorithm_of(self, other: Target) -> Target:
-        """This hardware with the other's algorithms: what `specs.diff` leaves is the hardware."""
+        """Return this hardware with the algorithms of `other`, so that `specs.diff` shows differences of hardware only."""
         names = (f.name for f in fields(Target) if f.name not in _HARDWARE)
         return evolve(self, **{name: getattr(other, name) for name in names})

@@ -76,7 +76,7 @@ UNITS = (
 )
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
-CURVES = Op(("elu", "celu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink"))
+CURVES = Op(("elu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink"))
 NORMS = Op(("group_norm", "instance_norm", "local_response_norm"))
 DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1)) & ~Attr("dilation", (1, 1, 1))
 BECAUSE = (

@@ -20,9 +20,10 @@ from qfunc import targets
 from qfunc.__main__ import main, target_of
 from qfunc.errors import SpecError
 from qfunc.specs import diff, edit, to_json
+from tests.onnxruntime_target import ONNXRUNTIME
 
 ROOT = Path(__file__).parents[1]
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 CURE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 AGAIN = "Write the file again: it is damaged, or another program changed it."
 

@@ -26,6 +26,7 @@ reveal_type(qfunc.testing.oracle.float32(1))
 target = edit.pipe(targets.onnxruntime, edit.weights(bits=4))
 quantize = qfunc.quantize(target)
 qfunc.quantize(3)  # wrong
+edit.weights(bitz=4)  # wrong
 qfunc.quantise(target)  # wrong
 targets.onnxruntme  # wrong
 """

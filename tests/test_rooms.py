@@ -162,9 +162,10 @@ def test_a_chain_and_an_import_for_type_checkers_are_no_circle(sources):
     assert circle(sources) == []
 
 
-def test_specs_import_errors_files_and_specs_only():
+def test_specs_import_errors_files_specs_and_the_traits_of_ops_only():
     for path in sorted((ROOT / "specs").rglob("*.py")):
-        rooms = {room for d in imports(path.read_text(), package_of(path)) if (room := room_of(d))}
+        named = {d for d in imports(path.read_text(), package_of(path)) if not d.startswith("qfunc.ops.traits.")}
+        rooms = {room for d in named if (room := room_of(d))}
         assert rooms <= {"errors", "files", "specs"}, path
 
 
@@ -182,6 +183,11 @@ def test_specs_and_targets_need_neither_torch_nor_onnx(folder):
     for path in sorted((ROOT / folder).rglob("*.py")):
         roots = {d.split(".")[0] for d in imports(path.read_text(), package_of(path))} - {"qfunc", "attr"}
         assert roots - sys.stdlib_module_names <= FOREIGN[folder], path
+
+
+def test_the_traits_that_specs_import_need_the_standard_library_only():
+    path = ROOT / "qfunc" / "ops" / "traits.py"
+    assert {d.split(".")[0] for d in imports(path.read_text(), package_of(path))} <= sys.stdlib_module_names
 
 
 def test_qfunc_imports_targets_for_type_checkers_alone():

@@ -41,10 +41,16 @@ class FloatRow:
     source: str
 
 
-@frozen
+@frozen(repr=False)
 class Explanation:
-    """The report of `explain`: sites, rules by their index in the target, float ops with reasons, and fusions and rewrites
-    that almost matched.  `print` shows tables, `html` returns a page.
+    """The report of `explain`.  `repr` is one line, `print` shows tables, `html` returns a page.
+
+    Attributes:
+        target: The name of the target.
+        sites: The quantized tensors.
+        rules: Rules by their index in the target.
+        floats: The ops that compute in float, with reasons.
+        misses, unmatched: Fusions and rewrites that almost matched, with reasons.
     """
 
     target: str
@@ -67,6 +73,9 @@ class Explanation:
             Section("not fused", ("op", "with", "why"), self.misses),
             Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.target!r}, {len(self.sites)} quantized tensors, {len(self.floats)} float ops)"
 
     def __str__(self) -> str:
         """Return the tables as text."""

@@ -60,14 +60,14 @@ class LayerError:
         return (self.tensor, self.kind, self.slot or ("output" if self.output else ""), str(self.depth), *figures)
 
 
-@frozen
+@frozen(repr=False)
 class LayerErrors:
-    """The report of `compare`: `rows` by depth, then in the order of execution; `html` plots them."""
+    """The report of `compare`: `rows` by depth, then in the order of execution; `html` plots them, `repr` is one line."""
 
     target: str
     batches: int
     rows: tuple[LayerError, ...]
-    explanation: Explanation = field(repr=False)
+    explanation: Explanation
 
     @property
     def outputs(self) -> tuple[LayerError, ...]:
@@ -77,6 +77,9 @@ class LayerErrors:
     def worst(self, count: int = 5) -> tuple[LayerError, ...]:
         """Return the rows with the lowest SQNR, the lowest first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
+
+    def __repr__(self) -> str:
+        return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batches)"
 
     def __str__(self) -> str:
         """Return a table as text."""

@@ -74,7 +74,7 @@ def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
     value = narrow(site.value, bits)
     quantizer = FakeQuantize(evolve(site, value=value), weight).eval()
     state = site.estimator.update(site.estimator.init(value, weight), weight, value)
-    quantizer.hold(site.estimator.finalize(state, value), weight)
+    quantizer.set_qparams(site.estimator.finalize(state, value), weight)
     quantized: Tensor = quantizer(weight).detach()
     return quantized
 

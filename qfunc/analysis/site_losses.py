@@ -50,9 +50,12 @@ class SiteLoss:
         return (self.site, self.slot, self.op, self.format, *figures)
 
 
-@frozen
+@frozen(repr=False)
 class SiteLosses:
-    """The report of `sensitivity`: `rows` in graph order.  `naive_ops` is the number of ops of a whole pass per site."""
+    """The report of `sensitivity`: `rows` in graph order.  `naive_ops` is the number of ops of a whole pass per site.
+
+    `repr` is one line, `print` shows a table, `html` returns a page.
+    """
 
     target: str
     batches: int
@@ -67,6 +70,9 @@ class SiteLosses:
     def worst(self, count: int = 5) -> tuple[SiteLoss, ...]:
         """Return the sites with the lowest SQNR, the lowest first."""
         return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
+
+    def __repr__(self) -> str:
+        return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batches)"
 
     def __str__(self) -> str:
         """Return a table, the worst first."""

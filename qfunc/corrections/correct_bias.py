@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.constants import read_attr
 from qfunc.graph.interpreter import ObservingInterpreter
@@ -62,7 +62,7 @@ def correct_bias(
             with propagate_errors(all_of):
                 count = feed_all(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
             sites = [name for part in parts.values() for name in part.sites]
-            states, _ = of_ranks({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
+            states, _ = gather_counts({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
             for path, part in parts.items():
                 part.correct([state[path] for state in states])
         corrected: Any = with_submodules(calibrated, results, "correct_bias")
@@ -82,11 +82,11 @@ class _Part:
         # The channel axis: axis 1 of a convolution's input, the last axis of a linear layer's.
         self.axes = {slots(op)[0][1].name: 1 if kind_of(op) == "conv" else -1 for op in self.ops}
         self.sums: dict[str, tuple[Tensor, int]] = {}
-        self.walk = ObservingInterpreter(self.network, self._add, set(self.axes))
+        self.interpreter = ObservingInterpreter(self.network, self._add, set(self.axes))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Process one batch and return the output of the float network."""
-        return self.walk.guarded(arguments, f"correct_bias, batch {number}")
+        return self.interpreter.run_batch(arguments, f"correct_bias, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         rest = [i for i in range(value.ndim) if i != self.axes[name] % value.ndim]

@@ -12,7 +12,7 @@ from qfunc.corrections.equalization_graph import Link, capture_for_equalization,
 from qfunc.corrections.scalable_ops import Columns
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
@@ -72,7 +72,7 @@ def smooth_quant(
             maxima = _Maxima(network, links)
             with propagate_errors(all_of):
                 count = feed_all(maxima.network, {"": maxima.see}, batches, "smooth", progress)
-            states, _ = of_ranks(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
+            states, _ = gather_counts(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
             for link in links:
                 largest = maxima.largest(link, states)
                 _require_finite(network, link, largest)
@@ -92,11 +92,11 @@ class _Maxima:
         self.names = {link: sorted({_seen(end, names) for end in link.ends}) for link in found}
         self.channels = {name: link.producer.channels for link, of_link in self.names.items() for name in of_link}
         self.held: dict[str, Tensor] = {}
-        self.walk = ObservingInterpreter(self.network, self._add, set(self.channels))
+        self.interpreter = ObservingInterpreter(self.network, self._add, set(self.channels))
 
     def see(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Process one batch."""
-        return self.walk.guarded(arguments, f"smooth, batch {number}")
+        return self.interpreter.run_batch(arguments, f"smooth, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         if value.numel():

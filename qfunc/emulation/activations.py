@@ -7,11 +7,10 @@ import operator
 import torch
 from torch import fx
 
-from qfunc.emulation.builder import Codes
-from qfunc.emulation.context import UnitContext
+from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import fixed_softmax, integer
-from qfunc.numerics.kernels.activations import along_channels, sloped
+from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.ops.node import attribute, slots
 from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, HardSwish16, SoftmaxFixed, SoftmaxFloat
@@ -19,13 +18,9 @@ from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, HardSwish16, Sof
 __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 
 
-def _given(job: UnitContext) -> Codes:
-    return job.given(slots(job.root)[0][1])
-
-
 def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    """The node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
-    x = _given(job)
+    """Return the node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
+    x = input_codes(job)
     centred = below = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
     scale = torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale
     if job.unit.kind == "leaky_relu":
@@ -34,14 +29,16 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
         weight = dict(slots(job.root))["weight"]
         coding = job.partition.coding(weight, job.root)
         assert coding is not None
-        own = (job.constant_codes(weight, coding) - coding.qparams.zero_point).float()
-        held = job.emitter.constant(own, str(weight.target))
-        below = job.emitter.call(along_channels, centred, held, name=f"{job.name}_sloped")
+        offsets = (job.constant_codes(weight, coding) - coding.qparams.zero_point).float()
+        slope_codes = job.emitter.constant(offsets, str(weight.target))
+        below = job.emitter.call(scale_channels, centred, slope_codes, name=f"{job.name}_sloped")
         slope = scale * coding.qparams.scale.double().reshape(())
         if isinstance(arithmetic, FloatMultiplier):
             s_x, s_y = torch.tensor(x.coding.scale), torch.tensor(job.output.scale)
             each = [float(s_x / s_y), float(s_x * coding.qparams.scale.float().reshape(()) / s_y)]
-            return job.emitter.call(sloped, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True)
+            return job.emitter.call(
+                prelu_codes, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True
+            )
     assert isinstance(arithmetic, FixedPoint)
     pairs = [fixed_multiplier(s, arithmetic.bits) for s in (scale, slope)]
     m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
@@ -52,20 +49,20 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
 
 
 def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
-    """The node of a leaky_relu by integers with a fixed number of bits behind the point."""
-    x = _given(job)
+    """Return the node of a leaky_relu by integers with a fixed number of fractional bits."""
+    x = input_codes(job)
     centred = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
     scale = torch.tensor(x.coding.scale) / torch.tensor(job.output.scale)
-    both = (scale, scale * float(attribute(job.root, "negative_slope")))
-    m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in both]
+    scales = (scale, scale * float(attribute(job.root, "negative_slope")))
+    m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in scales]
     return job.emitter.call(
         fixed_curves.fixed_bits, centred, m, arithmetic.bits, arithmetic.rounding, *job.range(), name=job.name, result=True
     )
 
 
 def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
-    """The node of a `specs.HardSwish16` unit."""
-    x = _given(job)
+    """Return the node of a `specs.HardSwish16` unit."""
+    x = input_codes(job)
     return job.emitter.call(
         fixed_curves.hard_swish16, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
@@ -73,8 +70,8 @@ def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
 
 
 def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
-    """The node of a `specs.SoftmaxFloat` unit."""
-    x = _given(job)
+    """Return the node of a `specs.SoftmaxFloat` unit."""
+    x = input_codes(job)
     return job.emitter.call(
         integer.softmax_float, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
@@ -82,8 +79,8 @@ def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
 
 
 def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
-    """The node of a `specs.SoftmaxFixed` unit."""
-    x = _given(job)
+    """Return the node of a `specs.SoftmaxFixed` unit."""
+    x = input_codes(job)
     return job.emitter.call(
         fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.coding.scale, *job.range()[1:],
         name=job.name, result=True,

@@ -1,4 +1,4 @@
-"""Writing an emulation graph: nodes, constants, and the two states of a tensor."""
+"""A builder of emulation graphs: nodes, constants, and the two forms of a tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Real:
 
 @frozen(eq=False)
 class Codes:
-    """A tensor of codes and the coding that gives them meaning."""
+    """A tensor of codes and its encoding."""
 
     node: fx.Node
     coding: Encoding
@@ -38,18 +38,19 @@ Value = Real | Codes
 class EmulationBuilder:
     """A graph under construction and the module that holds its constants.
 
-    The target says how codes are made and read; `results` are the names that only the results of units may bear.
+    The target's kernels choose how tensors are quantized and dequantized.  `results` are names reserved for the results of
+    units.
     """
 
     def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
         self.root, self.graph, self.results = root, fx.Graph(), results
-        own = [k.arithmetic for k in target.kernels]
-        self.made = next((a for a in own if isinstance(a, QuantizeLanes)), None)
-        self.read = next((a for a in own if isinstance(a, DequantizeSum)), None)
+        arithmetics = [k.arithmetic for k in target.kernels]
+        self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
+        self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
 
     def call(self, function: Callable[..., Any], *args: Any, name: str, result: bool = False) -> fx.Node:
-        """A call_function node."""
+        """Return a new call_function node."""
         return self.graph.create_node("call_function", function, args, {}, self._name(name, result))
 
     def _name(self, name: str, result: bool = False) -> str:
@@ -59,7 +60,7 @@ class EmulationBuilder:
         return name
 
     def constant(self, value: Tensor, path: str) -> fx.Node:
-        """A buffer of the emulated model, read."""
+        """Store a tensor as a buffer of the emulated model, and return the node that reads it."""
         owner, _, name = f"integers.{path}".rpartition(".")
         module = self.root
         for part in owner.split("."):
@@ -72,35 +73,35 @@ class EmulationBuilder:
         return self.graph.create_node("get_attr", f"{owner}.{name}", name=self._name(path))
 
     def real(self, value: Value, name: str) -> fx.Node:
-        """The value in real units."""
+        """Return the node of a value in real units."""
         if isinstance(value, Real):
             return value.node
-        coding, fmt = value.coding, value.coding.seat.module.site.scheme.format
+        coding, fmt = value.coding, value.coding.quantizer.module.site.scheme.format
         if isinstance(fmt, Log):
             return self.call(
                 log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
-        if self.read is not None:
-            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.read.lanes, name=f"{name}_real")
+        if self.dequantize_sum is not None:
+            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.dequantize_sum.lanes, name=f"{name}_real")
         return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
 
     def codes(self, value: Value, coding: Encoding, name: str) -> fx.Node:
-        """The value as codes of a coding."""
+        """Return the node of a value's codes in an encoding."""
         if isinstance(value, Codes) and value.coding.same(coding):
             return value.node
-        real, scheme = self.real(value, name), coding.seat.module.site.scheme
+        real, scheme = self.real(value, name), coding.quantizer.module.site.scheme
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, coding.scale, bits, steps, name=name)
-        how = (*self._qparams(coding), coding.format.qmin, coding.format.qmax, scheme.rounding, scheme.division)
-        if self.made is not None:
-            return self.call(quantize_lanes, real, *how, self.made.rest, self.made.lanes, name=name)
-        return self.call(quantize_codes, real, *how, name=name)
+        arguments = (*self._qparams(coding), coding.format.qmin, coding.format.qmax, scheme.rounding, scheme.division)
+        if self.quantize_lanes is not None:
+            return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
+        return self.call(quantize_codes, real, *arguments, name=name)
 
     def _qparams(self, coding: Encoding) -> Sequence[Any]:
         if coding.qparams.scale.ndim == 0:
             return coding.scale, coding.zero_point
-        path = coding.seat.path
+        path = coding.quantizer.path
         if path not in self.by_channel:
             pairs = (("scale", coding.qparams.scale), ("zero_point", coding.qparams.zero_point))
             self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
@@ -108,5 +109,5 @@ class EmulationBuilder:
 
 
 def float32_exact(value: Tensor) -> float:
-    """A scalar tensor as the Python float of its float32 value."""
+    """Return a scalar tensor as the Python float of its float32 value."""
     return float(value.to(torch.float32))

@@ -1,4 +1,4 @@
-"""What the emulation of one unit is written from."""
+"""The context in which one unit is written to an emulation graph."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
+from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds
 
 
 @frozen(eq=False)
 class UnitContext:
-    """One unit of a kernel to be written: the values of its inputs by node name, the encoding of its output.
+    """One unit with a kernel: the values of its inputs by node name, and the encoding of its output.
 
-    `made` is None if the output stays real.
+    `output_encoding` is None if the output stays real.
     """
 
     unit: Unit
     partition: Partition
     emitter: EmulationBuilder
     inputs: dict[str, Value]
-    made: Encoding | None
+    output_encoding: Encoding | None
     root: fx.Node = field(init=False)
     """The unit's op."""
     name: str = field(init=False)
-    """The node name of the unit's result: that of the float tensor."""
+    """The name of the unit's result node: the name of the float tensor."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "root", self.unit.group.root)
@@ -42,24 +43,24 @@ class UnitContext:
 
     @property
     def output(self) -> Encoding:
-        """The encoding of an output that has one."""
-        assert self.made is not None
-        return self.made
+        """The encoding of the output; the output must have one."""
+        assert self.output_encoding is not None
+        return self.output_encoding
 
-    def given(self, producer: fx.Node) -> Codes:
-        """The codes of an activation input."""
+    def codes(self, producer: fx.Node) -> Codes:
+        """Return the codes of an activation input."""
         value = self.inputs[producer.name]
         assert isinstance(value, Codes)
         return value
 
     def range(self) -> tuple[int, int, int]:
-        """(zero point, lowest code, highest code) of the output, within the bounds of fused activations.
+        """Return (zero point, lowest code, highest code) of the output, within the bounds of fused activations.
 
-        Rounding is monotonic, so clamping codes to R(bound / s) + z is clamping the real value.
+        Rounding is monotonic, so that clamping codes to R(bound / s) + z clamps the real value.
         """
         zero, low, high = self.output.zero_point, self.output.format.qmin, self.output.format.qmax
-        _, behind = self._around_the_sum()
-        for node in behind:
+        _, after = self._split_at_sum()
+        for node in after:
             codes = [None if v is None else self._code(v) for v in self._bounds(node)]
             low = low if codes[0] is None else min(max(low, codes[0]), high)
             high = high if codes[1] is None else max(min(high, codes[1]), low)
@@ -67,69 +68,69 @@ class UnitContext:
 
     def _code(self, bound: float) -> int:
         kernel, zero = self.unit.kernel, self.output.zero_point
-        given, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
-        how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))
-        before = zero if how.zero_point == "before" else 0
+        bounds, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
+        rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))
+        before = zero if rule.zero_point == "before" else 0
         ratio = torch.tensor(float(bound)) / torch.tensor(self.output.scale, dtype=torch.float32) + before
-        return int(round_by(ratio, how.rounding)) + zero - before
+        return int(round_by(ratio, rule.rounding)) + zero - before
 
-    def joined(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
-        """(bounds of what stands before an addition that is fused with the root, what is added in real units or None)."""
-        before, behind = self._around_the_sum()
+    def fused_sum(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
+        """Return (bounds of the activations before a fused addition, the other operand in real units or None)."""
+        before, after = self._split_at_sum()
         fused = self.unit.group.nodes[1:]
-        if len(before) + len(behind) == len(fused):
+        if len(before) + len(after) == len(fused):
             return [], None
-        sum_ = fused[len(before)]
-        (other,) = (n for _, n in slots(sum_) if n not in self.unit.group.nodes)
-        return [self._bounds(n) for n in before], self.real(other, sum_)
+        addition = fused[len(before)]
+        (other,) = (n for _, n in slots(addition) if n not in self.unit.group.nodes)
+        return [self._bounds(n) for n in before], self.real(other, addition)
 
     def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
-        """What an op reads, in real units: of a weight or bias, what its codes stand for."""
-        given = self.inputs[producer.name]
+        """Return an input of an op in real units; a weight or bias is the dequantized one."""
+        value = self.inputs[producer.name]
         coding = self.partition.coding(producer, reader) if producer.op == "get_attr" else None
-        if isinstance(given, Codes) or coding is None:
-            return self.emitter.real(given, producer.name)
-        held = coding.seat.module(read_attr(self.partition.network, producer).detach())
-        return self.emitter.constant(held.detach(), str(producer.target))
+        if isinstance(value, Codes) or coding is None:
+            return self.emitter.real(value, producer.name)
+        quantized = coding.quantizer.module(read_attr(self.partition.network, producer).detach())
+        return self.emitter.constant(quantized.detach(), str(producer.target))
 
     def bounds(self) -> list[tuple[float | None, float | None]]:
-        """The bounds of all that is fused with the root, in order."""
+        """Return the bounds of all ops that are fused with the root, in order."""
         return [self._bounds(n) for n in self.unit.group.nodes[1:]]
 
-    def _around_the_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
+    def _split_at_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
         # The activations fused with the root: those before a fused addition, and those that bound the output.
         fused = list(self.unit.group.nodes[1:])
-        at = next((i for i, n in enumerate(fused) if self.partition.kinds[n] == "add"), None)
-        return ([], fused) if at is None else (fused[:at], fused[at + 1 :])
+        position = next((i for i, n in enumerate(fused) if self.partition.kinds[n] == "add"), None)
+        return ([], fused) if position is None else (fused[:position], fused[position + 1 :])
 
     def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
-        match self.partition.kinds[node]:
-            case "relu":
-                return 0.0, None
-            case "clip":
-                return attribute(node, "min"), attribute(node, "max")
-        return None, None
+        return clamp_bounds(self.partition.context, node) or (None, None)
 
     def constant_codes(self, producer: fx.Node, coding: Encoding) -> Tensor:
-        """The integer codes of a weight or bias."""
+        """Return the integer codes of a weight or bias."""
         return coding.codes(read_attr(self.partition.network, producer))
 
 
-def both_operands(job: UnitContext) -> tuple[Codes, Codes]:
-    """The codes of both operands."""
-    a, b = (job.given(n) for _, n in slots(job.root))
+def input_codes(job: UnitContext) -> Codes:
+    """Return the codes of the first input."""
+    return job.codes(slots(job.root)[0][1])
+
+
+def operand_codes(job: UnitContext) -> tuple[Codes, Codes]:
+    """Return the codes of both operands."""
+    a, b = (job.codes(n) for _, n in slots(job.root))
     return a, b
 
 
 LARGEST_SHIFT = 40
-"""Shifts by more positions than this would not fit into 64 bits; scales that far apart are a mistake."""
+"""A longer shift would not fit into 64 bits; scales that differ by more are a mistake."""
 
 
 def exponents(ratio: Tensor, path: str) -> Tensor:
-    """log2 of ratios of scales that are powers of two, int64.
+    """Return log2 of ratios of scales that are powers of two, in int64.
 
     Raises:
-        EmulationError: one is no power of two, or beyond 2^-40 to 2^40.
+        EmulationError: a ratio that is no power of two, or not in [2^-40, 2^40].
     """
     fraction, exponent = torch.frexp(ratio.double())
     if not bool((fraction == 0.5).all()) or int((exponent - 1).abs().max()) > LARGEST_SHIFT:
@@ -140,11 +141,11 @@ def exponents(ratio: Tensor, path: str) -> Tensor:
 
 
 def rank_of(node: fx.Node) -> int:
-    """How many axes a pool slides over."""
+    """Return the number of axes over which a pool slides."""
     one, three = (F.avg_pool1d, F.adaptive_avg_pool1d), (F.avg_pool3d, F.adaptive_avg_pool3d)
     return 1 if node.target in one else 3 if node.target in three else 2
 
 
-def each_of(value: Any, rank: int) -> list[int]:
-    """One number for each axis."""
+def per_axis(value: Any, rank: int) -> list[int]:
+    """Return one number for each axis."""
     return [value] * rank if isinstance(value, int) else [int(v) for v in value]

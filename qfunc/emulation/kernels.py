@@ -1,4 +1,4 @@
-"""Units as graph nodes: the table from (arithmetic, kind of op) to the function that writes the calls."""
+"""The table of emulation kernels: (arithmetic, kind of op) -> the function that writes the nodes of a unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 
 from qfunc.emulation import activations, pooling, resize
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
-from qfunc.emulation.context import UnitContext
+from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
@@ -45,14 +45,14 @@ def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
 
 
 def _copy(job: UnitContext, _: Copy) -> fx.Node:
-    codes = job.given(slots(job.root)[0][1]).node
+    codes = input_codes(job).node
     source = slots(job.root)[0][1]
     arguments = fx.map_arg(job.root.args, lambda n: codes if n is source else job.inputs[n.name].node)
     return job.emitter.call(job.root.target, *arguments, name=job.name, result=True)  # type: ignore[arg-type]
 
 
 def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
-    x = job.given(slots(job.root)[0][1])
+    x = input_codes(job)
     zero, _, high = job.range()
     return job.emitter.call(
         integer.softmax_codes,
@@ -87,7 +87,7 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
     function = _function(job, arithmetic)
     arguments = fx.map_arg(job.root.args, lambda n: sources[n.name])
-    if job.made is None:
+    if job.output_encoding is None:
         return apply_bounds(job, job.emitter.call(function, *arguments, name=f"{job.name}_bare"))
     real = job.emitter.call(function, *arguments, name=f"{job.name}_real")
     zero, low, high = job.range()
@@ -101,7 +101,7 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
 def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
     if arithmetic.zero_point != "after":
         return pooling.mean(job, arithmetic)
-    x = job.given(slots(job.root)[0][1])
+    x = input_codes(job)
     return job.emitter.call(
         integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
         arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
@@ -162,7 +162,7 @@ def write(job: UnitContext) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.made is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
+    if job.output_encoding is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
         wanted = "FloatKernel, FloatRequantize or FloatMultiplier"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))

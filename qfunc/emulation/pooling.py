@@ -7,12 +7,11 @@ import math
 import torch
 from torch import fx
 
-from qfunc.emulation.activations import _given
-from qfunc.emulation.context import UnitContext, each_of, rank_of
+from qfunc.emulation.context import UnitContext, input_codes, per_axis, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import attribute
 from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
 
 __all__ = ["WINDOWS", "average", "average_pool_node", "mean", "window_sum"]
@@ -20,37 +19,37 @@ __all__ = ["WINDOWS", "average", "average_pool_node", "mean", "window_sum"]
 WINDOWS = frozenset(
     (function, kind) for function in ("window_sum", "xnnpack") for kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 )
-"""(`FloatKernel.function`, kind) of pools that are summed in a library's order of the window."""
+"""(`FloatKernel.function`, kind) of pools that a library sums in its own order."""
 
 
 def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
-    """The node of an average pool in float, summed in window order, or as XNNPACK sums."""
-    x, (zero, low, high) = job.given(slots(job.root)[0][1]), job.range()
-    how = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
+    """Return the node of an average pool in float, summed in window order, or in the order of XNNPACK."""
+    x, (zero, low, high) = input_codes(job), job.range()
+    arguments = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
-            job.output.scale, zero, low, high, *how, job.unit.path, name=job.name, result=True,
+            job.output.scale, zero, low, high, *arguments, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     rank = rank_of(job.root)
 
     def each(name: str) -> list[int]:
-        return each_of(attribute(job.root, name), rank)
+        return per_axis(attribute(job.root, name), rank)
 
     return job.emitter.call(
         average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
-        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high, *how,
-        name=job.name, result=True,
+        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high,
+        *arguments, name=job.name, result=True,
     )  # fmt: skip
 
 
 def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
-    """The node of a `specs.AveragePool` unit: a pool, or an average over everything.
+    """Return the node of a `specs.AveragePool` unit: a pool, or an average over all positions.
 
     Raises:
-        EmulationError: scales whose ratio is no power of two, which a sum with a rounded division cannot take.
+        EmulationError: scales whose ratio is no power of two.
     """
-    x = job.given(slots(job.root)[0][1])
+    x = input_codes(job)
     ratio = x.coding.scale / job.output.scale
     if math.frexp(ratio)[0] != 0.5:
         raise EmulationError(
@@ -59,10 +58,12 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
         )  # fmt: skip
     rank, pool = rank_of(job.root), None
     if job.unit.kind == "avg_pool":
-        pool = [each_of(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
-    elif job.unit.kind == "adaptive_avg_pool" and {*each_of(attribute(job.root, "output_size"), rank)} != {1}:
-        do = "Select only pools to the size 1 in the kernel."
-        raise EmulationError(where=f"unit {job.unit.path!r}", found="windows that differ", wanted="one average", do=do)
+        pool = [per_axis(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
+    elif job.unit.kind == "adaptive_avg_pool" and {*per_axis(attribute(job.root, "output_size"), rank)} != {1}:
+        do = "Let the kernel select only pools to the size 1."
+        raise EmulationError(
+            where=f"unit {job.unit.path!r}", found="an adaptive pool to several windows", wanted="a pool to the size 1", do=do
+        )
     keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
     table = [[list(kernel), k, n] for kernel, k, n in arithmetic.reciprocals]
     return job.emitter.call(
@@ -72,8 +73,8 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
 
 
 def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    """The node of a mean over some axes."""
-    x, dims = _given(job), attribute(job.root, "dim")
+    """Return the node of a mean over some axes."""
+    x, dims = input_codes(job), attribute(job.root, "dim")
     dims = [dims] if isinstance(dims, int) else list(dims)
     keep = bool(attribute(job.root, "keepdim"))
     if isinstance(arithmetic, FixedPoint):
@@ -89,22 +90,22 @@ def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
 
 
 def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
-    """The node of an average pool of codes.
+    """Return the node of an average pool of codes.
 
     Raises:
-        EmulationError: more axes than two.
+        EmulationError: a pool over three axes.
     """
-    x, rank = _given(job), rank_of(job.root)
+    x, rank = input_codes(job), rank_of(job.root)
     if rank > 2:
-        do = "Pool images or signals."
+        do = "Reshape the input, so that the pool slides over two axes."
         raise EmulationError(where=f"unit {job.unit.path!r}", found="a pool over 3 axes", wanted="one or two", do=do)
     if job.unit.kind == "adaptive_avg_pool":
-        size = each_of(attribute(job.root, "output_size"), rank)
+        size = per_axis(attribute(job.root, "output_size"), rank)
         return job.emitter.call(
             average_to, x.node, size, x.coding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
             name=job.name, result=True,
         )  # fmt: skip
-    kernel, stride, padding = (each_of(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
+    kernel, stride, padding = (per_axis(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
                                for n in ("kernel_size", "stride", "padding"))  # fmt: skip
     padding = padding if attribute(job.root, "padding") else [0] * rank
     return job.emitter.call(

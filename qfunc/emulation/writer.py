@@ -21,14 +21,14 @@ __all__ = ["build_emulation"]
 
 
 def build_emulation(partition: Partition) -> fx.GraphModule:
-    """The emulation of a partitioned model; its nodes are named after the float tensors whose codes they are.
+    """Return the emulation of a partitioned model; each node has the name of the float tensor whose codes it computes.
 
     Raises:
-        SpecError: a site that is simulated only.
-        CalibrationError: scales that training has moved beyond a limit of the target.
+        SpecError: a site whose format has no codes.
+        CalibrationError: scales outside of a limit of the target, as training may leave them.
     """
     for coding in partition.at_path.values():
-        require_codes(coding.seat)
+        require_codes(coding.quantizer)
     require_limits(partition)
     return _Emulation(partition).build()
 
@@ -61,8 +61,8 @@ class _Emulation:
         if node.op == "output":
             self.emitter.graph.output(fx.map_arg(node.args[0], lambda n: self._real(n, node)))
         elif node.op in ("placeholder", "get_attr"):
-            made = self.emitter.graph.node_copy(node, lambda n: n)
-            self.values[node.name] = Real(made)
+            copy = self.emitter.graph.node_copy(node, lambda n: n)
+            self.values[node.name] = Real(copy)
         else:
             self._unit(self.units[node.name])
 
@@ -72,11 +72,11 @@ class _Emulation:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
             job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
-            self.values[last] = Real(write(job)) if job.made is None else Codes(write(job), job.made)
+            self.values[last] = Real(write(job)) if job.output_encoding is None else Codes(write(job), job.output_encoding)
         else:
             for node in unit.group.nodes:
-                made = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
-                self.values[node.name] = Real(made)
+                copy = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]
+                self.values[node.name] = Real(copy)
         if output is not None and not unit.integer:
             self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes"), output)
 
@@ -89,25 +89,25 @@ class _Emulation:
         value = self.values[producer.name]
         if isinstance(value, Codes) and value.coding.same(coding):
             return value
-        key = (producer.name, coding.seat.path)
+        key = (producer.name, coding.quantizer.path)
         if key not in self.at_edge:
             self.at_edge[key] = Codes(self.emitter.codes(value, coding, f"{producer.name}_codes"), coding)
         return self.at_edge[key]
 
     def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
-        # What a float op reads: through the quantizer on its edge, if there is one.
+        # The input of a float op: if its edge has a quantizer, the dequantized codes.
         value = self.values[producer.name]
         coding = self.partition.coding(producer, reader)
         if coding is None:
             return self.emitter.real(value, producer.name)
         if producer.op == "get_attr":
-            return self._constant(producer, coding.seat.path)
+            return self._constant(producer, coding.quantizer.path)
         return self.emitter.real(self._codes(producer, reader), producer.name)
 
     def _constant(self, producer: fx.Node, path: str) -> fx.Node:
         key = (producer.name, path)
         if key not in self.at_edge:
             coding = self.partition.at_path[path]
-            held = coding.seat.module(read_attr(self.network, producer).detach())
-            self.at_edge[key] = Codes(self.emitter.constant(held, str(producer.target)), coding)
+            quantized = coding.quantizer.module(read_attr(self.network, producer).detach())
+            self.at_edge[key] = Codes(self.emitter.constant(quantized, str(producer.target)), coding)
         return self.at_edge[key].node

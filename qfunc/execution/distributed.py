@@ -31,7 +31,7 @@ class Statistic(Protocol):
 
 
 class Observer(Protocol):
-    """The statistics of one network, their states (None before any value) and the observed shapes of scales."""
+    """The statistics of one network, their states (None before the first value), and the shapes of their scales."""
 
     states: list[Any]
     shapes: dict[int, tuple[int, ...]]
@@ -45,7 +45,7 @@ class Observer(Protocol):
 
 
 class _Report(NamedTuple):
-    """Sent to the other ranks before any state: a failure, or the number of batches and the statistics of this rank."""
+    """The first message to the other ranks: a failure, or the number of batches and the statistics of this rank."""
 
     failure: str = ""
     batches: int = 0
@@ -69,7 +69,7 @@ def require_group(group: Any, step: str = "calibrate") -> None:
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
-    """Return the group with statistics to merge: the default group for None; None if this process is alone."""
+    """Return the group, or the default group for None; return None if it has only this process."""
     import torch.distributed as dist
 
     if group is None:
@@ -95,11 +95,13 @@ def require_mergeable(observers: Sequence[Observer], group: ProcessGroup | None)
     Raises:
         CalibrationError: an estimator has no `merge`; the message names the site and the estimator.
     """
-    for site in (s.site for o in observers for s in o.statistics if group is not None):
+    if group is None:
+        return
+    for site in (s.site for o in observers for s in o.statistics):
         if not _has_merge(site.estimator):
             raise CalibrationError(
                 where=f"site {site.name!r}",
-                found=f"{_text(site.estimator)}, which has no merge, in {group.size() if group else 1} processes",
+                found=f"{_text(site.estimator)}, which has no merge, in {group.size()} processes",
                 wanted="an estimator with merge(a, b) -> state",
                 do="Use another estimator, such as Mse(), or calibrate in one process and load its state_dict in the others.",
             )
@@ -126,11 +128,13 @@ def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | Non
     return sum(r.batches for r in reports)
 
 
-def of_ranks(own: Any, batches: int, sites: Sequence[str], group: ProcessGroup | None, step: str) -> tuple[list[Any], int]:
+def gather_counts(
+    counts: Any, batches: int, sites: Sequence[str], group: ProcessGroup | None, step: str
+) -> tuple[list[Any], int]:
     """Return the counts of all ranks, in order of rank, with tensors on the CPU, and the total number of batches.
 
     Args:
-        own: The counts of this rank, in tuples and dicts.
+        counts: The counts of this rank, in tuples and dicts.
         batches: The number of batches of this rank.
         sites: The names of the counted sites, equal on all ranks.
         group: The result of `ranks`; None for this process alone.
@@ -145,26 +149,26 @@ def of_ranks(own: Any, batches: int, sites: Sequence[str], group: ProcessGroup |
     if not total:
         do = "Pass a non-empty iterable, not one already used up."
         raise CalibrationError(where=step, found="no batches", wanted="at least one", do=do)
-    return ([own] if group is None else _gather(_map_tensors(own, lambda t: t.detach().cpu()), group)), total
+    return ([counts] if group is None else _gather(_map_tensors(counts, lambda t: t.detach().cpu()), group)), total
 
 
-def _gather_reports(own: _Report, group: ProcessGroup, step: str) -> list[_Report]:
-    # Gather the reports of all ranks, after each has read all its batches.
-    reports = _gather(own, group)
-    for rank, report in enumerate(reports):
-        if report.failure:
+def _gather_reports(report: _Report, group: ProcessGroup, step: str) -> list[_Report]:
+    # Gather the reports of all ranks, after each rank has read all its batches.
+    reports = _gather(report, group)
+    for rank, other in enumerate(reports):
+        if other.failure:
             do = "Fix the failure on that rank; every rank must finish the pass."
-            found = f"a failure: {report.failure!r}"
+            found = f"a failure: {other.failure!r}"
             raise CalibrationError(where=f"{step}, rank {rank}", found=found, wanted="statistics of all ranks", do=do)
-        _require_same(reports[0], report, rank, step)
+        _require_same(reports[0], other, rank, step)
     return reports
 
 
-def _merge_state(own: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
-    seen = [s for s in _gather(_map_tensors(own, lambda t: t.detach().cpu().clone()), group) if s is not None]
-    if not seen:
+def _merge_state(state: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
+    states = [s for s in _gather(_map_tensors(state, lambda t: t.detach().cpu().clone()), group) if s is not None]
+    if not states:
         return None
-    return _map_tensors(functools.reduce(estimator.merge, seen), lambda t: t.to(device))
+    return _map_tensors(functools.reduce(estimator.merge, states), lambda t: t.to(device))
 
 
 def _report(observers: Sequence[Observer], batches: int) -> _Report:
@@ -195,7 +199,7 @@ def _require_same_scales(name: str, shapes: Sequence[tuple[int, ...] | None]) ->
 
 
 def _first_nonempty(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    # As if the first non-empty batch of b had followed those of a.
+    # Return the shapes of one process that reads the batches of a, then those of b.
     return b if b and (not a or any(0 in i.shape for i in a)) else a
 
 
@@ -212,9 +216,9 @@ def _text(estimator: Any) -> str:
 def _gather(value: Any, group: ProcessGroup) -> list[Any]:
     import torch.distributed as dist
 
-    every: list[Any] = [None] * group.size()
-    dist.all_gather_object(every, value, group=group)
-    return every
+    values: list[Any] = [None] * group.size()
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def _map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -229,4 +233,4 @@ def _map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return state
 
 
-__all__ = ["Observer", "Statistic", "merge", "of_ranks", "ranks", "require_group", "require_mergeable", "propagate_errors"]
+__all__ = ["Observer", "Statistic", "merge", "gather_counts", "ranks", "require_group", "require_mergeable", "propagate_errors"]

@@ -25,57 +25,65 @@ __all__ = ["Observer", "Statistic", "require_float", "statistics"]
 
 @frozen(eq=False)
 class Statistic:
-    """One estimator: the (model, path) of its sites, and the names of its tensors, each with its site's name."""
+    """One estimator: the (model, path) of its sites, and the names of its tensors with the names of their sites."""
 
     site: Site
     owners: tuple[tuple[int, str], ...]
     tensors: dict[str, str]
 
 
-def statistics(placed: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
-    """Return the statistics to estimate for the sites of some models; sites with the same tensor, scheme and estimator
-    share one.
+def statistics(models: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
+    """Return the statistics to estimate for the quantizers of some models.
+
+    Sites with the same tensor, scheme and estimator share one statistic.
     """
-    merged: dict[Any, Statistic] = {}
-    for index, seats_of_model in enumerate(placed):
-        for seat in seats_of_model:
-            site = seat.module.site
-            if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):
+    by_key: dict[Any, Statistic] = {}
+    for index, quantizers in enumerate(models):
+        for quantizer in quantizers:
+            site = quantizer.module.site
+            if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):
                 continue  # weights need no batches; fixed, derived and dynamic qparams are never estimated
-            tensor = (index, site.tie) if site.tie and site.leader == "union" else seat.tensor
+            tensor = (index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor
             key = (tensor, site.estimator, site.scheme)
-            old = merged.get(key, Statistic(site, (), {}))
-            merged[key] = Statistic(old.site, (*old.owners, (index, seat.path)), {seat.tensor: site.name, **old.tensors})
-    return list(merged.values())
+            old = by_key.get(key, Statistic(site, (), {}))
+            tensors = {quantizer.tensor: site.name, **old.tensors}
+            by_key[key] = Statistic(old.site, (*old.owners, (index, quantizer.path)), tensors)
+    return list(by_key.values())
 
 
 class Observer:
-    """States of all statistics while a network runs."""
+    """The states of all statistics while a network runs.
 
-    def __init__(self, network: fx.GraphModule, served: tuple[int, ...], statistics: list[Statistic]) -> None:
-        self.served, self.statistics = served, statistics
+    Args:
+        network: The network.
+        models: The indices of the models for which the network runs.
+        statistics: The statistics.
+    """
+
+    def __init__(self, network: fx.GraphModule, models: tuple[int, ...], statistics: list[Statistic]) -> None:
+        self.models, self.statistics = models, statistics
         self.states: list[Any] = [None] * len(statistics)
         self.readers: dict[str, list[int]] = {}
         for index, statistic in enumerate(statistics):
             for name in statistic.tensors:
                 self.readers.setdefault(name, []).append(index)
         self.shapes: dict[int, tuple[int, ...]] = {}
-        self.waiting: dict[int, list[Tensor]] = {}
+        self.pending: dict[int, list[Tensor]] = {}
         self.batch = 0
         record = record_of(network)
         self.rank_two = {n: record.path(record.facts[n].path) for n in record.rank_two} if record else {}
-        self.walk = ObservingInterpreter(network, self.see, {*self.readers, *self.rank_two})
+        self.interpreter = ObservingInterpreter(network, self.observe, {*self.readers, *self.rank_two})
         self.inputs: tuple[TensorInfo, ...] = ()
         self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
 
     def read(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """Update all statistics and return the network's value; `inputs` are the shapes of the first non-empty call."""
+        """Update all statistics and return the network's value; set `inputs` to the shapes of the first non-empty call."""
         self.batch = number
         if not self.inputs or any(0 in i.shape for i in self.inputs):
             self.inputs = infos(arguments)
-        return self.walk.guarded(arguments, f"calibrate, batch {number}")
+        return self.interpreter.run_batch(arguments, f"calibrate, batch {number}")
 
-    def see(self, name: str, value: Any) -> None:
+    def observe(self, name: str, value: Any) -> None:
         """Update the statistics that read a tensor."""
         if name in self.rank_two and value.ndim != 2:
             raise CalibrationError(
@@ -89,16 +97,16 @@ class Observer:
             require_float(value, statistic.tensors[name])
             if len(statistic.tensors) == 1:
                 self._update(index, value)
-                # NaN and infinity appear in the statistics; only then check the tensor itself.
+                # NaN and infinity appear in the statistics, so check the tensor itself only then.
                 if not _finite(self.states[index]):
                     self._require_finite(index, name, value)
                 continue
             self._require_finite(index, name, value)
             # The estimator gets tied tensors as one tensor, once a batch.
-            chunks = self.waiting.setdefault(index, [])
+            chunks = self.pending.setdefault(index, [])
             chunks.append(value.flatten())
             if len(chunks) == len(statistic.tensors):
-                self._update(index, torch.cat(self.waiting.pop(index)))
+                self._update(index, torch.cat(self.pending.pop(index)))
 
     def _require_finite(self, index: int, name: str, value: Tensor) -> None:
         require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")
@@ -116,7 +124,7 @@ class Observer:
         try:
             scales = qparams_shape(site.scheme, shape)
             wanted = f"scales of shape {self.shapes.setdefault(index, scales)}, as in the batches before"
-        except SpecError:  # not an axis of it
+        except SpecError:  # the tensor has no such axis
             do = f"Replace the axis of {site.scheme.scale.shared!r}, in a rule for this op if other ops have that axis."
         else:
             do = "Pass batches that differ only in the axes that share a scale, or use a scale per tensor."
@@ -128,9 +136,9 @@ class Observer:
         """Return a dict from path to qparams for each model.
 
         Raises:
-            CalibrationError: a site has observed no values, or the outer module has never called the submodule `part`.
+            CalibrationError: a site has no values, or the outer module has never called the submodule `part`.
         """
-        found: list[dict[str, Any]] = [{} for _ in self.served]
+        by_model: list[dict[str, Any]] = [{} for _ in self.models]
         if part and not self.batch and self.statistics and all(state is None for state in self.states):
             do = "Pass batches for which it runs, or leave it out of `submodules`."
             where, wanted = f"calibrate, submodule {part!r}", "at least one"
@@ -138,11 +146,11 @@ class Observer:
         for statistic, state in zip(self.statistics, self.states, strict=True):
             site = statistic.site
             if state is None:
-                do = "Pass batches of size 1 or more."
+                do = "Pass batches with at least one example."
                 raise CalibrationError(where=f"site {site.name!r}", found="only empty tensors", wanted="some values", do=do)
             for owner, path in statistic.owners:
-                found[owner][path] = site.estimator.finalize(state, site.scheme)
-        return found
+                by_model[owner][path] = site.estimator.finalize(state, site.scheme)
+        return by_model
 
 
 def _finite(state: Any) -> bool:
@@ -169,8 +177,13 @@ _SEVERAL = (
 _SKIP = "Use edit.skip for ops on such values."
 
 
-def require_finite(value: Tensor, name: str, what: str) -> None:
+def require_finite(value: Tensor, name: str, source: str) -> None:
     """Refuse NaN and infinite values, in one pass without allocations of the tensor's size.
+
+    Args:
+        value: The values.
+        name: The name of the site.
+        source: The source of the values, for the message.
 
     Raises:
         CalibrationError: a value is not finite; the message names the site.
@@ -179,7 +192,7 @@ def require_finite(value: Tensor, name: str, what: str) -> None:
     if not bool(ends.isfinite().all()):
         raise CalibrationError(
             where=f"site {name!r}",
-            found=f"{'NaN' if bool(ends.isnan().any()) else 'infinite'} values in {what}",
+            found=f"{'NaN' if bool(ends.isnan().any()) else 'infinite'} values in {source}",
             wanted="finite values",
             do="Repair the weights, omit the batch, or leave the op in float by edit.skip.",
         )

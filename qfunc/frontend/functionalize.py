@@ -11,20 +11,19 @@ import torch
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.frontend.aliasing import SEVERAL, SPLITS, VIEWS, Storage, aliasing_error
-from qfunc.frontend.multi_output import output_count, reads_tuple
+from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
+from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
-from qfunc.frontend.slice_writes import filled_slice, slice_indices, write_slice
+from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stack, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
 from qfunc.graph.module import CapturedModule, ensure_submodule, unique_name, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
-from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, is_number, short_name
+from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
 from qfunc.ops.creation import casts_nothing, stays
 from qfunc.ops.decompositions import attend
-from qfunc.ops.indexing import element, picked
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -91,14 +90,14 @@ class _Builder:
         else:
             written = is_in_place(node)
         if written:
-            self._written(node, source)
+            self._write_through(node, source)
         elif name in ("positive", "alias", "lift_fresh"):
             self.storage.identical(node, source)
         elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
-            self.storage.view(node, source, _index(node, source, source in self.storage.part))
+            self.storage.view(node, source, view_index(node, source, source in self.storage.part))
 
-    def _written(self, node: fx.Node, target: fx.Node) -> None:
-        # A write into a view also writes into the tensors that the view is a part of.
+    def _write_through(self, node: fx.Node, target: fx.Node) -> None:
+        # Update the values of the tensors that the written view is a part of.
         value = self.env[node]
         current = {target: value}
         for whole, index in self.storage.wholes(target):
@@ -118,8 +117,8 @@ class _Builder:
             return value
         if name == "scaled_dot_product_attention" and node.name in (self.dropouts or ()):
             return self._attention(node)
-        if (started := is_sum_start(node, self.owner)) is not None:
-            return self.env[started]
+        if (first_term := is_sum_start(node, self.owner)) is not None:
+            return self.env[first_term]
         if casts_nothing(node, name or "") or stays(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
@@ -127,7 +126,7 @@ class _Builder:
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
-        call = on_input_device(_canonical_part(canonical(node)), node.graph)
+        call = on_input_device(select_output(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)
             value = self._emit(node, "call_function", call[0], call[1], {})
@@ -170,7 +169,7 @@ class _Builder:
         return emit
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:
-        # Active in both modes: a separate op.  In neither: nothing.  In training only: a leaf module.
+        # Return None for a dropout that is active in both modes, its input if in neither, a leaf module if in training only.
         training = argument(node, 2, "training", "train")
         if training is not False:
             return None
@@ -182,19 +181,19 @@ class _Builder:
         return self._module(node, self._path(node), module, self.env[source])
 
     def _attention(self, node: fx.Node) -> fx.Node:
-        # Its dropout is active in training only and follows the softmax, so the softmax must be a separate op.
+        # The dropout is active in training only and follows the softmax, so the softmax must be a separate op.
         call = canonical(node)
         assert call is not None
         query, key, value, mask, p, causal, factor, grouped = fx.map_arg(call[1], self.env.__getitem__)
         path = self._path(node)
         emit = self._emitter(node, path)
 
-        def dropped(weights: fx.Node) -> fx.Node:
+        def dropout(weights: fx.Node) -> fx.Node:
             return self._module(node, self._unique(f"{path.rpartition('.')[0]}.dropout".strip(".")), nn.Dropout(p), weights)
 
         if grouped:
             key, value = (emit(repeat_heads, t, query) for t in (key, value))
-        product: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropped)[0]
+        product: fx.Node = attend(emit, query, key, value, (mask,), causal, factor, dropout)[0]
         fact = self.facts.pop(product.name)
         product.name = re.sub(r"\W", "_", path)  # the last product gets the name of the attention op
         self.facts[product.name] = evolve(fact, path=path)
@@ -214,12 +213,12 @@ class _Builder:
         return self._create(node, op, target, mapped, named, path)
 
     def _create(self, node: fx.Node, op: str, target: Any, args: Any, kwargs: Any, path: str) -> fx.Node:
-        made = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
-        held = dtype_of(node)
-        whole = held is not None and not held.is_floating_point and not held.is_complex
+        new = self.graph.create_node(op, target, args, kwargs, re.sub(r"\W", "_", path), node.type)
+        dtype = dtype_of(node)
+        is_integer = dtype is not None and not dtype.is_floating_point and not dtype.is_complex
         modules = tuple(kind for _, _, kind in self._stack(node))
-        self.facts[made.name] = NodeInfo(path, modules, source_line(node), whole)
-        return made
+        self.facts[new.name] = NodeInfo(path, modules, source_line(node), is_integer)
+        return new
 
     def _path(self, node: fx.Node) -> str:
         if node.op == "call_module":
@@ -234,36 +233,10 @@ class _Builder:
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 
     def _stack(self, node: fx.Node) -> list[tuple[str, str, str]]:
-        # The modules around a traced node; a node that was added to the traced graph since has none.
+        # Return the modules around a traced node; a node that was added after tracing has none.
         return self.stacks.get(node, [])
 
     def _unique(self, path: str) -> str:
         unused = unique_name(path, self.paths)
         self.paths.add(unused)
         return unused
-
-
-def _canonical_part(call: Any) -> Any:
-    # x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
-    if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
-        return call
-    if not isinstance(call[1][1], int):
-        return picked(call[1][0], call[1][1], is_number) or call
-    name, parts = short_name(call[1][0]), canonical(call[1][0])
-    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
-        return element, call[1]
-    parts = parts if name == "unbind" else None
-    if parts is None or parts[1][1] < 0:
-        return call
-    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
-
-
-def _index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
-    # Return the index that selects a view of a tensor, or None if it is unknown; x[0] may pick one of several tensors.
-    call = canonical(node)
-    if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
-        return None
-    several = not is_part and (
-        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
-    )
-    return None if several and type(call[1][1]) is int else call[1][1]

@@ -1,16 +1,18 @@
-"""Ops that return several parts of a tensor: the number of parts, and uses of the whole tuple."""
+"""Ops that return several parts of a tensor: the number of parts, uses of one part, and uses of the whole tuple."""
 
 from __future__ import annotations
 
 import operator
 from typing import Any
 
+import torch
 from torch import fx
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.aliasing import SPLITS
+from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.frontend.source_location import source_line
-from qfunc.ops.canonicalize import canonical, short_name
+from qfunc.ops.canonicalize import canonical, is_number, short_name
+from qfunc.ops.indexing import element, picked
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -52,4 +54,22 @@ def output_count(node: fx.Node, call: Any) -> int:
     )
 
 
-__all__ = ["output_count", "reads_tuple"]
+def select_output(call: Any) -> Any:
+    """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
+
+    x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
+    """
+    if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
+        return call
+    if not isinstance(call[1][1], int):
+        return picked(call[1][0], call[1][1], is_number) or call
+    name, parts = short_name(call[1][0]), canonical(call[1][0])
+    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
+        return element, call[1]
+    parts = parts if name == "unbind" else None
+    if parts is None or parts[1][1] < 0:
+        return call
+    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
+
+
+__all__ = ["output_count", "reads_tuple", "select_output"]

@@ -82,7 +82,7 @@ def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]
                 where="capture, leaves",
                 found=f"{leaf if isinstance(leaf, str) else word!r}, which is not the class of any submodule",
                 wanted="classes of the model's submodules",
-                do=f"Near names: {', '.join(near) or 'none, the model has no submodules'}.",
+                do=f"Use one of: {', '.join(near)}." if near else "Omit leaves, because the model has no submodules.",
             )
         selected |= matches
     return frozenset(selected)

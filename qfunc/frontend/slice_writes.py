@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from qfunc.frontend.aliasing import SEVERAL, SPLITS
+from qfunc.ops.canonicalize import canonical, short_name
 from qfunc.ops.creation import full_like
 
 SliceIndex = tuple[int, slice]
@@ -80,4 +82,15 @@ def _axis_index(axis: int, part: slice) -> tuple[Any, ...]:
     return (slice(None),) * axis + (part,) if axis >= 0 else (Ellipsis, part, *(slice(None),) * (-axis - 1))
 
 
-__all__ = ["filled_slice", "slice_indices", "write_slice"]
+def view_index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
+    """Return the index that selects a view of a tensor, or None if it is unknown; x[0] may select one of several tensors."""
+    call = canonical(node)
+    if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
+        return None
+    several = not is_part and (
+        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
+    )
+    return None if several and type(call[1][1]) is int else call[1][1]
+
+
+__all__ = ["filled_slice", "slice_indices", "view_index", "write_slice"]

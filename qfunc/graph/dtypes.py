@@ -10,6 +10,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.graph.record import record_of
+from qfunc.graph.selectors import Context
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Op, Trait
 from qfunc.ops.node import attribute, op_of
@@ -27,8 +28,12 @@ class NodeTypes:
     positions: frozenset[fx.Node]
 
 
-def node_types(network: fx.GraphModule) -> NodeTypes:
+def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeTypes:
     """Return the nodes whose values are no activations, as the graph or torch.export's record proves.
+
+    Args:
+        network: A captured graph.
+        context: Its context, if it may have user-defined ops: their traits count too.
 
     >>> from qfunc.frontend.capture import capture
     >>> made = capture()(fx.symbolic_trace(lambda x, m: x + (1.0 - (m > 0).float()) * -1e4))
@@ -36,18 +41,18 @@ def node_types(network: fx.GraphModule) -> NodeTypes:
     >>> [n.name for n in types.integers], sorted(n.name for n in types.positions)
     (['gt'], ['float_1', 'gt', 'mul', 'sub'])
     """
-    record = record_of(network)
+    context, record = context or Context(network), record_of(network)
     facts = record.facts if record else {}
     integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
         fact, op = facts.get(node.name), op_of(node) if node.op == "call_function" else None
-        if (fact is not None and fact.whole) or (op is not None and _gives_integers(node, op, integers)):
+        if (fact is not None and fact.whole) or _gives_integers(node, op, integers, context):
             integers.add(node)
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
-        elif node.op == "call_function" and (node in integers or (op is not None and Trait.CREATES in op.traits)):
+        elif node.op == "call_function" and (node in integers or context.has(node, Trait.CREATES)):
             positions.add(node)
-        elif op is not None and Trait.POSITION_IF_INPUTS in op.traits:
+        elif context.has(node, Trait.POSITION_IF_INPUTS):
             tensors = [n for n in node.all_input_nodes if n.target is not torch.Tensor.size]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
@@ -60,20 +65,20 @@ def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
     return node_types(network).positions
 
 
-def _gives_integers(node: fx.Node, op: Op, known: Set[fx.Node]) -> bool:
-    if Trait.INTEGER_RESULT in op.traits:
+def _gives_integers(node: fx.Node, op: Op | None, known: Set[fx.Node], context: Context) -> bool:
+    if context.has(node, Trait.INTEGER_RESULT):
         return True
-    if op.call is cast_like:
-        return attribute(node, "like") in known
-    if (op.kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
-        return not attribute(node, "dtype").is_floating_point
-    if op.kind == "arange":
-        return not any(isinstance(v, float) for v in node.args[:3])
-    if Trait.INTEGER_IF_INPUTS not in op.traits:
+    if op is not None:
+        if op.call is cast_like:
+            return attribute(node, "like") in known
+        if (op.kind == "cast" or Trait.CREATES in op.traits) and attribute(node, "dtype") is not None:
+            return not attribute(node, "dtype").is_floating_point
+        if op.kind == "arange":
+            return not any(isinstance(v, float) for v in node.args[:3])
+    if not context.has(node, Trait.INTEGER_IF_INPUTS):
         return False
-    given = [
-        v for name, v in zip(op.parameters, node.args, strict=True) if name not in ("condition", "dim", "index", "indices")
-    ]
+    named = [("", v) for v in node.all_input_nodes] if op is None else list(zip(op.parameters, node.args, strict=True))
+    given = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]
     tensors = [n for n in _nodes(given) if not _is_size(n)]
     return bool(tensors) and not any(isinstance(v, float) for v in given) and all(n in known for n in tensors)
 

@@ -29,7 +29,7 @@ class ObservingInterpreter(fx.Interpreter):
             self.observe(n.name, value)
         return value
 
-    def guarded(self, arguments: tuple[Any, ...], where: str) -> Any:
+    def run_batch(self, arguments: tuple[Any, ...], where: str) -> Any:
         """Run the network.  If an op raises, name its path.
 
         Raises:

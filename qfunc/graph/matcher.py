@@ -6,42 +6,12 @@ A new rewrite is one `Rewrite` in a tuple, and the tuple in `qfunc.passes.pipeli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import field, frozen
 from torch import fx
 
-from qfunc.graph.patterns import Either, Match, OpPattern, Through, Var, same, words
-from qfunc.ops.node import kind_of, op_of
-
-
-class Reader(Protocol):
-    """The kinds and operands of the nodes of a graph."""
-
-    def kind(self, node: fx.Node) -> str:
-        """Return the kind of a node, as patterns name it."""
-        ...
-
-    def operands(self, node: fx.Node) -> dict[str, Any]:
-        """Return the operands of an op by name, in order."""
-        ...
-
-
-class CanonicalReader:
-    """Reads captured graphs with the kinds and parameter names of the op vocabulary."""
-
-    def kind(self, node: fx.Node) -> str:
-        """Return the kind in the vocabulary."""
-        return kind_of(node)
-
-    def operands(self, node: fx.Node) -> dict[str, Any]:
-        """Return the operands by their canonical names; a module has one, "input"."""
-        found = op_of(node)
-        names = ("input",) if found is None else found.parameters
-        return dict(zip(names, node.args, strict=False))
-
-
-CANONICAL = CanonicalReader()
+from qfunc.graph.patterns import CANONICAL, Either, Match, OpPattern, Reader, Through, Var, same, words
 
 
 @frozen(eq=False)
@@ -94,20 +64,20 @@ class Rewrite:
 
 
 class _Attempt:
-    # The search for one pattern at one node.  It keeps the failure that had matched the largest part.
+    # The search for one pattern at one node.  It stores the failure that had matched the largest part.
     def __init__(self, rewrite: Rewrite, reader: Reader) -> None:
         self.rewrite, self.reader = rewrite, reader
         self.furthest: NearMiss | None = None
 
-    def further(self, state: Match) -> bool:
+    def is_further(self, state: Match) -> bool:
         return self.furthest is None or state.extent > self.furthest.reached.extent
 
     def fail(self, state: Match, reason: str) -> None:
-        if self.further(state):
+        if self.is_further(state):
             self.furthest = NearMiss(self.rewrite.name, state, reason)
 
-    def other(self, pattern: Any, value: Any, state: Match, place: str) -> None:
-        if not self.further(state):
+    def mismatch(self, pattern: Any, value: Any, state: Match, place: str) -> None:
+        if not self.is_further(state):
             return
         shown = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
         wanted = words(pattern)
@@ -117,7 +87,7 @@ class _Attempt:
         state = state if state.nodes else state.reach(value)
         self.fail(state, f"{place} is {shown}, where {wanted} is wanted")
 
-    def begins(self, pattern: Any, value: Any) -> bool:
+    def may_match(self, pattern: Any, value: Any) -> bool:
         # Return True if a value may match, by its kind alone.
         if isinstance(pattern, OpPattern):
             return isinstance(value, fx.Node) and self.reader.kind(value) in pattern.kinds
@@ -128,8 +98,8 @@ class _Attempt:
         match pattern:
             case OpPattern():
                 bound = state.get(pattern.name, value)
-                if not self.begins(pattern, value) or bound is not value or (pattern.where and not pattern.where(value)):
-                    self.other(pattern, value, state, place)
+                if not self.may_match(pattern, value) or bound is not value or (pattern.where and not pattern.where(value)):
+                    self.mismatch(pattern, value, state, place)
                     return
                 state = state.reach(value, pattern.key).bind(pattern.name, value)
                 for operands in pattern.orders:
@@ -140,11 +110,11 @@ class _Attempt:
                 if fits:
                     yield state.bind(pattern.name, value)
                 else:
-                    self.other(pattern, value, state, place)
+                    self.mismatch(pattern, value, state, place)
             case Either(patterns):
-                fitting = [p for p in patterns if self.begins(p, value)]
+                fitting = [p for p in patterns if self.may_match(p, value)]
                 if not fitting:
-                    self.other(pattern, value, state, place)
+                    self.mismatch(pattern, value, state, place)
                 for each in fitting:
                     yield from self.solve(each, value, state, place)
             case Through(kinds, inner):
@@ -152,7 +122,7 @@ class _Attempt:
                     yield from self.solve(pattern, value.args[0], state.reach(value), place)
                 yield from self.solve(inner, value, state, place)
             case _ if isinstance(value, fx.Node) or not same(pattern, value):
-                self.other(pattern, value, state, place)
+                self.mismatch(pattern, value, state, place)
             case _:
                 yield state
 
@@ -202,9 +172,9 @@ def calls(target: Any, *operands: Any) -> Callable[[Match], Call]:
     return lambda found: Call(target, tuple(found.get(v) if isinstance(v, str) else v for v in operands))
 
 
-def put_in_place(node: fx.Node, made: Call) -> None:
-    """Make a node the call that replaces it, under its own name."""
-    node.target, node.args, node.kwargs = made.target, made.args, made.kwargs
+def put_in_place(node: fx.Node, call: Call) -> None:
+    """Replace the target and the arguments of a node by those of a call; its name stays."""
+    node.target, node.args, node.kwargs = call.target, call.args, call.kwargs
 
 
 def apply_rewrites(
@@ -239,16 +209,16 @@ def apply_rewrites(
                 found = match_rewrite(rewrite, node, reader)
                 if isinstance(found, NearMiss):
                     misses.append(found)
-                elif (made := rewrite.replace(found)) is not None:
+                elif (replacement := rewrite.replace(found)) is not None:
                     changed.update(found.nodes)
-                    put(rewrite.top(found), made)
+                    put(rewrite.top(found), replacement)
                     count += 1
                     break
-    return count, _worthwhile(misses, changed)
+    return count, _best_misses(misses, changed)
 
 
-def _worthwhile(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss, ...]:
-    # For each characteristic op the attempt that matched the largest part, unless another rewrite matched there.
+def _best_misses(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss, ...]:
+    # Return for each characteristic op the attempt that matched the largest part, unless another rewrite matched there.
     best: dict[fx.Node, NearMiss] = {}
     for miss in misses:
         for key in miss.reached.keys:
@@ -258,4 +228,4 @@ def _worthwhile(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMiss
     return tuple(dict.fromkeys(best.values()))
 
 
-__all__ = ["CANONICAL", "Call", "NearMiss", "Reader", "Rewrite", "apply_rewrites", "calls", "match_rewrite", "put_in_place"]
+__all__ = ["Call", "NearMiss", "Rewrite", "apply_rewrites", "calls", "match_rewrite", "put_in_place"]

@@ -1,12 +1,14 @@
-"""Patterns of graphs as frozen values: ops with operands, variables, literals and alternatives."""
+"""Patterns of graphs as frozen values (ops, variables, literals, alternatives), and readers of the nodes to match."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import field, frozen
 from torch import fx
+
+from qfunc.ops.node import kind_of, op_of
 
 Condition = Callable[[Any], bool]
 
@@ -182,7 +184,36 @@ def words(pattern: Any) -> str:
     return repr(pattern)
 
 
+class Reader(Protocol):
+    """The kinds and operands of the nodes of a graph."""
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the kind of a node, as patterns name it."""
+        ...
+
+    def operands(self, node: fx.Node) -> dict[str, Any]:
+        """Return the operands of an op by name, in order."""
+        ...
+
+
+class CanonicalReader:
+    """Reads captured graphs with the kinds and parameter names of the op vocabulary."""
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the kind in the vocabulary."""
+        return kind_of(node)
+
+    def operands(self, node: fx.Node) -> dict[str, Any]:
+        """Return the operands by their canonical names; a module has one, "input"."""
+        found = op_of(node)
+        names = ("input",) if found is None else found.parameters
+        return dict(zip(names, node.args, strict=False))
+
+
+CANONICAL = CanonicalReader()
+
+
 __all__ = [
-    "Condition", "Either", "Match", "OpPattern", "Through", "Var", "either", "is_number", "number", "op", "same", "tensor",
-    "words",
+    "CANONICAL", "Condition", "Either", "Match", "OpPattern", "Reader", "Through", "Var", "either", "is_number", "number", "op",
+    "same", "tensor", "words",
 ]  # fmt: skip

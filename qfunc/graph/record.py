@@ -12,9 +12,9 @@ from qfunc.specs import Target
 
 @frozen
 class NodeInfo:
-    """Where a node comes from: its path in the user's model, the classes around it, its source line.
+    """The origin of a node: its path in the user's model, the classes around it, its source line.
 
-    `whole` says that its tensor is of an integer or boolean type.
+    `whole` is True if its tensor has an integer or boolean type.
     """
 
     path: str

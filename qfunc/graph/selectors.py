@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.record import NodeInfo, Record, record_of
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of
+from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.ops.opset import traits_of
 from qfunc.specs import selectors as s
 from qfunc.specs.target import OpKind
@@ -54,13 +55,38 @@ class Context:
         """Return the node's kind; the user's own kinds come first."""
         if node not in self._kinds:
             own = self.own(node)
-            self._kinds[node] = kind_of(node) if own is None else own.name
+            self._kinds[node] = kind_of(node) if own is None else own.kind
         return self._kinds[node]
 
     def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait; a user's op has those of the kind that it behaves like."""
+        """Return True if a node has a trait; a user's op has its own and those of the kind that it behaves like."""
         own = self.own(node)
-        return has(node, trait) if own is None else trait in traits_of(own.behaves_like or "")
+        return has(node, trait) if own is None else trait in own.traits | traits_of(own.behaves_like or own.kind)
+
+    def slots(self, node: fx.Node) -> list[tuple[str, fx.Node]]:
+        """Return the tensors that an op reads, as (slot, producer), in order."""
+        own = self.own(node)
+        if own is None or op_of(node) is not None:
+            return slots(node)
+        found: list[tuple[str, fx.Node]] = []
+        for name, value in arguments(own, node):
+            slot = own.slot(name) if name in own.parameters else "input"
+            tensors: list[fx.Node] = []
+            fx.map_arg(value, tensors.append)
+            for tensor in tensors if slot else ():
+                given = "weight" if is_constant(tensor) else "input"
+                found.append((given if slot == "operand" else str(slot), tensor))
+        return found
+
+    def channel_axis(self, node: fx.Node) -> int:
+        """Return the axis of an op's weight that runs over output channels."""
+        own = self.own(node)
+        return channel_axis(node) if own is None or op_of(node) is not None else own.weight_axis
+
+
+def arguments(own: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
+    """Return the arguments of a user's op by the names of its parameters; those beyond them have the name ""."""
+    return [*zip_longest(own.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
 
 
 def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
@@ -91,7 +117,7 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.ModuleType(name):
             return any(m == name or m.rpartition(".")[2] == name for m in context.fact(node).modules)
         case s.Attr(name, equals):
-            return bool(attributes(node).get(name, _MISSING) == equals)
+            return bool(attributes(node, context).get(name, _MISSING) == equals)
         case s.From(producer):
             return matches(producer, context.roots.get(node, node), context)
         case s.AnyInput(producer):
@@ -111,7 +137,7 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Where(predicate):
             fact = context.fact(node)
             view = SimpleNamespace(
-                kind=context.kind(node), path=fact.path, attributes=attributes(node), module_types=fact.modules
+                kind=context.kind(node), path=fact.path, attributes=attributes(node, context), module_types=fact.modules
             )
             return bool(predicate(view))
         case s.AllOf(of):
@@ -126,16 +152,19 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
 _MISSING = object()
 
 
-def attributes(node: fx.Node) -> dict[str, Any]:
+def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
     Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
     the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
-    or None.  A mul is a "square" if both operands are the same tensor.
+    or None.  A mul is a "square" if both operands are the same tensor.  A user's op has those that its OpKind names.
     """
     op = op_of(node)
     if op is None:
-        return {}
+        own = None if context is None else context.own(node)
+        named = [] if own is None else [(n, v) for n, v in arguments(own, node) if n and not isinstance(v, fx.Node)]
+        window = {} if own is None or own.spatial is None else {"spatial": own.spatial}
+        return {n: _plain(v) for n, v in named} | window
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
         plain.setdefault("divisor_override", None)
@@ -189,7 +218,9 @@ def non_negative(node: fx.Node, context: Context) -> bool:
         return False
     op = op_of(node)
     if op is None:
-        given: list[Any] = list(node.all_input_nodes)
+        own = context.own(node)
+        given: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
+        given += [] if own is None else [v for n, v in arguments(own, node) if own.slot(n) in ("input", "operand")]
     else:
         read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
         given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]

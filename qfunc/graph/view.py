@@ -30,7 +30,7 @@ class QuantizedModel:
         self.model = model
         for module in model.modules():
             if isinstance(module, FakeQuantize):
-                module.kept.forget()
+                module.cache.clear()
 
     @cached_property
     def record(self) -> Record:

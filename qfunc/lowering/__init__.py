@@ -13,16 +13,16 @@ from qfunc.lowering.qnn.lowering import QnnHtpLowering
 from qfunc.lowering.qnn.runner import QnnHtpRunner
 from qfunc.lowering.tflite.lowering import TfliteLowering
 from qfunc.lowering.tflite.runner import LiteRtRunner
+from qfunc.lowering.toolchains.nnie import NnieLowering
+from qfunc.lowering.toolchains.ppl_cuda import PplCudaLowering
+from qfunc.lowering.toolchains.ppl_dsp import PplDspLowering
+from qfunc.lowering.toolchains.snpe import SnpeEncodings
+from qfunc.lowering.toolchains.stpu import StpuLowering
+from qfunc.lowering.toolchains.tengine import TengineLowering
+from qfunc.lowering.toolchains.tensorrt import TensorRtRanges
+from qfunc.lowering.toolchains.vitis import VitisLowering
 from qfunc.lowering.tosa.lowering import TosaLowering
 from qfunc.lowering.tosa.runner import TosaRunner
-from qfunc.lowering.vendor.nnie import NnieLowering
-from qfunc.lowering.vendor.ppl_cuda import PplCudaLowering
-from qfunc.lowering.vendor.ppl_dsp import PplDspLowering
-from qfunc.lowering.vendor.snpe import SnpeEncodings
-from qfunc.lowering.vendor.stpu import StpuLowering
-from qfunc.lowering.vendor.tengine import TengineLowering
-from qfunc.lowering.vendor.tensorrt import TensorRtRanges
-from qfunc.lowering.vendor.vitis import VitisLowering
 from qfunc.lowering.xnnpack.lowering import XnnpackLowering
 from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 

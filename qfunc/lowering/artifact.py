@@ -1,4 +1,4 @@
-"""Artifacts: what a vendor's toolchain loads, as bytes."""
+"""Artifacts: the files that a toolchain loads, as bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.errors import DeployError, FileError
+from qfunc.errors import DeployError, FileError, a_or_an
 from qfunc.files.fields import Object, require
 from qfunc.files.folder import is_plain_name
 from qfunc.files.json_text import parse
@@ -33,6 +33,10 @@ def file_of(files: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    for name, content in files.items():
+        if not isinstance(content, bytes | bytearray | memoryview):
+            do = "Let the lowering return bytes: text.encode()."
+            raise DeployError(where=f"Artifact.files[{name!r}]", found=a_or_an(type(content)), wanted="bytes", do=do)
     return MappingProxyType({name: bytes(content) for name, content in files.items()})
 
 
@@ -40,11 +44,11 @@ def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
 class Artifact:
     """A frozen mapping from file name to bytes.
 
-    `files["qfunc.json"]` is the report of how it was made: versions, target, the qparams of every tensor,
-    the predicted units.
+    `files["qfunc.json"]` is the report of the deployment: versions, target, the qparams of every tensor, the
+    predicted units.
 
     Raises:
-        DeployError: a name that is no plain file name, or no report.
+        DeployError: a name that is no plain file name, a content that is not bytes, or no report.
 
     >>> Artifact({"model.onnx": b"", "qfunc.json": b"{}"}).files.keys()
     dict_keys(['model.onnx', 'qfunc.json'])
@@ -55,10 +59,10 @@ class Artifact:
     def __attrs_post_init__(self) -> None:
         for name in self.files:
             if not is_plain_name(name):
-                do = "Let the lowering return names without folders."
+                do = "Return names without folders from the lowering."
                 raise DeployError(where="Artifact.files", found=repr(name), wanted="a plain file name", do=do)
         if REPORT not in self.files:
-            do = f"Add {REPORT!r}, by which a directory is known as an artifact."
+            do = f"Add {REPORT!r}, which marks a directory as an artifact."
             raise DeployError(where="Artifact.files", found=f"{sorted(self.files)}", wanted="a report", do=do)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,54 +70,54 @@ class Artifact:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report, read anew: changing it changes nothing."""
+        """A new copy of the report."""
         found: dict[str, Any] = require(Object(), parse(self.files[REPORT], REPORT), REPORT)
         return found
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes all files, or none: an earlier artifact stays as it is until the new one is complete.
+        """Write all files or none: an earlier artifact stays until the new one is complete.
 
         Args:
-            directory: New, empty, or holding an earlier artifact of the same files, which is replaced.
+            directory: New or empty, or an earlier artifact of the same files, which is replaced.
         Raises:
-            DeployError: the place is a file, or a directory that holds something else.
+            DeployError: the path is a file, or a directory with other files.
         """
         if not isinstance(directory, str | os.PathLike):
             do = "Write artifact.save('directory')."
             raise DeployError(where="Artifact.save", found=repr(directory), wanted="a directory", do=do)
-        place = Path(directory).resolve()
-        file = next((p for p in place.parents if p.is_file()), None)
+        path = Path(directory).resolve()
+        file = next((p for p in path.parents if p.is_file()), None)
         if file is not None:
-            where, found = f"Artifact.save({str(directory)!r})", f"a file on the way, {file.name!r}"
-            raise DeployError(where=where, found=found, wanted="a directory", do="Choose a path through directories.")
-        if place.exists() and (foreign := self._foreign(place)):
+            where, found = f"Artifact.save({str(directory)!r})", f"a file in the path, {file.name!r}"
+            raise DeployError(where=where, found=found, wanted="a directory", do="Choose a path of directories.")
+        if path.exists() and (foreign := self._foreign(path)):
             do = "Choose a new or empty directory."
             raise DeployError(where=f"Artifact.save({str(directory)!r})", found=foreign, wanted="an empty directory", do=do)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft, old = (place.with_name(f".{place.name}-{secrets.token_hex(4)}") for _ in range(2))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft, old = (path.with_name(f".{path.name}-{secrets.token_hex(4)}") for _ in range(2))
         try:
             draft.mkdir()
             for name, content in self.files.items():
                 (draft / name).write_bytes(content)
-            if place.exists():
-                os.replace(place, old)
+            if path.exists():
+                os.replace(path, old)
             try:
-                os.replace(draft, place)
+                os.replace(draft, path)
             except BaseException:
                 if old.exists():
-                    os.replace(old, place)
+                    os.replace(old, path)
                 raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
-        return place
+        return path
 
-    def _foreign(self, place: Path) -> str:
-        # What is there besides an earlier artifact, or "".
-        if not place.is_dir():
+    def _foreign(self, path: Path) -> str:
+        # The content that is no part of an earlier artifact, or "".
+        if not path.is_dir():
             return "a file"
-        there = sorted(p.name for p in place.iterdir())
-        others = [name for name in there if name not in self.files or not (place / name).is_file()]
-        if others or (there and REPORT not in there):
-            return f"a directory with other files ({', '.join((others or there)[:3])})"
+        names = sorted(p.name for p in path.iterdir())
+        others = [name for name in names if name not in self.files or not (path / name).is_file()]
+        if others or (names and REPORT not in names):
+            return f"a directory with other files ({', '.join((others or names)[:3])})"
         return ""

@@ -1,4 +1,4 @@
-"""A file with its tensors of codes as further outputs."""
+"""Models whose tensors of codes are additional outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 @frozen(eq=False)
 class ModelWithCodes:
-    """A model as deployed, and the same with its tensors of codes as further outputs.
+    """A deployed model, and the same model with its tensors of codes as additional outputs.
 
     The file itself fixes which ops run on integers, so there is no partition to compare.
     `last` maps a tensor of codes to True if its channels are last in the file.
@@ -51,7 +51,7 @@ def code_names(artifact: Any) -> set[str]:
 
 
 def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Map each code tensor of the artifact to the first file tensor that holds it."""
+    """Return {code tensor of the artifact: the first tensor of the file with its codes}."""
     wanted, found = code_names(artifact), dict[str, Any]()
     for name, value in tensors:
         plain = name.removesuffix(".nhwc")

@@ -21,13 +21,13 @@ def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
     for one in value:
         implements(Lowering)(instance, attribute, one)
     if len({one.opset for one in value if isinstance(one, VersionedLowering)}) > 1:
-        raise refuse(instance, attribute.name, value, "one opset, for all are given one model", "Give all the same opset.")
+        raise refuse(instance, attribute.name, value, "one opset, because all lower the same model", "Give all the same opset.")
 
 
 @readable
 @frozen
 class Combined:
-    """The files of all `lowerings`; each is given the same model.
+    """The files of all `lowerings`, each of which lowers the same model.
 
     Raises:
         SpecError: no lowering, or lowerings that name different opsets.
@@ -42,7 +42,7 @@ class Combined:
 
     @property
     def opset(self) -> int:
-        """The opset that they name, or 21.
+        """The opset of the lowerings, or 21.
 
         >>> from qfunc.lowering import TensorRtRanges, QdqLowering
         >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).opset
@@ -59,16 +59,16 @@ class Combined:
                 if name in files:
                     raise DeployError(
                         where=f"Combined.lower, file {name!r}",
-                        found=f"it twice, by {writers[name]!r} and {lowering!r}",
+                        found=f"two files, by {writers[name]!r} and {lowering!r}",
                         wanted="one file of each name",
-                        do="Deploy them one after the other, by edit.deploy.",
+                        do="Deploy once with each lowering, set by edit.deploy.",
                     )
                 files[name], writers[name] = content, lowering
         return files
 
     @property
     def legality(self) -> tuple[Refuse, ...]:
-        """What any of them refuses.
+        """The ops that any of the lowerings refuses.
 
         >>> from qfunc.lowering import TensorRtRanges, NcnnLowering
         >>> Combined((TensorRtRanges(), NcnnLowering())).legality == NcnnLowering.legality
@@ -78,12 +78,12 @@ class Combined:
         return tuple(refuse for one in limited for refuse in one.legality)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return the wish of the first lowering that refuses such a tensor; empty if all write it.
+        """Return what the first lowering that refuses such a tensor wants instead; empty if all write it.
 
         >>> from qfunc.lowering import TensorRtRanges, QdqLowering
         >>> from qfunc.specs import Int, Scheme
         >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
-        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        'QdqLowering(opset=21): QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         """
         each = (lowering for lowering in self.lowerings if isinstance(lowering, RefusingLowering))
         return next((wanted for lowering in each if (wanted := lowering.refuses(scheme, constant))), "")

@@ -18,7 +18,7 @@ Schema = Mapping[str, Fields]
 """Table -> its fields in the order of the .fbs file, each with its kind.
 
 A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables,
-which takes two places, as in the file.  "" is a field that is no more.
+which takes two slots, as in the file.  "" is a removed field.
 """
 
 SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",
@@ -28,7 +28,7 @@ _ALIGNED = 16  # the alignment of bytes
 
 @frozen(eq=False)
 class Table:
-    """A table by the name of its kind; fields that it does not name have the defaults of the file."""
+    """A table of one kind; absent fields have the defaults of the format."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -40,19 +40,19 @@ class Table:
 
 
 def table(kind: str, **fields: Any) -> Table:
-    """Return a table of these fields."""
+    """Return a table with these fields."""
     return Table(kind, fields)
 
 
 def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
-    """Return the flatbuffer."""
+    """Return the bytes of a flatbuffer."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     builder = flatbuffers.Builder(1 << 12)
-    builder.Finish(_written(builder, schema, root), identifier.encode())
+    builder.Finish(_write_table(builder, schema, root), identifier.encode())
     return bytes(builder.Output())
 
 
-def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
+def _slots(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
     # (field, kind, slot); the slot before a union's holds the number of its table.
     places, slot = [], 0
     for name, kind_of in schema[kind]:
@@ -62,10 +62,10 @@ def _places(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
     return places
 
 
-def _written(builder: Any, schema: Schema, value: Table) -> int:
-    places = [p for p in _places(schema, value.kind) if value.fields.get(p[0]) is not None]
-    offsets = {name: _child(builder, schema, kind, value[name]) for name, kind, _ in places if kind not in SCALARS}
-    builder.StartObject(max((slot for *_, slot in _places(schema, value.kind)), default=-1) + 1)
+def _write_table(builder: Any, schema: Schema, value: Table) -> int:
+    places = [p for p in _slots(schema, value.kind) if value.fields.get(p[0]) is not None]
+    offsets = {name: _write_value(builder, schema, kind, value[name]) for name, kind, _ in places if kind not in SCALARS}
+    builder.StartObject(max((slot for *_, slot in _slots(schema, value.kind)), default=-1) + 1)
     for name, kind, slot in places:
         if kind in SCALARS:
             getattr(builder, f"Prepend{SCALARS[kind]}Slot")(slot, value[name], None)
@@ -76,7 +76,7 @@ def _written(builder: Any, schema: Schema, value: Table) -> int:
     return int(builder.EndObject())
 
 
-def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
+def _write_value(builder: Any, schema: Schema, kind: str, value: Any) -> int:
     if kind == "str":
         return int(builder.CreateString(value))
     if kind == "bytes":
@@ -85,11 +85,11 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
         builder.Bytes[builder.Head() : builder.Head() + len(value)] = value
         return int(builder.EndVector())
     if isinstance(value, Table):
-        return _written(builder, schema, value)
+        return _write_table(builder, schema, value)
     inner = kind[1:-1]
     if inner in SCALARS:
         return int(builder.CreateNumpyVector(np.asarray(value, SCALARS[inner].lower())))
-    made = [builder.CreateString(v) if inner == "str" else _written(builder, schema, v) for v in value]
+    made = [builder.CreateString(v) if inner == "str" else _write_table(builder, schema, v) for v in value]
     builder.StartVector(4, len(made), 4)
     for offset in reversed(made):
         builder.PrependUOffsetTRelative(offset)
@@ -97,7 +97,7 @@ def _child(builder: Any, schema: Schema, kind: str, value: Any) -> int:
 
 
 def parse(schema: Schema, kind: str, data: bytes) -> Table:
-    """Return the root table of a flatbuffer, whole.
+    """Return the root table of a flatbuffer, with all tables in it.
 
     Raises:
         FileError: an offset or a length beyond the data, a text that is not UTF-8, or more content than the data can hold.
@@ -125,37 +125,37 @@ class _Budget:
         return count
 
 
-def _read(schema: Schema, kind: str, held: Any, budget: _Budget) -> Table:
+def _read(schema: Schema, kind: str, reader: Any, budget: _Budget) -> Table:
     types: Any = importlib.import_module("flatbuffers.number_types")
     budget.spend(4)
     found: dict[str, Any] = {}
-    for name, inner, slot in _places(schema, kind):
-        offset = held.Offset(4 + 2 * slot)
+    for name, inner, slot in _slots(schema, kind):
+        offset = reader.Offset(4 + 2 * slot)
         if not offset or not inner:
             continue
-        at = held.Pos + offset
+        at = reader.Pos + offset
         if inner in SCALARS:
-            found[name] = held.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
+            found[name] = reader.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
         elif inner == "str":
-            found[name] = _text(held, at, budget)
+            found[name] = _text(reader, at, budget)
         elif inner == "bytes" or inner[1:-1] in SCALARS:
             size = np.dtype("uint8" if inner == "bytes" else SCALARS[inner[1:-1]].lower())
-            count = budget.spend(held.VectorLen(offset), size.itemsize)
-            values = np.frombuffer(held.Bytes, size, count, held.Vector(offset))
+            count = budget.spend(reader.VectorLen(offset), size.itemsize)
+            values = np.frombuffer(reader.Bytes, size, count, reader.Vector(offset))
             found[name] = values.tobytes() if inner == "bytes" else values.tolist()
         elif inner[0] == "[":
-            places = [held.Vector(offset) + 4 * i for i in range(budget.spend(held.VectorLen(offset), 4))]
+            places = [reader.Vector(offset) + 4 * i for i in range(budget.spend(reader.VectorLen(offset), 4))]
             if inner == "[str]":
-                found[name] = [_text(held, p, budget) for p in places]
+                found[name] = [_text(reader, p, budget) for p in places]
                 continue
-            found[name] = [_read(schema, inner[1:-1], type(held)(held.Bytes, held.Indirect(p)), budget) for p in places]
+            found[name] = [_read(schema, inner[1:-1], type(reader)(reader.Bytes, reader.Indirect(p)), budget) for p in places]
         else:
             if "|" in inner:
-                number = held.Get(types.Uint8Flags, held.Pos + held.Offset(4 + 2 * (slot - 1)))
+                number = reader.Get(types.Uint8Flags, reader.Pos + reader.Offset(4 + 2 * (slot - 1)))
                 if not 0 < number <= len(inner.split("|")):
                     raise damaged(kind, name, f"the table {number} of a union", f"1 to {len(inner.split('|'))}")
                 inner = inner.split("|")[number - 1]
-            found[name] = _read(schema, inner, type(held)(held.Bytes, held.Indirect(at)), budget)
+            found[name] = _read(schema, inner, type(reader)(reader.Bytes, reader.Indirect(at)), budget)
     return Table(kind, found)
 
 

@@ -37,7 +37,7 @@ def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
 
 
 def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
-    """Raise unless an activation is int8, a weight int8 or narrower, a bias int32: TFLite's operators have no others.
+    """Raise unless an activation is int8, a weight int8 or narrower, a bias int32: TFLite's operators have no other formats.
 
     Raises:
         DeployError: names the tensor.
@@ -50,7 +50,7 @@ def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
     else:
         fits = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
     do = f"Use the schemes of targets.{target}, or edit.deploy(QdqLowering())."
-    require(site, fits, repr(fmt), "Int(8), of weights at most, biases Int(32)", do)
+    require(site, fits, repr(fmt), "Int(8), for weights Int(8) or narrower, for biases Int(32)", do)
     if site.role == "activation":
         require_one_scale(site, artifact)
 
@@ -62,10 +62,10 @@ def require_input(name: str, dtype: Any, varies: int | None) -> None:
         DeployError: names the input.
     """
     if dtype is not None and np.dtype(dtype) != np.float32:
-        do = "Deploy what reads them apart, by another target."
+        do = "Move the ops that read it out of the deployed model."
         raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
     if varies:
-        do = "Let the first axis be the batch's."
+        do = "Make the batch the first axis."
         raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)
 
 
@@ -82,7 +82,9 @@ def require_integers(site: QuantizedTensor, tensor: str, artifact: str) -> Int:
     """
     if isinstance(site.format, Int):
         return site.format
-    raise format_error(site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme.")
+    raise format_error(
+        site, tensor, repr(site.format), f"integers: {artifact} has no other formats", "Edit the scheme: format=Int(8)."
+    )
 
 
 def require_symmetric(site: QuantizedTensor, tensor: str, artifact: str) -> None:
@@ -100,7 +102,7 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
     """Raise if the scales of a tensor differ: a file of qparams has one number for each tensor.
 
     Raises:
-        DeployError: a scale a channel.
+        DeployError: scales that differ.
     """
     if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
         wanted = f"one: {artifact} has one number a tensor"

@@ -21,10 +21,10 @@ class Place:
 
 @frozen
 class QuantizedTensor:
-    """One quantized tensor: who makes and who reads it, its codes and qparams, and its places in the ONNX model.
+    """One quantized tensor: its producer and readers, its codes and qparams, and its places in the ONNX model.
 
-    `name` is the user's path; `places[0].tensor` is what a model without quantizers calls it, further places
-    are tensors to which ops carried the same codes.  `scale` and `zero_point` have one entry, or one for each
+    `name` is the user's path; `places[0].tensor` is the tensor's name in a model without quantizers; further
+    places are tensors to which ops move the same codes.  `scale` and `zero_point` have one entry, or one for each
     channel of `axis`.  `low` and `high` are the ends of the codes.
 
     >>> t = QuantizedTensor("conv", "activation", "conv", ("relu",), Int(8), (0.5,), (0,), "half_even", (Place("c", "c.real"),))
@@ -79,26 +79,26 @@ class QuantizedTensor:
 
 
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
-    """Return the site of one seat of a model."""
+    """Return the quantized tensor of the quantizer at a path."""
     nodes = {n.name: n for n in partition.network.graph.nodes}
     coding = partition.at_path[path]
-    seat, site = coding.seat, coding.seat.module.site
+    seat, site = coding.quantizer, coding.quantizer.module.site
     producer = nodes[seat.tensor]
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
-    made = partition.paths[producer]
+    producer_path = partition.paths[producer]
     return QuantizedTensor(
-        site.name, role, made, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
+        site.name, role, producer_path, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
     )
 
 
 def plain(tensor: QuantizedTensor) -> dict[str, Any]:
     """Return a QuantizedTensor as JSON data."""
-    found = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
-    return found | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
+    data = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
+    return data | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
 
 
 __all__ = ["Place", "QuantizedTensor", "plain", "quantized_tensor"]

@@ -1,4 +1,4 @@
-"""What the runners of runtimes ask for: the package of an extra, and a CPU whose kernels are those of the target."""
+"""Requirements of runners: the package of an extra, and a CPU with the kernels of the target."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from qfunc.errors import QfuncError, VerifyError, first_line
 
 
 def not_installed(module: str, package: str) -> str:
-    """ "" where a module can be imported, else that its package is not installed."""
+    """Return "" if a module can be imported, else the message that its package is not installed."""
     return "" if importlib.util.find_spec(module) is not None else f"the package {package} is not installed"
 
 
 def require(missing: str, where: str, extra: str, wanted: str) -> None:
-    """Refuses to run without the package of an extra.
+    """Raise if the package of an extra is missing.
 
     Raises:
-        VerifyError: `missing` reports that it is not installed.
+        VerifyError: `missing` is not empty.
     """
     if missing:
         do = f"Install qfunc-torch[{extra}], or pass runtime=run, where run(artifact, inputs) -> outputs."
@@ -44,19 +44,19 @@ def loading(runner: str, runtime: str) -> Iterator[None]:
 
 
 def other_kernels() -> str:
-    """ "" on x86-64, else that the kernels are others."""
+    """Return "" on x86-64, else the message that the CPU has other kernels."""
     machine = platform.machine()
     return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
 
 
 def has(feature: str) -> bool:
     """Return True if the CPU has a feature, or if the system does not report features."""
-    told = Path("/proc/cpuinfo")
-    return not told.exists() or feature in told.read_text()
+    cpu_info = Path("/proc/cpuinfo")
+    return not cpu_info.exists() or feature in cpu_info.read_text()
 
 
 SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
-"""AVX2 then adds pairs of products u8 * s8 in 16 bits: 2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
+"""AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
 __all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require"]

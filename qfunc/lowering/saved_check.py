@@ -1,4 +1,4 @@
-"""What a saved directory promises, checked without the model that it came from."""
+"""Checks of a saved directory, without the model that it was saved from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST = 1 << 28  # elements of inputs that are drawn
 
 @frozen
 class Check:
-    """One check: "ok", "failed" or "skipped", and what was seen."""
+    """One check: its outcome, "ok", "failed" or "skipped", and a description of what it found."""
 
     name: str
     outcome: str
@@ -37,7 +37,7 @@ class Check:
 
 @frozen
 class SavedReport:
-    """What was found in a directory."""
+    """The checks of one directory."""
 
     kind: str
     target: str
@@ -50,12 +50,12 @@ class SavedReport:
 
 
 def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
-    """Checks what `artifact.save` or `qfunc.save` wrote.
+    """Check a directory that `artifact.save` or `qfunc.save` wrote.
 
     Of an artifact: its report and target can be read; model.onnx, if the target's runtime reads that, passes the ONNX
     checker, and each scale and zero point in it is the report's; it runs where that runtime is installed, on random inputs
-    of the report's shapes, to finite values, twice the same; and a runtime that tells runs the units on integers that the
-    report predicts.  (Whether the values are the emulation's needs the model: `qfunc.verify`.)  Of a quantized model:
+    of the report's shapes, to finite values, twice the same; and if the runtime shows its units, those on integers are the ones
+    that the report predicts.  (`qfunc.verify`, with the model, compares the values with the emulation.)  Of a quantized model:
     report, target and tensors can be read, every quantizer of the graph has its tensors, and each scale is finite and
     positive, if it was calibrated.
 
@@ -82,7 +82,7 @@ def _name(spec: Any) -> str:
     return name if isinstance(name, str) and name.isprintable() else "?"
 
 
-def _tried(name: str, action: Callable[[], str]) -> Check:
+def _check(name: str, action: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", action())
     except Exception as e:
@@ -105,31 +105,33 @@ def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
         tensors.update(read_tensors(place / _TENSORS))
         return f"{len(tensors)} tensors"
 
-    yield _tried(_TENSORS, read)
+    yield _check(_TENSORS, read)
     sites = {key.rpartition(".")[0] for key in tensors if key.startswith("quantizers.")}
     calls = [line.partition("(")[0].partition(" = ")[2] for line in report["graph"]]
     wanted = [c for c in calls if c.startswith("quantizers.")]
     missing = [c for c in wanted if not any(s == c or s.startswith(f"{c}.") for s in sites)]
-    said = f"{len(wanted)} quantizers" + (
+    text = f"{len(wanted)} quantizers" + (
         f", {len(missing)} without tensors, as of dynamic scales: {missing[0]}" if missing else ""
     )
-    yield Check("graph", "ok" if calls else "failed", said)
+    yield Check("graph", "ok" if calls else "failed", text)
     scales = {k: v for k, v in tensors.items() if k.startswith("quantizers.") and k.endswith(("scale", "log2_t"))}
     scales = {k: v.exp2() if k.endswith("log2_t") else v for k, v in scales.items()}
     bad = [k for k, v in scales.items() if not bool((v.isfinite() & (v > 0)).all())]
-    said = f"{len(scales)} scales" + (f", {len(bad)} not finite and positive: {bad[0]}" if bad else "")
-    yield Check("scales", "failed" if bad and report.get("stage") == "calibrated" else "ok", said)
+    text = f"{len(scales)} scales" + (f", {len(bad)} not finite and positive: {bad[0]}" if bad else "")
+    yield Check("scales", "failed" if bad and report.get("stage") == "calibrated" else "ok", text)
 
 
 def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None) -> Iterator[Check]:
     artifact = Artifact(read_folder(place))
-    known: Any = target.runtime.runner if target is not None else None
+    runner_of_target: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
-        own = target is None or (isinstance(known, Runner) and not isinstance(known, OnnxRuntimeRunner | OpenVinoRunner))
+        own = target is None or (
+            isinstance(runner_of_target, Runner) and not isinstance(runner_of_target, OnnxRuntimeRunner | OpenVinoRunner)
+        )
         others = [name for name in artifact.files if name != REPORT] if own else []
         yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
         if others and target is not None:
-            yield from _runs(artifact, report, known)
+            yield from _runs(artifact, report, runner_of_target)
         return
     # onnx is imported here, where it is first needed.
     import onnx
@@ -143,11 +145,11 @@ def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None)
         onnx.checker.check_model(graph[0])
         return f"{len(graph[0].graph.node)} nodes, the ONNX checker agrees"
 
-    checked = _tried(_MODEL, parsed)
+    checked = _check(_MODEL, parsed)
     yield checked
     if checked.outcome == "ok":
         yield _qparams(graph[0], report)
-        yield from _runs(artifact, report, known, _foreign(graph[0]))
+        yield from _runs(artifact, report, runner_of_target, _foreign(graph[0]))
 
 
 def _foreign(model: Any) -> str:
@@ -160,15 +162,15 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
     import numpy as np
     import onnx
 
-    held = {i.name: i for i in model.graph.initializer}
+    constants = {i.name: i for i in model.graph.initializer}
     same, wrong = 0, list[str]()
     for entry in report.get("tensors", ()):
         for name in entry["tensors"]:
             pairs = [(f"{name}.scale", entry["scale"]), (f"{name}.zero_point", entry["zero_point"])]
             for tensor, values in pairs:
-                if tensor in held:
-                    there = onnx.numpy_helper.to_array(held[tensor]).ravel().astype(np.float32)
-                    equal = len(values) in (1, there.size) and bool((np.float32(values) == there).all())
+                if tensor in constants:
+                    stored = onnx.numpy_helper.to_array(constants[tensor]).ravel().astype(np.float32)
+                    equal = len(values) in (1, stored.size) and bool((np.float32(values) == stored).all())
                     same += equal
                     wrong += [] if equal else [tensor]
     if wrong:
@@ -177,8 +179,8 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
     return Check("qparams", "ok" if same else "skipped", f"{same} constants equal the report's{where}")
 
 
-def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str = "") -> Iterator[Check]:
-    runner: Any = known if isinstance(known, Runner) else OnnxRuntimeRunner(optimise=False)
+def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, foreign: str = "") -> Iterator[Check]:
+    runner: Any = runner_of_target if isinstance(runner_of_target, Runner) else OnnxRuntimeRunner(optimise=False)
     optional: Any = runner  # checkers narrow the name that isinstance tests
     missing = optional.missing() if isinstance(optional, OptionalRunner) else ""
     if foreign and isinstance(runner, OnnxRuntimeRunner):
@@ -199,12 +201,12 @@ def _runs(artifact: Artifact, report: dict[str, Any], known: Any, foreign: str =
                 raise ValueError("outputs that are not finite, or not the same twice")
         return f"{len(first)} outputs, finite, twice the same, by {runner!r}"
 
-    ran = _tried("run", run)
-    yield ran
-    if ran.outcome != "ok" or not isinstance(known, InspectableRunner):
+    check = _check("run", run)
+    yield check
+    if check.outcome != "ok" or not isinstance(runner_of_target, InspectableRunner):
         return
     try:
-        units = getattr(known.inside(artifact), "units", None)
+        units = getattr(runner_of_target.inside(artifact), "units", None)
     except Exception as e:
         yield Check("units", "failed", first_line(e))
         return
@@ -225,8 +227,8 @@ def _units(shown: dict[str, str], report: dict[str, Any]) -> Check:
     return Check("units", "ok", f"{seen} integer or float as predicted")
 
 
-def _sample(given: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
-    dtype = DTYPES[given["dtype"]]
+def _sample(spec: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
+    dtype = DTYPES[spec["dtype"]]
     if dtype.is_floating_point:
-        return torch.randn(given["shape"], generator=generator).to(dtype)
-    return torch.ones(given["shape"], dtype=dtype)
+        return torch.randn(spec["shape"], generator=generator).to(dtype)
+    return torch.ones(spec["shape"], dtype=dtype)

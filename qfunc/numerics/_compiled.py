@@ -14,10 +14,10 @@ from torch.func import debug_unwrap
 from qfunc.errors import SpecError
 
 
-def seen(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors or views of them, so that `requires_grad` is right while a compiler traces, too.
+def differentiable_views(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors or views of them, so that `requires_grad` is also right while a compiler traces.
 
-    >>> seen((torch.ones(1),))[0].requires_grad
+    >>> differentiable_views((torch.ones(1),))[0].requires_grad
     False
     """
     return tuple(t if t.requires_grad else t.view_as(t) for t in tensors)
@@ -34,13 +34,13 @@ def levels(*tensors: Tensor) -> Tensor:
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def require_first(*tensors: Tensor) -> Tensor:
-    """Refuse derivatives that a compiled autograd.Function does not support; call it with the differentiated tensors.
+def require_first_derivative(*tensors: Tensor) -> Tensor:
+    """Raise for derivatives that a compiled autograd.Function does not support; the tensors are the differentiated ones.
 
     Raises:
         SpecError: forward mode, a derivative of a derivative, a derivative in a vmap.
 
-    >>> require_first(torch.ones(1, requires_grad=True)).shape
+    >>> require_first_derivative(torch.ones(1, requires_grad=True)).shape
     torch.Size([0])
     """
     wrappers = _wrappers(tensors)
@@ -48,8 +48,8 @@ def require_first(*tensors: Tensor) -> Tensor:
         raise SpecError(
             where="torch.compile of torch.func over a quantize function",
             found="forward mode, a derivative of a derivative, or a derivative in a vmap",
-            wanted="first derivatives in reverse mode, which is what Dynamo traces of an autograd.Function",
-            do="Remove torch.compile: eager mode supports vmaps of derivatives and derivatives of derivatives.",
+            wanted="a first derivative in reverse mode, the only one that Dynamo traces through an autograd.Function",
+            do="Remove torch.compile: eager mode supports these derivatives.",
         )
     return torch.empty(0)
 
@@ -64,4 +64,4 @@ def _wrappers(tensors: tuple[Tensor, ...]) -> list[Tensor]:
     return wrappers
 
 
-__all__ = ["levels", "require_first", "seen"]
+__all__ = ["differentiable_views", "levels", "require_first_derivative"]

@@ -1,4 +1,4 @@
-"""The autograd.Functions of fake quantization, with a straight-through gradient."""
+"""The autograd.Functions of fake quantization with a straight-through gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qfunc.numerics._compiled import require_first
+from qfunc.numerics._compiled import require_first_derivative
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -27,20 +27,20 @@ class _StraightThrough(torch.autograd.Function):
         return grad_outputs[0] * ctx.saved_tensors[0], None, None
 
 
-class _Clipped(torch.autograd.Function):
+class _MaskedStraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
         x: Tensor, fake: Fake, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None
     ) -> tuple[Tensor, Tensor]:  # no *arguments: Dynamo decides by their number whether there is a ctx
-        value, seen = fake(x.detach(), scale, zero_point, outer)
-        return _with_traced_gradient(x, value, mask(seen)) if torch.compiler.is_compiling() else value, seen
+        value, unclamped = fake(x.detach(), scale, zero_point, outer)
+        return _with_traced_gradient(x, value, mask(unclamped)) if torch.compiler.is_compiling() else value, unclamped
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # no zeros for `seen`
+        ctx.set_materialize_grads(False)  # no zeros for `unclamped`
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(inputs[2](output[1]))
 
@@ -62,20 +62,22 @@ Mask = Callable[[Tensor], Tensor]
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Return `value`; its gradient goes to x where `mask` is not 0."""
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        require_first(x)
+        require_first_derivative(x)
     result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result
 
 
-def clipped(x: Tensor, fake: Fake, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> Tensor:
-    """Return value, with (value, seen) = fake(x, scale, zero_point, outer); its gradient goes to x, times mask(seen).
+def masked_straight_through(
+    x: Tensor, fake: Fake, mask: Mask, scale: Tensor, zero_point: Tensor, outer: Tensor | None
+) -> Tensor:
+    """Return value, with (value, unclamped) = fake(x, scale, zero_point, outer); its gradient goes to x, times mask(unclamped).
 
     Only the mask is saved for the backward pass, and it is not computed if x needs no gradient.
     """
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        require_first(x)
-    value: Tensor = _Clipped.apply(x, fake, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
+        require_first_derivative(x)
+    value: Tensor = _MaskedStraightThrough.apply(x, fake, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
     return value
 
 
-__all__ = ["clipped", "straight_through"]
+__all__ = ["masked_straight_through", "straight_through"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from qfunc.numerics._compiled import require_first, seen
+from qfunc.numerics._compiled import differentiable_views, require_first_derivative
 from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
@@ -46,15 +46,15 @@ class _ByRule(torch.autograd.Function):
 
 
 def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
-    """Return rule.forward(*tensors) with the gradient of rule.backward; only the tensors are saved for it."""
+    """Return rule.forward(*tensors) with the gradient of rule.backward, for which only the tensors are saved."""
     if not torch.is_grad_enabled():
         return rule.forward(*tensors)
     if torch.compiler.is_compiling():
-        tensors = seen(tensors)
-        wanted = any(t.requires_grad for t in tensors)
-        if wanted or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
-            require_first(*tensors)
-        if not wanted:  # Dynamo rejects an autograd.Function that needs no gradient
+        tensors = differentiable_views(tensors)
+        needs_grad = any(t.requires_grad for t in tensors)
+        if needs_grad or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
+            require_first_derivative(*tensors)
+        if not needs_grad:  # Dynamo rejects an autograd.Function that needs no gradient
             return rule.forward(*tensors)
     result: Tensor = _ByRule.apply(rule, *tensors)  # type: ignore[no-untyped-call]
     return result

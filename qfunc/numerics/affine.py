@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
-from qfunc.numerics._grads import clipped
+from qfunc.numerics._grads import masked_straight_through
 from qfunc.numerics.qparams import Affine, block_size, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
@@ -24,7 +24,7 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     Args:
         x: Real units, any shape; bfloat16 and float16 are computed in float32.
         qparams: Scale s in real units per code, zero point z in codes.
-        scheme: Its format gives qmin and qmax, its rounding R; `division=False` computes x * (1/s), and
+        scheme: The format gives qmin and qmax, the rounding gives R; `division=False` computes x * (1/s), and
             `ZeroPoint(added="before")` computes R(x / s + z).
         noise: The shape of x, uniform in [0, 1), for stochastic rounding.
     Returns:
@@ -35,9 +35,9 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     >>> q.tolist()
     [-18.0, 0.0, 2.0]
     """
-    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
+    view, params = _block_views(widened(x, scheme), qparams, scheme)
     noise = None if noise is None else noise.reshape(view.shape)
-    return _whole(_codes(_real(view, fitted, scheme, noise), fitted, scheme, noise), x)
+    return _reshape_like(_codes(_scaled(view, params, scheme, noise), params, scheme, noise), x)
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -48,8 +48,8 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> dequantize(torch.tensor([3.0]), Affine(torch.tensor(0.5), torch.tensor(1.0)), affine).tolist()
     [1.0]
     """
-    view, fitted = _fitted(codes, qparams, scheme)
-    return _whole(_values(view, fitted, scheme), codes)
+    view, params = _block_views(codes, qparams, scheme)
+    return _reshape_like(_values(view, params, scheme), codes)
 
 
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -68,9 +68,10 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [0.25]
     """
     if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
-        return _fake(scheme, x, *qparams)[0]
+        return _fake_quantize(scheme, x, *qparams)[0]
     scale, zero_point, outer = (p if p is None else p.detach() for p in qparams)
-    return clipped(x, partial(_fake, scheme), partial(_unclipped, scheme), scale, zero_point, outer)  # type: ignore[arg-type]
+    fake, mask = partial(_fake_quantize, scheme), partial(_gradient_mask, scheme)
+    return masked_straight_through(x, fake, mask, scale, zero_point, outer)  # type: ignore[arg-type]
 
 
 def fake_quantized_value(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -79,7 +80,7 @@ def fake_quantized_value(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> fake_quantized_value(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
-    return _fake(scheme, x, *qparams)[0]
+    return _fake_quantize(scheme, x, *qparams)[0]
 
 
 def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -88,35 +89,35 @@ def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> in_range(torch.tensor([63.6, 63.8]), Affine(torch.tensor(0.5), torch.tensor(0.0)), Scheme()).tolist()
     [True, False]
     """
-    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
-    return _whole(_unclipped(scheme, _seen(_real(view, fitted, scheme), fitted, scheme)), x).bool()
+    view, params = _block_views(widened(x, scheme), qparams, scheme)
+    return _reshape_like(_gradient_mask(scheme, _unclamped(_scaled(view, params, scheme), params, scheme)), x).bool()
 
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
     """Return the scale of every element, s, or s * outer for two-level schemes; it broadcasts against x."""
-    return spread(_level(qparams), x, scheme)
+    return spread(_full_scale(qparams), x, scheme)
 
 
-def _fake(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
-    # (x_hat, the value from which `_unclipped` computes the gradient's mask).
+def _fake_quantize(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
+    # (x_hat, the value from which `_gradient_mask` computes the gradient's mask).
     qparams = Affine(scale.detach(), zero_point.detach(), outer if outer is None else outer.detach())
-    view, fitted = _fitted(widened(x, scheme), qparams, scheme)
-    real = _real(view, fitted, scheme)
-    codes, seen = _codes(real, fitted, scheme), _seen(real, fitted, scheme)
+    view, params = _block_views(widened(x, scheme), qparams, scheme)
+    real = _scaled(view, params, scheme)
+    codes, unclamped = _codes(real, params, scheme), _unclamped(real, params, scheme)
     if isinstance(scheme.format, Int):
         # A new tensor, which vmap batches wherever a qparam is batched: it may be overwritten in place.
-        value = (codes if scheme.zero_point is None else codes.sub_(fitted.zero_point)).mul_(_level(fitted))
+        value = (codes if scheme.zero_point is None else codes.sub_(params.zero_point)).mul_(_full_scale(params))
     else:
-        value = _values(codes, fitted, scheme)
-    return _whole(value, x).to(x.dtype), _whole(seen, x)
+        value = _values(codes, params, scheme)
+    return _reshape_like(value, x).to(x.dtype), _reshape_like(unclamped, x)
 
 
-def _unclipped(scheme: Scheme, seen: Tensor) -> Tensor:
+def _gradient_mask(scheme: Scheme, unclamped: Tensor) -> Tensor:
     # 1 where x is not clipped, else 0: int8 has the bytes of bool, and multiplying by it is twice as fast.
-    limited = seen.clamp(*_ends(scheme))
+    limited = unclamped.clamp(*_ends(scheme))
     if torch.compiler.is_compiling():  # compiled code stores floats as int8 much faster than it stores bools
-        return (limited == seen).to(seen.dtype).to(torch.int8)
-    return limited.sub_(seen).logical_not().view(torch.int8)
+        return (limited == unclamped).to(unclamped.dtype).to(torch.int8)
+    return limited.sub_(unclamped).logical_not().view(torch.int8)
 
 
 def _ends(scheme: Scheme) -> tuple[float, float]:
@@ -130,36 +131,38 @@ def _ends(scheme: Scheme) -> tuple[float, float]:
     return -math.inf, 0.0
 
 
-def _seen(real: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
-    # The value that is between `_ends` if x is not clipped.
+def _unclamped(real: Tensor, params: Affine, scheme: Scheme) -> Tensor:
+    # The value that lies within `_ends` if x is not clipped.
     if not isinstance(scheme.format, Log):
         return real
     codes, steps = 1 << scheme.format.magnitude_bits, scheme.format.steps_per_octave
-    return real.abs() - _level(fitted) * torch.full((), 2.0 ** ((codes - 1) / steps), dtype=torch.float64, device=real.device)
+    return real.abs() - _full_scale(params) * torch.full(
+        (), 2.0 ** ((codes - 1) / steps), dtype=torch.float64, device=real.device
+    )
 
 
-def _real(x: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+def _scaled(x: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
     # The value before clamping: R(x / s) + z for Int, x / s for Float and Levels, x itself for Log.
-    scale, fmt = _level(fitted), scheme.format
+    scale, fmt = _full_scale(params), scheme.format
     if isinstance(fmt, Log):
         return x
     real = x / scale if scheme.division else x * (1 / scale)
     if not isinstance(fmt, Int):
         return real
-    zero, low = fitted.zero_point, fmt.qmin
+    zero, low = params.zero_point, fmt.qmin
     if scheme.zero_point is None:
-        return _rounded(real, scheme, low, noise)
+        return _round(real, scheme, low, noise)
     if scheme.zero_point.added == "before":
-        return _rounded(real + zero, scheme, low, noise)
-    return _rounded(real, scheme, low - zero, noise) + zero
+        return _round(real + zero, scheme, low, noise)
+    return _round(real, scheme, low - zero, noise) + zero
 
 
-def _rounded(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None) -> Tensor:
+def _round(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None) -> Tensor:
     # The caller owns `real`, so the most frequent mode overwrites it.
     return real.round_() if scheme.rounding == "half_even" else round_by(real, scheme.rounding, low, noise)
 
 
-def _codes(real: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+def _codes(real: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
     match scheme.format:
         case Int(qmin=low, qmax=high):
             return real.clamp(low, high)
@@ -168,14 +171,14 @@ def _codes(real: Tensor, fitted: Affine, scheme: Scheme, noise: Tensor | None = 
         case Levels() as fmt:
             return codebook.index(real, fmt)
         case Log() as fmt:
-            return logarithmic.encode(real, _level(fitted), fmt)
+            return logarithmic.encode(real, _full_scale(params), fmt)
 
 
-def _values(codes: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
-    scale = _level(fitted)
+def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:
+    scale = _full_scale(params)
     match scheme.format:
         case Int():
-            return codes * scale if scheme.zero_point is None else (codes - fitted.zero_point) * scale
+            return codes * scale if scheme.zero_point is None else (codes - params.zero_point) * scale
         case Float():
             return codes * scale
         case Levels() as fmt:
@@ -184,15 +187,15 @@ def _values(codes: Tensor, fitted: Affine, scheme: Scheme) -> Tensor:
             return logarithmic.decode(codes, scale, fmt)
 
 
-def _level(qparams: Affine) -> Tensor:
+def _full_scale(qparams: Affine) -> Tensor:
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
-def _whole(x: Tensor, like: Tensor) -> Tensor:
+def _reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return x if x.ndim == like.ndim else x.reshape(like.shape)
 
 
-def _fitted(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]:
+def _block_views(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]:
     # Views of both that broadcast: a blocked axis is split into (number of blocks, block size).
     shared = scheme.scale.shared
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:

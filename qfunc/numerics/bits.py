@@ -24,7 +24,7 @@ def to_bits(values: Tensor, fmt: Float) -> Tensor:
     Returns:
         int32 of the same shape.  NaN loses its sign and its payload.
     Raises:
-        SpecError: a value that the format cannot hold, or a format of more than 16 bits.
+        SpecError: a value that the format cannot represent, or a format of more than 16 bits.
     Source: OCP 8-bit Floating Point Specification 1.0, tables 1 and 2; OCP Microscaling Formats 1.0, section 5.
 
     >>> to_bits(torch.tensor([448.0, -1.0, 2.0**-9]), Float(4, 3, max=448.0)).tolist()
@@ -36,7 +36,9 @@ def to_bits(values: Tensor, fmt: Float) -> Tensor:
     lowest = smallest_exponent(fmt)
     ordinary = torch.isfinite(size) & (size > 0)
     exponent = (torch.frexp(torch.where(ordinary, size, smallest(fmt)))[1] - 1).clamp(min=lowest)
-    code = _scaled(size, fmt.mantissa - exponent).nan_to_num(0, 0, 0).int() + (exponent - lowest) * (1 << fmt.mantissa)
+    code = _times_power_of_two(size, fmt.mantissa - exponent).nan_to_num(0, 0, 0).int() + (exponent - lowest) * (
+        1 << fmt.mantissa
+    )
     if without_zero(fmt):
         code = code - 1
     if has_infinity(fmt):
@@ -63,7 +65,7 @@ def from_bits(bits: Tensor, fmt: Float) -> Tensor:
     Args:
         bits: Integers of any dtype, 0 to 2^width - 1.
     Returns:
-        float32 of the same shape, float64 for formats beyond float32; patterns above the largest value are infinity
+        float32 of the same shape, float64 for formats overflow float32; patterns above the largest value are infinity
         or NaN, depending on the format.
     Raises:
         SpecError: a pattern outside the width, or a format of more than 16 bits.
@@ -84,9 +86,9 @@ def from_bits(bits: Tensor, fmt: Float) -> Tensor:
     else:
         significand = fraction + (field > 0) * (1 << fmt.mantissa)
         exponent = (field - 1).clamp(min=0) + smallest_exponent(fmt) - fmt.mantissa
-    value = _scaled(significand.double(), exponent)
-    beyond = torch.where((size == _infinity(fmt)) if has_infinity(fmt) else size < 0, torch.inf, torch.nan)
-    value = torch.where(value > largest(fmt), beyond.double(), value)
+    value = _times_power_of_two(significand.double(), exponent)
+    overflow = torch.where((size == _infinity(fmt)) if has_infinity(fmt) else size < 0, torch.inf, torch.nan)
+    value = torch.where(value > largest(fmt), overflow.double(), value)
     negative = (code >> fmt.exponent + fmt.mantissa) == 1 if fmt.signed else torch.zeros_like(size, dtype=torch.bool)
     value = torch.where(negative, -value, value)
     if not fmt.negative_zero:
@@ -135,7 +137,7 @@ def unpack_nibbles(packed: Tensor, length: int | None = None, axis: int = -1, si
     return ((codes ^ 8) - 8 if signed else codes).movedim(-1, axis)
 
 
-def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
+def _times_power_of_two(x: Tensor, exponent: Tensor) -> Tensor:
     # x * 2^exponent in two exact steps, because 2^exponent alone may overflow float64.
     half = exponent.long() >> 1
     return x * power_of_two(half) * power_of_two(exponent.long() - half)

@@ -22,7 +22,7 @@ def index(x: Tensor, fmt: Levels) -> Tensor:
     >>> index(torch.tensor([-3.0, 0.4, 0.5]), Levels((-1.0, 0.0, 1.0))).tolist()
     [0.0, 1.0, 2.0]
     """
-    above = torch.searchsorted(_starts(fmt, x), x, right=True)
+    above = torch.searchsorted(_thresholds(fmt, x), x, right=True)
     return torch.where(torch.isnan(x), x, above.to(x.dtype))
 
 
@@ -40,18 +40,20 @@ def values(codes: Tensor, fmt: Levels) -> Tensor:
     return torch.where(nan, codes, levels[torch.where(nan, 0, codes).long()])
 
 
-def _starts(fmt: Levels, like: Tensor) -> Tensor:
+def _thresholds(fmt: Levels, like: Tensor) -> Tensor:
     # For each level but the first, the smallest x in the dtype of `like` that rounds to it.  The midpoint m of
     # two levels is the float64 half sum plus its exact rounding error (Knuth's two-sum).
     levels = torch.tensor(fmt.values, dtype=like.dtype, device=like.device).double() / 2
     low, high = levels[:-1], levels[1:]
     middle = low + high
-    share = middle - low
-    error = (low - (middle - share)) + (high - share)
-    start = middle.to(like.dtype)
-    excess = (start.double() - middle) - error  # start - m, its sign exact
+    high_part = middle - low
+    error = (low - (middle - high_part)) + (high - high_part)
+    threshold = middle.to(like.dtype)
+    excess = (threshold.double() - middle) - error  # threshold - m, its sign exact
     even = torch.arange(len(fmt.values) - 1, device=like.device) % 2 == 0  # ties go to the level below
-    return torch.where((excess < 0) | ((excess == 0) & even), torch.nextafter(start, torch.full_like(start, math.inf)), start)
+    return torch.where(
+        (excess < 0) | ((excess == 0) & even), torch.nextafter(threshold, torch.full_like(threshold, math.inf)), threshold
+    )
 
 
 __all__ = ["index", "values"]

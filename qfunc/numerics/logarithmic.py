@@ -8,7 +8,7 @@ from torch import Tensor
 from qfunc.specs import Log
 
 
-def smallest_of(extreme: Tensor, fmt: Log) -> Tensor:
+def scale_from_max(extreme: Tensor, fmt: Log) -> Tensor:
     """Return the scale 2^(z/k) whose largest magnitude code represents `extreme`: z = R(k log2 extreme) - (n-1).
 
     n = 2^magnitude_bits codes per sign, k steps per octave, R half-even.  z is limited to -126 k <= z <= 128 k - n,
@@ -18,7 +18,7 @@ def smallest_of(extreme: Tensor, fmt: Log) -> Tensor:
         extreme: The largest |x|, positive, float64.
     Source: HiSilicon NNIE (MQBench, user guide, hardware/nnie): z = R(16 log2 c) - 127.
 
-    >>> smallest_of(torch.tensor(1.0, dtype=torch.float64), Log()).log2().item()
+    >>> scale_from_max(torch.tensor(1.0, dtype=torch.float64), Log()).log2().item()
     -7.9375
     """
     codes, steps = 1 << fmt.magnitude_bits, fmt.steps_per_octave
@@ -51,36 +51,36 @@ def encode(x: Tensor, scale: Tensor, fmt: Log) -> Tensor:
     """
     codes, steps, z = 1 << fmt.magnitude_bits, fmt.steps_per_octave, origin(scale, fmt)
     real, top = x if x.dtype == torch.float64 else x.float(), (128 * steps - 1 - z).clamp(max=codes - 1)
-    magnitudes = _by_thresholds if real.dtype == torch.float32 and not scale.ndim else _by_logarithms
+    magnitudes = _magnitudes_by_threshold if real.dtype == torch.float32 and not scale.ndim else _magnitudes_by_logarithm
     magnitude = magnitudes(real.abs(), z, top, fmt)
     code = torch.where(real < 0, magnitude.clamp(min=1).add_(codes), magnitude)
-    ends = [_not_below(torch.exp2((z + k) / steps - 1), real.dtype) for k in (0, 1)]
+    ends = [_round_up(torch.exp2((z + k) / steps - 1), real.dtype) for k in (0, 1)]
     return torch.where((real < ends[0]).logical_and_(real > -ends[1]), float(codes), code).to(x.dtype)
 
 
-def _by_logarithms(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
-    # clamp(R(k log2 size) - z, 0, top)
-    places = size.double().log2_().mul_(fmt.steps_per_octave).round_() - z
-    return torch.minimum(places, top).clamp(min=0).to(size.dtype)
+def _magnitudes_by_logarithm(magnitude: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
+    # clamp(R(k log2 magnitude) - z, 0, top)
+    indices = magnitude.double().log2_().mul_(fmt.steps_per_octave).round_() - z
+    return torch.minimum(indices, top).clamp(min=0).to(magnitude.dtype)
 
 
-def _by_thresholds(size: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
+def _magnitudes_by_threshold(magnitude: Tensor, z: Tensor, top: Tensor, fmt: Log) -> Tensor:
     # The same for float32 and a scalar z.  Rounding the float32 logarithm less 1/4 gives the code or the one before it;
     # the threshold between the two decides.  No float32 equals a threshold 2^((q + z + 1/2) / k).
-    place = torch.arange(1 << fmt.magnitude_bits, device=size.device, dtype=torch.float64)
-    next_threshold = _not_below(torch.exp2((place + z + 0.5) / fmt.steps_per_octave), torch.float32)
-    next_threshold = torch.where(place < top, next_threshold, torch.nan)
-    below = size.log2().mul_(fmt.steps_per_octave).sub_(0.25).round_() - z.float()
-    below = torch.minimum(below, top.float()).clamp(min=0)
-    return below.add_(size >= _looked_up(next_threshold, below))
+    index = torch.arange(1 << fmt.magnitude_bits, device=magnitude.device, dtype=torch.float64)
+    next_threshold = _round_up(torch.exp2((index + z + 0.5) / fmt.steps_per_octave), torch.float32)
+    next_threshold = torch.where(index < top, next_threshold, torch.nan)
+    lower = magnitude.log2().mul_(fmt.steps_per_octave).sub_(0.25).round_() - z.float()
+    lower = torch.minimum(lower, top.float()).clamp(min=0)
+    return lower.add_(magnitude >= _lookup(next_threshold, lower))
 
 
-def _looked_up(table: Tensor, places: Tensor) -> Tensor:
-    # table[places]; arbitrary where a place is NaN.
-    return table.index_select(0, places.nan_to_num(0).int().flatten()).reshape(places.shape)
+def _lookup(table: Tensor, indices: Tensor) -> Tensor:
+    # table[indices]; arbitrary where an index is NaN.
+    return table.index_select(0, indices.nan_to_num(0).int().flatten()).reshape(indices.shape)
 
 
-def _not_below(bound: Tensor, dtype: torch.dtype) -> Tensor:
+def _round_up(bound: Tensor, dtype: torch.dtype) -> Tensor:
     # The smallest number of `dtype` that is at least the float64 bound, so that comparing with either is the same.
     near = bound.to(dtype)
     return torch.where(near.double() < bound, torch.nextafter(near, torch.full_like(near, torch.inf)), near)
@@ -101,7 +101,7 @@ def decode(codes: Tensor, scale: Tensor, fmt: Log) -> Tensor:
     half, z = 1 << fmt.magnitude_bits, origin(scale, fmt)
     if codes.numel() > 4 * half and not scale.ndim:
         table = decode(torch.arange(2 * half, device=codes.device, dtype=codes.dtype), scale, fmt)
-        value = _looked_up(table, codes)
+        value = _lookup(table, codes)
         return torch.where(codes.isnan(), codes.to(value.dtype), value)
     code = codes.double()
     negative = code >= half
@@ -128,4 +128,4 @@ def log_values(codes: Tensor, scale: float, magnitude_bits: int, steps: int) -> 
     return decode(codes, torch.tensor(scale), Log(magnitude_bits, steps))
 
 
-__all__ = ["decode", "encode", "log_codes", "log_values", "origin", "smallest_of"]
+__all__ = ["decode", "encode", "log_codes", "log_values", "origin", "scale_from_max"]

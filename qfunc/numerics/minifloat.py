@@ -37,7 +37,7 @@ def nearest(x: Tensor, fmt: Float, rounding: str = "half_even", noise: Tensor | 
         raise SpecError(
             where="minifloat.nearest", found=repr(rounding), wanted="a rounding of values", do="Use another rounding."
         )
-    wide = _computed(x, fmt)
+    wide = _to_compute_dtype(x, fmt)
     if fmt.mantissa >= _LAYOUT[wide.dtype][1] and smallest_exponent(fmt) <= 2 - _LAYOUT[wide.dtype][2]:
         value = wide  # the format contains every value of the dtype
     else:
@@ -46,7 +46,7 @@ def nearest(x: Tensor, fmt: Float, rounding: str = "half_even", noise: Tensor | 
         value = round_by(wide / unit, rounding, 0, noise).mul_(unit)
     if fmt.signed and fmt.negative_zero and rounding not in ("half_even", "floor", "trunc"):
         value = torch.copysign(value, wide)  # these three keep the sign of values that become 0
-    return _bounded(value, wide, fmt).to(x.dtype)
+    return _saturate(value, wide, fmt).to(x.dtype)
 
 
 def power_of_two(exponent: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ _LAYOUT = {torch.float32: (torch.int32, 23, 128), torch.float64: (torch.int64, 5
 """For each dtype: the integer dtype of its bits, the mantissa bits, and the first exponent that overflows."""
 
 
-def _computed(x: Tensor, fmt: Float) -> Tensor:
+def _to_compute_dtype(x: Tensor, fmt: Float) -> Tensor:
     # x in the narrowest dtype in which the format's normal values are normal.
     low, high = smallest_exponent(fmt), _exponent_above(fmt)
     for dtype in (torch.float32, torch.float64):
@@ -150,7 +150,7 @@ def _unit(x: Tensor, fmt: Float) -> Tensor:
     return field.view(x.dtype) * 2.0**-fmt.mantissa
 
 
-def _bounded(value: Tensor, x: Tensor, fmt: Float) -> Tensor:
+def _saturate(value: Tensor, x: Tensor, fmt: Float) -> Tensor:
     top = largest(fmt)
     lowest = -top if fmt.signed else smallest(fmt) if without_zero(fmt) else 0.0
     if saturates(fmt):

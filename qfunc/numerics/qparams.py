@@ -1,4 +1,4 @@
-"""Qparams: compute a scale and a zero point that the hardware supports from the range of a tensor."""
+"""Qparams: the scale and the zero point that the hardware supports for the range of a tensor."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ class Affine(NamedTuple):
 
     `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None.  A `Log`
     format's scale is its smallest magnitude, 2^(z/steps).
+
+    >>> Affine(torch.tensor(0.5), torch.tensor(3.0))
+    Affine(scale=tensor(0.5000), zero_point=tensor(3.), outer=None)
     """
 
     scale: Tensor
@@ -27,7 +30,7 @@ class Affine(NamedTuple):
 
 
 def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of elements along each axis that share a scale: the general form of every granularity.
+    """Return the number of elements along each axis that share a scale, for every granularity.
 
     >>> from qfunc.specs import Scale
     >>> [block_size(Scheme(scale=Scale(g)), (6, 64)) for g in (PerTensor(), PerChannel(0), PerBlock(1, 32))]
@@ -44,12 +47,24 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
     raise SpecError(
-        where="Scale.shared", found=f"{scheme.scale.shared} on shape {shape}", wanted=wanted, do="Use another axis."
+        where="Scale.shared",
+        found=f"{scheme.scale.shared} on shape {shape}",
+        wanted=wanted,
+        do="Use an axis of the tensor and a size that divides it.",
     )
 
 
 def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scale and zero point: [] per tensor, else the rank of x with one entry per block."""
+    """Return the shape of scale and zero point: [] per tensor, else the rank of x with one entry per block.
+
+    Args:
+        scheme: Its granularity divides the tensor into blocks.
+        shape: The shape of the tensor.
+
+    >>> from qfunc.specs import PerChannel, Scale
+    >>> qparams_shape(Scheme(), (4, 3)), qparams_shape(Scheme(scale=Scale(PerChannel(0))), (4, 3))
+    ((), (4, 1))
+    """
     if isinstance(scheme.scale.shared, PerTensor):
         return ()
     sizes = block_size(scheme, shape)
@@ -57,7 +72,13 @@ def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
-    """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`."""
+    """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`.
+
+    >>> from qfunc.specs import PerBlock, Scale
+    >>> view, axes = blocks(torch.zeros(4, 6), Scheme(scale=Scale(PerBlock(1, 3))))
+    >>> tuple(view.shape), axes
+    ((4, 1, 2, 3), (1, 3))
+    """
     if isinstance(scheme.scale.shared, PerTensor):
         return x, tuple(range(x.ndim))
     sizes = block_size(scheme, tuple(x.shape))
@@ -83,7 +104,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
 
     Args:
         low, high: In real units, in the shape of the qparams, finite; low <= high.
-        scheme: Any.
+        scheme: The scheme of the tensor.
     Returns:
         Qparams in float32.
     Source: ONNX Runtime quantization tool (affine); TFLite quantization specification (symmetric); OCP
@@ -103,12 +124,12 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     fmt = scheme.format
     assert isinstance(fmt, Int)  # Scheme requires it
     if scheme.zero_point.value is not None:
-        scale, outer = nearest_scale(_reaching(low, high, float(scheme.zero_point.value), fmt), scheme)
+        scale, outer = nearest_scale(_smallest_scale(low, high, float(scheme.zero_point.value), fmt), scheme)
         return Affine(scale, torch.full_like(scale, scheme.zero_point.value), outer)
     scale, outer = nearest_scale((high - low) / (fmt.qmax - fmt.qmin), scheme)
     zero = _zero_point(low, high, scale if outer is None else scale * outer, fmt, scheme.zero_point)
     if scheme.zero_point.nudge == "outward":
-        scale, outer = nearest_scale(_reaching(low, high, zero, fmt), scheme)
+        scale, outer = nearest_scale(_smallest_scale(low, high, zero, fmt), scheme)
     return Affine(scale, zero.float(), outer)
 
 
@@ -158,13 +179,13 @@ def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:
     # Codes that are never negative represent nothing below 0, as with a zero point fixed at qmin.
     extreme = high if isinstance(fmt, Int) and fmt.qmin >= 0 else torch.maximum(-low, high)
     if isinstance(fmt, Log):
-        return logarithmic.smallest_of(torch.where(extreme < TINY, 1.0, extreme), fmt)
+        return logarithmic.scale_from_max(torch.where(extreme < TINY, 1.0, extreme), fmt)
     # A signed scale maps the extreme to qmin, because |qmin| = qmax + 1.
     sign = torch.where(high > -low, -1.0, 1.0) if scheme.scale.signed else 1.0
     return sign * extreme / divisor(scheme)
 
 
-def _reaching(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
+def _smallest_scale(low: Tensor, high: Tensor, zero: Tensor | float, fmt: Int) -> Tensor:
     # The smallest scale at which the codes reach both bounds from the zero point.
     z = torch.as_tensor(zero, dtype=torch.float64, device=low.device)
     below = torch.where(z > fmt.qmin, -low / (z - fmt.qmin).clamp(min=1), 0.0)

@@ -1,4 +1,4 @@
-"""Scales: the scale that the hardware stores for a real scale."""
+"""The scale that the hardware stores for a real scale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     Args:
         scale: Real, in the shape of the qparams; pass float64 to round only once; negative where `Scale.signed`
             allows it.  NaN stays NaN.
-        scheme: Any; a `Log` format supports every scale.
+        scheme: The scheme of the tensor; a `Log` format supports every scale.
     Raises:
         SpecError: an outer scale per block.
     Source: OCP Microscaling Formats 1.0, section 6.3 and microxcaling (E8M0); NVIDIA TensorRT Model Optimizer,
@@ -43,7 +43,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     if rule.within is None:
         return _hardware_scale(scale.double(), rule), None
     scale = scale.double()
-    outer = _hardware_scale(_outermost(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)
+    outer = _hardware_scale(_group_maximum(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)
     return _hardware_scale(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule), outer
 
 
@@ -91,7 +91,7 @@ def _power_of_two(x: Tensor, rounding: str) -> Tensor:
     return torch.where(torch.isfinite(x), power, x)
 
 
-def _outermost(scale: Tensor, rule: Scale) -> Tensor:
+def _group_maximum(scale: Tensor, rule: Scale) -> Tensor:
     # The largest scale of each group that shares an outer scale; the axes are kept.
     match rule.shared:
         case PerTensor():
@@ -102,7 +102,7 @@ def _outermost(scale: Tensor, rule: Scale) -> Tensor:
             axes = [scale.ndim - 1]
         case _:
             wanted = "PerTensor(), PerChannel(axis) or PerToken()"
-            do = "Use one of these for the outer scale."
+            do = "Give the outer scale one of these granularities."
             raise SpecError(where="Scale.within", found=repr(rule.shared), wanted=wanted, do=do)
     if not scale.numel():
         return scale.new_ones([1 if i in axes else n for i, n in enumerate(scale.shape)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from enum import Flag, auto
 from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import Any
@@ -12,61 +11,12 @@ from typing import Any
 from attrs import field, frozen
 from torch import Tensor
 
+from qfunc.ops.traits import NONE, Trait
+
 EMPTY = Parameter.empty
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A canonical callable and all its arguments by position."""
-
-
-class Trait(Flag):
-    """What is true of an op for all arguments.  tests/ops/test_traits.py checks the first eleven on each example."""
-
-    NON_NEGATIVE = auto()
-    """No value of the result is below 0."""
-    KEEPS_SIGN = auto()
-    """No value of the result is below 0 if none of the inputs is."""
-    MOVES_VALUES = auto()
-    """The result holds values of the inputs, at places that do not depend on the values: op(f(x)) = f(op(x))."""
-    ELEMENTWISE = auto()
-    """Each entry of the result depends on one entry of each input, after broadcasting."""
-    HOMOGENEOUS = auto()
-    """op(s x) = s op(x) for s > 0, where x is all inputs that are not constants."""
-    INTEGER_RESULT = auto()
-    """The result is of an integer or boolean type, whatever the inputs are."""
-    INTEGER_IF_INPUTS = auto()
-    """The result is of an integer or boolean type if all inputs are."""
-    NEVER_BOOLEAN = auto()
-    """The result is not boolean: PyTorch refuses booleans, or gives numbers."""
-    VIEW = auto()
-    """The result may share the storage of its input."""
-    COMMUTATIVE = auto()
-    """op(x, y) = op(y, x), of ops with the parameters "input" and "other"."""
-    SCALES_WITH_CHANNELS = auto()
-    """op(s x) = s op(x) for one s > 0 a channel, as long as the op does not mix channels."""
-
-    AVERAGES = auto()
-    """The result is a mean of inputs."""
-    WEIGHTED = auto()
-    """A sum of products with the parameter "weight": convolutions and linear layers."""
-    RECURRENT = auto()
-    """A layer with a state that it carries from step to step."""
-    NORM = auto()
-    """A normalization by statistics, with weights of one number a channel."""
-    ACTIVATION = auto()
-    """A nonlinear function that may follow a layer in one unit."""
-    CLAMPS = auto()
-    """min(max(x, low), high) with constants, either of which may be absent."""
-    ARITHMETIC = auto()
-    """One of x + y, x - y, x * y and x / y."""
-    FOLDABLE = auto()
-    """An op of constants that is computed at capture, in float64."""
-    CREATES = auto()
-    """The result depends on the sizes and the device of its inputs at most, not on their values."""
-    POSITION_IF_INPUTS = auto()
-    """An op with which models compute positions and masks: its result is one if its inputs are."""
-
-
-NONE = Trait(0)
 
 
 @frozen
@@ -179,4 +129,4 @@ def op(
     )
 
 
-__all__ = ["EMPTY", "Call", "Op", "Rewrite", "Trait", "op"]
+__all__ = ["EMPTY", "NONE", "Call", "Op", "Rewrite", "Trait", "op"]

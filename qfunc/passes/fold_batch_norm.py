@@ -69,7 +69,7 @@ class _Folding:
         self.joining = SharedConstants(model, self.norms.constant)
         self.context = Context(model, () if target is None else target.ops)
         own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
-        self.own, self.kinds = own, () if target is None else tuple(op.name for op in target.ops)
+        self.own, self.kinds = own, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
         self.misses: list[tuple[str, str, str]] = []
 

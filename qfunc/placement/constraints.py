@@ -11,7 +11,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attributes, constant_shape, matches
-from qfunc.ops.node import channel_axis, kind_of, slots
+from qfunc.ops.node import kind_of
 from qfunc.placement.feasibility import infeasibility
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import PlacedSite, Plan
@@ -36,7 +36,7 @@ from qfunc.specs.scheme import Granularity
 
 _LISTED = 5
 """The maximum number of reasons in a message, and of places for each reason."""
-_ALONE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
+_WITHOUT_FILE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
 
 
 @frozen
@@ -66,12 +66,12 @@ def require_legal(plan: Plan, target: Target) -> None:
     if not found:
         return
     by_reason: dict[tuple[str, str, str], list[Violation]] = {}
-    for breach in found:
-        by_reason.setdefault((breach.found, breach.wanted, breach.do), []).append(breach)
+    for violation in found:
+        by_reason.setdefault((violation.found, violation.wanted, violation.do), []).append(violation)
     if len(by_reason) == 1:
-        had, wanted, do = next(iter(by_reason))
-        raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=had, wanted=wanted, do=do)
-    lines = [f"{_places(all_)}: found {had}, wanted {wanted}. {do}" for (had, wanted, do), all_ in by_reason.items()]
+        refused, wanted, do = next(iter(by_reason))
+        raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=refused, wanted=wanted, do=do)
+    lines = [f"{_places(group)}: found {refused}, wanted {wanted}. {do}" for (refused, wanted, do), group in by_reason.items()]
     rest = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     raise SpecError(
         where=f"target {target.name!r}",
@@ -83,11 +83,11 @@ def require_legal(plan: Plan, target: Target) -> None:
 
 def _places(found: Sequence[Violation]) -> str:
     more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    return "; ".join([*(b.place for b in found[:_LISTED]), *more])
+    return "; ".join([*(v.place for v in found[:_LISTED]), *more])
 
 
 def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
-    """Return all that the hardware refuses, in the order of the graph; a tensor once for each reason.
+    """Return the violations of a plan in the order of the graph, and each tensor once for each reason.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.placement.place import plan
@@ -97,8 +97,8 @@ def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
     ()
     """
     found: dict[tuple[str, str, str], Violation] = {}
-    for breach in _each_violation(plan, target):
-        found.setdefault((breach.tensor or breach.op, breach.found, breach.wanted), breach)
+    for violation in _each_violation(plan, target):
+        found.setdefault((violation.tensor or violation.op, violation.found, violation.wanted), violation)
     return tuple(found.values())
 
 
@@ -107,7 +107,7 @@ def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
     for group in plan.groups.groups:
         for node in group.nodes:
             yield from check.op(group, node)
-            for slot, producer in slots(node):
+            for slot, producer in plan.context.slots(node):
                 if producer not in group.nodes and (placed := check.read_by(node, producer)):
                     yield from check.tensor(group, (node,), slot, placed)
         for placed in plan.placed:
@@ -123,54 +123,56 @@ class _Check:
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
 
     def read_by(self, reader: fx.Node, tensor: fx.Node) -> PlacedSite | None:
-        """Return the site from which a reader gets a tensor, directly or through ops that only move codes."""
+        """Return the site whose value a reader gets as a tensor, directly or after ops that only move codes."""
         while (tensor, reader) not in self.read:
-            inputs = [n for s, n in slots(tensor) if s == "input"]
+            inputs = [n for s, n in self.context.slots(tensor) if s == "input"]
             if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
                 return None
             reader, tensor = tensor, inputs[0]
         return self.read[tensor, reader]
 
     def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
-        if _counts(node):
+        if _is_size(node):
             return
-        # Where both are kept in float, the op runs elsewhere, on purpose.
-        elsewhere = self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")
+        # An op with float input and float output runs elsewhere, on purpose.
+        if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
+            return
         lowering = self.target.lowering
-        by_whom = ((self.target.legality, False), (lowering.legality if isinstance(lowering, LimitedLowering) else (), True))
-        for rules, by_file in by_whom if not elsewhere else ():
+        limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()
+        for rules, wanted, more in (
+            (self.target.legality, "an op that it runs", ""),
+            (limits, f"an op that {lowering!r} writes", _WITHOUT_FILE),
+        ):
             refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
             for rule in refused:
-                asked, more = (f"an op that {lowering!r} writes", _ALONE) if by_file else ("an op that it runs", "")
-                yield Violation(
-                    self._path(node), "", "", self._what(node, rule.select), f"{asked}: {rule.because}", rule.do + more
-                )  # fmt: skip
+                found = self._describe(node, rule.select)
+                yield Violation(self._path(node), "", "", found, f"{wanted}: {rule.because}", rule.do + more)
             if refused:
                 return
 
-    def _what(self, node: fx.Node, select: Selector) -> str:
-        # Describe the kind, and the attributes that the rule tests.
-        kind, has = self.context.kind(node), attributes(node)
+    def _describe(self, node: fx.Node, select: Selector) -> str:
+        # Describe an op by its kind, and by the attributes that the rule tests.
+        kind, values = self.context.kind(node), attributes(node, self.context)
         if kind == "unknown":
             return f"{getattr(node.target, '__name__', node.target)}, an op of unknown kind"
-        told = [f"{name}={has[name]!r}" for name in dict.fromkeys(_named(select)) if name in has]
-        return f"the kind {kind!r}" + (f" with {', '.join(told)}" if told else "")
+        shown = [f"{name}={values[name]!r}" for name in dict.fromkeys(_attribute_names(select)) if name in values]
+        return f"the kind {kind!r}" + (f" with {', '.join(shown)}" if shown else "")
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
         """Yield the violations of a site as one slot of an op, or of a fused group."""
         if self.rules.keep_float(group, slot):
             return
         site = placed.site
-        found = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
-        for had, wanted, do in found or self._by_lowering(site):
-            yield Violation(self._path(nodes[0]), slot, site.name, had, wanted, do)
+        parts = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
+        for found, wanted, do in parts or self._by_lowering(site):
+            yield Violation(self._path(nodes[0]), slot, site.name, found, wanted, do)
 
     def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[tuple[str, str, str]]:
         for rule in self.target.legality:
             if not isinstance(rule, Require) or slot not in rule.slots:
                 continue
             if any(matches(rule.select, n, self.context) for n in nodes):
-                for found, wanted, edit in _violated(rule, placed, channel_axis(nodes[0]), self.overridden):
+                for found, wanted, edit in _violated(rule, placed, self.context.channel_axis(nodes[0]), self.overridden):
                     yield found, f"{wanted}: {rule.because}", _remedy(edit, slot, placed.site.value)
 
     def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
@@ -185,31 +187,31 @@ class _Check:
         return self.context.fact(node).path
 
 
-def _counts(node: fx.Node) -> bool:
-    # Arithmetic on sizes, which the hardware never runs: the op and all that it reads are numbers of the graph.
+def _is_size(node: fx.Node) -> bool:
+    # A size, or arithmetic on sizes, which the hardware never runs.
     kind = kind_of(node)
-    return kind == "size" or (kind == "unknown" and bool(node.all_input_nodes) and all(map(_counts, node.all_input_nodes)))
+    return kind == "size" or (kind == "unknown" and bool(node.all_input_nodes) and all(map(_is_size, node.all_input_nodes)))
 
 
-def _named(select: Selector) -> Iterator[str]:
+def _attribute_names(select: Selector) -> Iterator[str]:
     match select:
         case Attr(name):
             yield name
         case AllOf(of) | AnyOf(of):
             for one in of:
-                yield from _named(one)
+                yield from _attribute_names(one)
         case Not(of):
-            yield from _named(of)
+            yield from _attribute_names(of)
 
 
 def _violated(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:
     # Yield (found, wanted, the keyword of edit.weights or edit.activations that resolves it).
     site, scheme = placed.site, placed.site.scheme
     fmt, zero_point, shared = scheme.format, scheme.zero_point, scheme.scale.shared
-    if rule.formats and not any(_holds(wanted, fmt, site.constant and rule.narrower) for wanted in rule.formats):
+    if rule.formats and not any(_fits(wanted, fmt, site.constant and rule.narrower) for wanted in rule.formats):
         yield repr(fmt), _either(rule.formats), _keyword(rule.formats[0], fmt, site.slot == "weight" and not overridden)
-    never = zero_point is None or zero_point.value == 0 or getattr(site.value, "zero_point", None) == 0
-    if rule.zero_point is False and not never:
+    always_zero = zero_point is None or zero_point.value == 0 or getattr(site.value, "zero_point", None) == 0
+    if rule.zero_point is False and not always_zero:
         yield "a zero point", "none", "symmetric=True"
     if rule.zero_point and isinstance(fmt, Int) and zero_point is None:
         yield "no zero point", "one", "symmetric=False"
@@ -224,9 +226,9 @@ def _either(values: tuple[Any, ...]) -> str:
     return " or ".join(map(repr, values))
 
 
-def _holds(wanted: Format, fmt: Format, fewer: bool) -> bool:
+def _fits(wanted: Format, fmt: Format, narrower: bool) -> bool:
     # Constants are quantized offline, so a narrower range is fine unless the rule forbids it; the chip clamps activations.
-    if not fewer or not isinstance(wanted, Int) or not isinstance(fmt, Int):
+    if not narrower or not isinstance(wanted, Int) or not isinstance(fmt, Int):
         return wanted == fmt
     return wanted.signed == fmt.signed and wanted.qmin <= fmt.qmin and fmt.qmax <= wanted.qmax
 
@@ -235,9 +237,9 @@ def _same(wanted: Granularity, shared: Granularity, axis: int, rank: int) -> boo
     if type(wanted) is not type(shared) or isinstance(wanted, PerTensor | PerToken):
         return wanted == shared
     assert not isinstance(shared, PerTensor | PerToken)
-    ours = [axis if g.axis == "channel" else int(g.axis) for g in (wanted, shared)]
-    sizes = getattr(wanted, "size", 0) == getattr(shared, "size", 0)
-    return sizes and len({a % rank if rank else a for a in ours}) == 1
+    axes = [axis if g.axis == "channel" else int(g.axis) for g in (wanted, shared)]
+    same_size = getattr(wanted, "size", 0) == getattr(shared, "size", 0)
+    return same_size and len({a % rank if rank else a for a in axes}) == 1
 
 
 def _keyword(wanted: Format, fmt: Format, fixed_width: bool) -> str:

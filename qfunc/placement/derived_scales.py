@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import product
-from qfunc.ops.node import slots
 from qfunc.specs import DerivedQParams
 
 
@@ -18,36 +18,38 @@ def derived_qparams(view: QuantizedModel, qparams: dict[str, Affine]) -> dict[st
 
     Args:
         view: The model.
-        qparams: Those of the other sites, by path.
+        qparams: The qparams of the other sites, by path.
     """
-    found, held = {}, {seat.path: seat.module.held[0] for seat in view.quantizers if _is_derived(seat)}
-    for path, sources in derivations(view).items():
-        scale = product([qparams[source].scale for source in sources.values()], held[path])
-        found[path] = Affine(scale, torch.zeros_like(scale))
-    return found
+    channels = {q.path: q.module.scale_shape[0] for q in view.quantizers if _is_derived(q)}
+    derived = {}
+    for path, factors in derivations(view).items():
+        scale = product([qparams[factor].scale for factor in factors.values()], channels[path])
+        derived[path] = Affine(scale, torch.zeros_like(scale))
+    return derived
 
 
 def derivations(view: QuantizedModel) -> dict[str, dict[str, str]]:
     """Return for each derived site, by path, the paths of the sites whose scales it multiplies, by slot."""
-    seats = [seat for seat in view.quantizers if _is_derived(seat)]
-    if not seats:
+    derived = [q for q in view.quantizers if _is_derived(q)]
+    if not derived:
         return {}
-    called = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
-    quantizers = {called[seat.path] for seat in view.quantizers}
-    found = {}
-    for seat in seats:
-        value = seat.module.site.value
-        read = dict(reversed(slots(next(iter(called[seat.path].users)))))
+    calls = {str(n.target): n for n in view.evaluation_form.graph.nodes if n.op == "call_module"}
+    quantizers = {calls[quantizer.path] for quantizer in view.quantizers}
+    target = view.record.target
+    context, factors = Context(view.evaluation_form, () if target is None else target.ops), {}
+    for quantizer in derived:
+        value = quantizer.module.site.value
+        operands = dict(reversed(context.slots(next(iter(calls[quantizer.path].users)))))
         assert isinstance(value, DerivedQParams)
-        found[seat.path] = {slot: _quantizer_of(read[slot], quantizers) for slot in value.of}
-    return found
+        factors[quantizer.path] = {slot: _quantizer_of(operands[slot], quantizers, context) for slot in value.of}
+    return factors
 
 
-def _is_derived(seat: QuantizerNode) -> bool:
-    return isinstance(seat.module.site.value, DerivedQParams)
+def _is_derived(quantizer: QuantizerNode) -> bool:
+    return isinstance(quantizer.module.site.value, DerivedQParams)
 
 
-def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node]) -> str:
-    while tensor not in quantizers:  # behind ops that only move codes
-        tensor = next(n for slot, n in slots(tensor) if slot == "input")
+def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node], context: Context) -> str:
+    while tensor not in quantizers:  # an op that only moves codes
+        tensor = next(n for slot, n in context.slots(tensor) if slot == "input")
     return str(tensor.target)

@@ -19,12 +19,12 @@ class Encoding:
     """The qparams and scheme of one tensor."""
 
     qparams: Affine
-    seat: QuantizerNode
+    quantizer: QuantizerNode
 
     @cached_property
     def format(self) -> Int:
         """The number format."""
-        fmt = self.seat.module.site.scheme.format
+        fmt = self.quantizer.module.site.scheme.format
         assert isinstance(fmt, Int)
         return fmt
 
@@ -45,17 +45,17 @@ class Encoding:
 
     def codes(self, constant: Tensor) -> Tensor:
         """Return the integers that the hardware stores for a weight or bias."""
-        site, value = self.seat.module.site, constant.detach()
+        site, value = self.quantizer.module.site, constant.detach()
         return (
             quantize(value, self.qparams, site.scheme)
             if isinstance(site.value, DerivedQParams)
-            else self.seat.module.export(value)[0]
+            else self.quantizer.module.export(value)[0]
         )
 
     def same(self, other: Encoding) -> bool:
         """Return True if both map codes to the same values."""
-        ours, theirs = (c.seat.module.site.scheme.format for c in (self, other))
-        return ours == theirs and _equal(self.qparams, other.qparams)
+        same_format = self.quantizer.module.site.scheme.format == other.quantizer.module.site.scheme.format
+        return same_format and _equal(self.qparams, other.qparams)
 
 
 def _equal(a: Affine, b: Affine) -> bool:
@@ -69,34 +69,34 @@ def takes_float_bias(arithmetic: object) -> bool:
     )
 
 
-def is_integer_encoding(seat: QuantizerNode) -> bool:
-    """Return True if a site holds integers with one static scale for the tensor or for each channel."""
-    scheme = seat.module.site.scheme
+def is_integer_encoding(quantizer: QuantizerNode) -> bool:
+    """Return True if a site has integer codes with one static scale, for the tensor or for each channel."""
+    scheme = quantizer.module.site.scheme
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
-    return isinstance(scheme.format, Int) and shared and not seat.module.dynamic
+    return isinstance(scheme.format, Int) and shared and not quantizer.module.dynamic
 
 
-def require_codes(seat: QuantizerNode) -> None:
-    """Raise if a site is neither of integers nor of logarithms with one static scale.
+def require_codes(quantizer: QuantizerNode) -> None:
+    """Raise unless the codes of a site are integers, or logarithms with one static scale.
 
     Raises:
-        SpecError: it is not; the message names the site.
+        SpecError: they are not; the message names the site.
     """
-    scheme = seat.module.site.scheme
-    logarithms = isinstance(scheme.format, Log) and isinstance(scheme.scale.shared, PerTensor) and not seat.module.dynamic
+    scheme = quantizer.module.site.scheme
+    logarithms = isinstance(scheme.format, Log) and isinstance(scheme.scale.shared, PerTensor) and not quantizer.module.dynamic
     if not logarithms:
-        require_integers(seat)
+        require_integers(quantizer)
 
 
-def require_integers(seat: QuantizerNode) -> None:
-    """Raise if a site is not of integers, so that it can only be simulated.
+def require_integers(quantizer: QuantizerNode) -> None:
+    """Raise unless the codes of a site are integers, because other codes can only be simulated.
 
     Raises:
-        SpecError: it is not; the message names the site.
+        SpecError: they are not; the message names the site.
     """
-    if not is_integer_encoding(seat):
-        site = seat.module.site
-        scale = f"{'a dynamic scale' if seat.module.dynamic else 'a scale'} {site.scheme.scale.shared!r}"
+    if not is_integer_encoding(quantizer):
+        site = quantizer.module.site
+        scale = f"{'a dynamic scale' if quantizer.module.dynamic else 'a scale'} {site.scheme.scale.shared!r}"
         raise SpecError(
             where=f"site {site.name!r}",
             found=f"{site.scheme.format!r} with {scale}",

@@ -1,4 +1,4 @@
-"""Schemes that cannot work: static scales whose number is only known at run time, and codes that no file format stores."""
+"""Schemes that are impossible: static scales in a number known only at run time, and codes that no file format stores."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     >>> list(infeasibility(site(Scale()), x, targets.qdq))
     []
     """
-    unknown = list(_constant_errors(site, tensor) if site.constant else _activation_errors(site))
-    yield from unknown
-    if not unknown and target.lowering is not None and not can_be_written(site):
-        how = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
+    errors = list(_constant_errors(site, tensor) if site.constant else _activation_errors(site))
+    yield from errors
+    if not errors and target.lowering is not None and not can_be_written(site):
+        scales = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
         wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
-        yield f"{site.scheme.format!r} with {how}", wanted, do
+        yield f"{site.scheme.format!r} with {scales}", wanted, do
 
 
 def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:

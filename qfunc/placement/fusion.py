@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import evolve, field, frozen
 from torch import fx
 
-from qfunc.graph.selectors import Context, matches
+from qfunc.graph.selectors import Context, arguments, matches
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, kind_of, slots
-from qfunc.specs import Fusion
+from qfunc.ops.node import attribute, kind_of, op_of
+from qfunc.specs import Fusion, FusionStep
 
 
 @frozen
@@ -68,12 +70,12 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
             if not matches(fusion.root, node, context):
                 continue
             if fusion.when is not None and not matches(fusion.when, node, context):
-                if would_join := (_follow(node, fusion, context, order, fused, []) or ())[1:]:
-                    misses.append(NearMiss(node, would_join[0], f"the fusion requires {fusion.when!r}"))
+                if rest := (_match_chain(node, fusion, context, order, fused, []) or ())[1:]:
+                    misses.append(NearMiss(node, rest[0], f"the fusion requires {fusion.when!r}"))
                 continue
-            joined = _follow(node, fusion, context, order, fused, misses)
-            if joined is not None and len(joined) > 1:
-                group = FusedGroup(joined, fusion)
+            chain = _match_chain(node, fusion, context, order, fused, misses)
+            if chain is not None and len(chain) > 1:
+                group = FusedGroup(chain, fusion)
                 break
         fused.update(group.nodes)
         groups.append(group)
@@ -82,44 +84,50 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
     return FusedGroups(tuple(groups), tuple(dict.fromkeys(m for m in misses if root.get(m.step) is not m.node)))
 
 
-def _follow(
-    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], taken: set[fx.Node], misses: list[NearMiss]
+def _match_chain(
+    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], fused: set[fx.Node], misses: list[NearMiss]
 ) -> tuple[fx.Node, ...] | None:
-    joined = [root]
+    # Return the root and the ops that a fusion joins to it, or None; append near misses to `misses`.
+    chain = [root]
     steps = [s for s in fusion.then if s.fold is None]  # the other steps are folded
     for place, step in enumerate(steps):
-        users = list(joined[-1].users)
-        fitting = [u for u in users if matches(step.op, u, context)]
+        users = list(chain[-1].users)
+        matching = [u for u in users if matches(step.op, u, context)]
         reason = ""
-        if fitting and len(users) > 1:
-            reason = f"{joined[-1].name!r} is read {len(users)} times, and a fused op may be read only once"
-        elif fitting and fitting[0] in taken:
-            reason = f"{fitting[0].name!r} is part of another unit"
-        elif fitting and not _joins(fitting[0], joined[-1], order[root], order):
-            reason = f"another input of {fitting[0].name!r} is not computed before {root.name!r}"
-        if fitting and not reason:
-            joined.append(fitting[0])
+        if matching and len(users) > 1:
+            reason = f"{chain[-1].name!r} is read {len(users)} times, and a fused op may be read only once"
+        elif matching and matching[0] in fused:
+            reason = f"{matching[0].name!r} is part of another unit"
+        elif matching and not _can_join(matching[0], chain[-1], order[root], order, context):
+            reason = f"another input of {matching[0].name!r} is not computed before {root.name!r}"
+        if matching and not reason:
+            chain.append(matching[0])
             continue
-        # A node that does not follow is a near miss only if the chain cannot go on without it.
-        near = fitting or ([] if step.optional else [u for u in users if any(matches(s.op, u, context) for s in steps[place:])])
+        # A node that does not join is a near miss only if the chain cannot go on without it.
+        near = matching or ([] if step.optional else [u for u in users if _matches_any(u, steps[place:], context)])
         if near:
             misses.append(NearMiss(root, near[0], reason or f"{step.op!r} must stand between them"))
         if not step.optional:
             return None
-    return tuple(joined)
+    return tuple(chain)
 
 
-def _joins(node: fx.Node, chain: fx.Node, root: int, order: dict[fx.Node, int]) -> bool:
+def _matches_any(node: fx.Node, steps: Sequence[FusionStep], context: Context) -> bool:
+    return any(matches(step.op, node, context) for step in steps)
+
+
+def _can_join(node: fx.Node, producer: fx.Node, root: int, order: dict[fx.Node, int], context: Context) -> bool:
     # A binary step joins only the later of its producers, because its other input must be computed before.
-    others = [_origin(n) for _, n in slots(node) if n is not chain and n.op != "get_attr"]
-    twice = sum(n is chain for _, n in slots(node)) > 1
+    inputs = [n for _, n in context.slots(node)]
+    others = [_origin(n, context) for n in inputs if n is not producer and n.op != "get_attr"]
+    twice = sum(n is producer for n in inputs) > 1
     return not twice and all(order[n] < root for n in others)
 
 
-def _origin(tensor: fx.Node) -> fx.Node:
-    # Ops that only move values compute nothing, and padding almost nothing, so the time of their input counts.
-    while has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
-        inputs = [n for s, n in slots(tensor) if s == "input"]
+def _origin(tensor: fx.Node, context: Context) -> fx.Node:
+    # Ops that only move values take no time, and padding almost none, so the position of their input counts.
+    while context.has(tensor, Trait.VIEW) or kind_of(tensor) == "pad":
+        inputs = [n for s, n in context.slots(tensor) if s == "input"]
         if len(inputs) != 1:
             break
         tensor = inputs[0]
@@ -129,3 +137,23 @@ def _origin(tensor: fx.Node) -> fx.Node:
 def with_roots(context: Context, fused_groups: FusedGroups) -> Context:
     """Return the context with the root of each fused node."""
     return evolve(context, roots={n: g.root for g in fused_groups.groups for n in g.nodes})
+
+
+def clamp_bounds(context: Context, node: fx.Node) -> tuple[float | None, float | None] | None:
+    """Return the bounds (low, high) of an op that clamps, either of which may be absent, or None for another op.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.ReLU6(), nn.Tanh()))
+    >>> [clamp_bounds(Context(model), n) for n in model.graph.nodes if n.op == "call_function"]
+    [(0.0, 6.0), None]
+    """
+    if not context.has(node, Trait.CLAMPS):
+        return None
+    own = context.own(node)
+    if (context.kind(node) if own is None or own.behaves_like is None else own.behaves_like) == "relu":
+        return 0, None
+    if own is None or op_of(node) is not None:
+        return attribute(node, "min"), attribute(node, "max")
+    given = dict(arguments(own, node))
+    return given.get("min"), given.get("max")

@@ -1,4 +1,4 @@
-"""The units that a runtime executes as one op each, integer or float, from graph, target and qparams alone."""
+"""The units of a calibrated model that a runtime executes as one op each, on integers or in float."""
 
 from __future__ import annotations
 
@@ -9,31 +9,18 @@ from attrs import field, frozen
 from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.graph.selectors import Context, matches
+from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
-from qfunc.numerics.affine import implies_clamp
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import is_constant, kind_of, op_of
 from qfunc.placement.derived_scales import derived_qparams
-from qfunc.placement.encoding import Encoding, require_integers, takes_float_bias
+from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
-from qfunc.specs import (
-    FLOAT32,
-    ClampImplied,
-    Copy,
-    FloatRequantize,
-    Format,
-    Int,
-    Kernel,
-    NoZeroPoint,
-    SameQParams,
-    Target,
-    Unknown,
-)
-from qfunc.specs.placement import Condition
+from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
+from qfunc.specs import Copy, Int, Kernel, Target
 
-__all__ = ["summary"]
+__all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
 
 INNER_PREFIX = "inner"
@@ -42,9 +29,9 @@ INNER_PREFIX = "inner"
 
 @frozen(eq=False)
 class Unit:
-    """One unit: its nodes in the float network, the kernel that runs it, and the reason if that is none on integers.
+    """One unit: its nodes in the float network, the kernel that runs it, and the reason if no integer kernel does.
 
-    `integer`: the kernel reads or writes codes; another computes in float32, bit for bit as the runtime.
+    `integer` is True if the kernel reads or writes codes.  Other kernels compute in float32, bit for bit as the runtime.
     """
 
     group: FusedGroup
@@ -66,7 +53,7 @@ class Partition:
     Args:
         view: The model.
         target: Its target.
-        found: Qparams by path in place of those that the model holds; derived ones are derived anew.
+        qparams: Qparams by path, in place of the model's; the qparams of derived sites are computed from them.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
@@ -77,45 +64,45 @@ class Partition:
     [('linear', True)]
     """
 
-    def __init__(self, view: QuantizedModel, target: Target, found: dict[str, Affine] | None = None) -> None:
+    def __init__(self, view: QuantizedModel, target: Target, qparams: dict[str, Affine] | None = None) -> None:
         self.target, self.network = target, view.float_network
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions)
         self.context = with_roots(bare, groups)
+        self.slots = self.context.slots
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self._at_edge: dict[tuple[str, str], Encoding] = {}
         self._of_output: dict[str, Encoding] = {}
         self.at_path: dict[str, Encoding] = {}
-        places = view.quantizers
-        for seat in places:
-            if seat.module.dynamic:
-                require_integers(seat)
-        qparams = {s.path: s.module.qparams() for s in places if found is None}
-        qparams.update(found or {})
-        qparams.update(derived_qparams(view, qparams))  # the scales that they derive from may have been trained
-        for seat in places:
-            coding = self.at_path[seat.path] = Encoding(qparams[seat.path], seat)
-            if seat.module.site.slot == "output":
-                self._of_output[seat.tensor] = coding
-            for reader in seat.readers:
-                self._at_edge[seat.tensor, reader] = coding
+        for quantizer in view.quantizers:
+            if quantizer.module.dynamic:
+                require_integers(quantizer)
+        if qparams is None:
+            qparams = {quantizer.path: quantizer.module.qparams() for quantizer in view.quantizers}
+        else:
+            qparams = {**qparams, **derived_qparams(view, qparams)}
+        for quantizer in view.quantizers:
+            encoding = self.at_path[quantizer.path] = Encoding(qparams[quantizer.path], quantizer)
+            if quantizer.module.site.slot == "output":
+                self._of_output[quantizer.tensor] = encoding
+            for reader in quantizer.readers:
+                self._at_edge[quantizer.tensor, reader] = encoding
         self.units = tuple(self._unit(g) for g in groups.groups)
 
     def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
-        """Return the encoding of a tensor as a reader sees it: its own, or that of the tensor whose codes it carries."""
-        found = self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
-        return found
+        """Return the encoding with which a reader gets a tensor: its own, or the encoding of the tensor with its codes."""
+        return self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
 
     def output_coding(self, node: fx.Node) -> Encoding | None:
-        """Return the encoding of a node's value that all readers share: of its own site, or of one before all of them."""
+        """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.kinds[node] in self.target.commuting and only_moves_codes(node):
-            inputs = [n for s, n in slots(node) if s == "input"]
+            inputs = [n for s, n in self.slots(node) if s == "input"]
             carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
-            # The channels of an activation may lie along another axis behind the op.
-            if carried is not None and not carried.seat.module.site.by_channel:
+            # The op may move the channels of the activation to another axis.
+            if carried is not None and not carried.quantizer.module.site.by_channel:
                 return carried
         if node.op == "get_attr":
             return None
@@ -123,25 +110,28 @@ class Partition:
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
     def computes_on(self, coding: Encoding) -> bool:
-        """Return True if a runtime may compute on the codes of an activation: its kernels take no other codes in bytes."""
-        fmt, wanted = coding.seat.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
-        known = not wanted or any(not w or any(fmt in formats for formats in w.values()) for w in wanted)
-        return not coding.seat.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
+        """Return True if a runtime may compute on the codes of an activation.
 
-    def exact(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
+        It does not compute on codes of at most 8 bits in a format that none of its kernels takes.
+        """
+        fmt, by_kernel = coding.quantizer.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
+        known = not by_kernel or any(not by_slot or any(fmt in f for f in by_slot.values()) for by_slot in by_kernel)
+        return not coding.quantizer.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
+
+    def exact_nodes(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
         """Return the nodes whose values emulation computes bit for bit if the codes before them are the runtime's.
 
         Args:
             unlike: Kinds of ops that the runtime computes in another way in float, for example on this CPU.
         """
-        found = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
+        exact = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
         for unit in self.units:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
             known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
-            if known and all(s in found or self.coding(s, n) is not None for s, n in read):
-                found.add(unit.group.output)
-        return found
+            if known and all(s in exact or self.coding(s, n) is not None for s, n in read):
+                exact.add(unit.group.output)
+        return exact
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
@@ -152,157 +142,63 @@ class Partition:
         inputs = node.all_input_nodes
         return self.kinds[node] == "size" or (bool(inputs) and all(self._on_sizes(n) for n in inputs))
 
-    def vanishes(self, unit: Unit) -> bool:
-        """Return True if a runtime may leave a unit out, because it changes no code.
+    def is_removable(self, unit: Unit) -> bool:
+        """Return True if a runtime may omit a unit, because the unit changes no code.
 
-        These are casts, ops that only move codes (transposes that cancel, slices over everything), a Relu or Clip whose
-        bounds lie at or beyond the codes' ends before or after it, arithmetic with a neutral number, with or without
-        such a Relu behind it, and what is computed from constants alone.
+        Such units are casts, ops that only move codes, ops of constants, a Relu or Clip that changes no code before or
+        after it, and arithmetic with a neutral number, also if such a Relu follows.
         """
         node = unit.group.root
-        if unit.kind == "cast" or (unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)) or _constant(node):
+        moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
+        if unit.kind == "cast" or moves or _is_constant_value(node, self.context):
             return True
-        given = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-        if has(node, Trait.CLAMPS):
+        if self.context.has(node, Trait.CLAMPS):
+            before = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
             after = [self.coding(node, reader) for reader in node.users]
-            return any(c is not None and self._inside(node, c) for c in (given, *after[:1]))
+            return any(e is not None and clamps_nothing(node, e, self.context) for e in (before, *after[:1]))
         output = self.output_coding(unit.group.output)
         rest = unit.group.nodes[1:]
-        return _neutral(node) and (not rest or (output is not None and all(self._inside(n, output) for n in rest)))
+        inside = not rest or (output is not None and all(clamps_nothing(n, output, self.context) for n in rest))
+        return inside and _is_identity(node, self.context)
 
     def _unit(self, group: FusedGroup) -> Unit:
-        kernel, reason = self._kernel(group)
+        operands = self._operands(group)
+        kernel, reason = integer_kernel(group, operands, self.target.kernels, self.context)
         if kernel is None:
-            kernel = next((k for k in self.target.kernels if _in_float(k) and self._whole(group, k)), None)
-        codes = kernel is None or (not _in_float(kernel) and any(coding is not None for _, coding in self._codings(group)))
+            kernel = float_kernel(group, self.target.kernels, self.context)
+        codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
         root, output = group.root, group.output
         return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes)
 
-    def _kernel(self, group: FusedGroup) -> tuple[Kernel | None, str]:
-        codings = self._codings(group)
-        missing = [slot for slot, coding in codings if coding is None and slot != "bias"]
-        bare = f"its {missing[0]} carries no qparams" if missing else ""
-        if missing and not any(_takes_real(k, missing) for k in self.target.kernels if not _in_float(k)):
-            return None, bare
-        by_channel = [slot for slot, coding in codings if coding is not None and coding.seat.module.site.by_channel]
-        if by_channel:
-            return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
-        weights = [(self.coding(producer, node), node) for node in group.nodes for s, producer in slots(node) if s == "weight"]
-        if not all(weight is None or weight.of_outputs(channel_axis(node)) for weight, node in weights):
-            return None, "its weight has a scale an input channel, which no integer kernel takes"
-        float_bias = ("bias", None) in codings
-        known = [(slot, c) for slot, c in codings if c is not None]
-        reason = "the target has no integer kernel for it"
-        for kernel in self.target.kernels:
-            if _in_float(kernel) or not matches(kernel.unit, group.root, self.context):
-                continue
-            conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
-            unmet = [c for c in conditions if not self._holds(c, group, known, missing)]
-            if not _takes_real(kernel, missing):
-                reason = bare
-            elif unmet:
-                reason = f"{type(unmet[0]).__name__} does not hold"
-            elif not _takes(kernel, known):
-                reason = "the kernel does not take its formats"
-            elif float_bias and not takes_float_bias(kernel.arithmetic):
-                reason = "its bias carries no qparams"
-            elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
-                reason = "it does not only move codes"
-            elif isinstance(kernel.arithmetic, Unknown):
-                reason = kernel.arithmetic.reason
-            elif (left := self._left(group, kernel)) is not None:
-                reason = f"its integer kernel does not compute {self.kinds[left]}, which is fused with it"
-            else:
-                return kernel, ""
-        return None, reason
-
-    def _whole(self, group: FusedGroup, kernel: Kernel) -> bool:
-        return matches(kernel.unit, group.root, self.context) and self._left(group, kernel) is None
-
-    def _left(self, group: FusedGroup, kernel: Kernel) -> fx.Node | None:
-        # Kernels compute their root; of what is fused with it they know bounds on the codes, and one sum in real units.
-        sums = int(isinstance(kernel.arithmetic, FloatRequantize))
-        for node in group.nodes[1:]:
-            kind = self.kinds[node]
-            if kind == "add" and sums:
-                sums = 0
-            elif not has(node, Trait.CLAMPS):
-                return node
-        return None
-
-    def _codings(self, group: FusedGroup) -> list[tuple[str, Encoding | None]]:
-        found: list[tuple[str, Encoding | None]] = []
+    def _operands(self, group: FusedGroup) -> list[Operand]:
+        found = []
         for node in group.nodes:
-            for slot, producer in slots(node):
+            for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
-                    found.append((slot, self.coding(producer, node)))
-            found += [("input", None)] * self._bare_numbers(node)
-        return [*found, ("output", self.output_coding(group.output))]
-
-    def _bare_numbers(self, node: fx.Node) -> int:
-        # x + 1: a number among the operands has no qparams.
-        if not has(node, Trait.ARITHMETIC):
-            return 0
-        return sum(isinstance(a, int | float) for a in node.args)
-
-    def _holds(self, condition: Condition, group: FusedGroup, codings: list[tuple[str, Encoding]], missing: list[str]) -> bool:
-        if missing:  # a real output is clamped by itself, not by its codes
-            return isinstance(condition, ClampImplied) and missing == ["output"]
-        if isinstance(condition, NoZeroPoint):
-            inputs = [c for slot, c in codings if slot in ("input", "weight")]
-            return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
-        if isinstance(condition, SameQParams):
-            chosen = [c for slot, c in codings if slot in condition.slots]
-            return all(chosen[0].same(c) for c in chosen[1:])
-        output = next(c for slot, c in codings if slot == "output")
-        return all(self._inside(node, output) for node in group.nodes[1:])
-
-    def _inside(self, node: fx.Node, output: Encoding) -> bool:
-        # The activation's bounds, as codes, lie at or beyond the ends of the range, so that clamping replaces it.
-        return not has(node, Trait.CLAMPS) or _is_clamped(node, self.kinds[node], output)
+                    found.append(Operand(node, slot, self.coding(producer, node)))
+            found += [Operand(node, "input", None)] * _number_operands(node, self.context)
+        return [*found, Operand(group.output, "output", self.output_coding(group.output))]
 
 
-def _constant(node: fx.Node) -> bool:
-    if kind_of(node) == "size" or has(node, Trait.CREATES):  # of their input they read where it stands, and its size
+def _number_operands(node: fx.Node, context: Context) -> int:
+    # x + 1: a number among the operands has no qparams.
+    return sum(isinstance(a, int | float) for a in node.args) if context.has(node, Trait.ARITHMETIC) else 0
+
+
+def _is_constant_value(node: fx.Node, context: Context) -> bool:
+    if kind_of(node) == "size" or context.has(node, Trait.CREATES):  # they read the device and the size of their input only
         return True
-    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(_constant(n) for n in node.all_input_nodes))
+    inputs = node.all_input_nodes
+    return node.op == "get_attr" or (bool(inputs) and all(_is_constant_value(n, context) for n in inputs))
 
 
-def _neutral(node: fx.Node) -> bool:
+def _is_identity(node: fx.Node, context: Context) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    op = op_of(node)
+    op = op_of(node) or context.own(node)
     if op is None or op.neutral is None:
         return False
-    given = node.args if Trait.COMMUTATIVE in op.traits else node.args[1:]
-    return any(isinstance(a, int | float) and a == op.neutral for a in given)
-
-
-def _is_clamped(node: fx.Node, kind: str, output: Encoding) -> bool:
-    low, high = (0, None) if kind == "relu" else (attribute(node, "min"), attribute(node, "max"))
-    ends = output.format.qmin, output.format.qmax
-    return implies_clamp(low, high, output.qparams.scale, output.qparams.zero_point, ends)
-
-
-def _takes(kernel: Kernel, codings: list[tuple[str, Encoding]]) -> bool:
-    wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
-    return all(slot not in wanted or _fits(c.format, wanted[slot], slot == "weight") for slot, c in codings)
-
-
-def _in_float(kernel: Kernel) -> bool:
-    # Of codes it reads what they stand for.
-    return bool(kernel.formats) and all(formats == (FLOAT32,) for _, formats in kernel.formats)
-
-
-def _takes_real(kernel: Kernel, missing: list[str]) -> bool:
-    wanted = dict(kernel.formats)
-    return all(FLOAT32 in wanted.get(slot, ()) for slot in missing)
-
-
-def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
-    # Weights are written offline, so narrower codes fit; the hardware clamps activations to its own.
-    if offline:
-        return any(isinstance(w, Int) and w.signed == fmt.signed and w.qmin <= fmt.qmin and fmt.qmax <= w.qmax for w in wanted)
-    return fmt in wanted
+    operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
+    return any(isinstance(a, int | float) and a == op.neutral for a in operands)
 
 
 def summary(units: tuple[Unit, ...]) -> list[dict[str, Any]]:

@@ -13,13 +13,13 @@ from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
-from qfunc.ops.node import channel_axis, is_constant, slots
+from qfunc.ops.node import is_constant
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
-from qfunc.placement.rules import GroupRules, narrow, with_axis
+from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.ties import with_shared_algorithms
 from qfunc.placement.unmatched_selectors import require_matches
 from qfunc.quantizers.site import Site
-from qfunc.specs import Cases, DerivedQParams, FixedQParams, Override, Scheme, Target
+from qfunc.specs import DerivedQParams, FixedQParams, Scheme, Target
 
 
 @frozen
@@ -44,19 +44,19 @@ class Plan:
 def plan(model: fx.GraphModule, target: Target) -> Plan:
     """Return the groups and sites of a float graph on a target.
 
-    Fusions are matched first, then the outputs of groups are placed, then their inputs, weights and biases.  A tensor
-    that has a site, directly or through ops that only move codes, gets no second one.
+    First match the fusions, then place the outputs of groups, then their inputs, weights and biases.  A tensor that has
+    a site, directly or through ops that only move codes, gets no second one.
 
     Raises:
         SpecError: a user's selector matches nothing, or two rules require different formats for one tensor.
     """
-    (made,) = plans([model], target)
-    require_matches(target, [made.context])
-    return made
+    (only,) = plans([model], target)
+    require_matches(target, [only.context])
+    return only
 
 
 def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
-    """Return the plans of several float graphs of one model, in some of which a selector may match nothing."""
+    """Return the plans of several float graphs of one model; a selector need not match in each of them."""
     return [_plan(Context(model, target.ops), target) for model in models]
 
 
@@ -70,9 +70,10 @@ def _plan(bare: Context, target: Target) -> Plan:
 class _Placement:
     def __init__(self, context: Context, target: Target, groups: FusedGroups, rules: GroupRules) -> None:
         self.context, self.target, self.groups, self.rules = context, target, groups, rules
-        self.made: dict[tuple[fx.Node, Any], PlacedSite] = {}
+        self.by_key: dict[tuple[fx.Node, Any], PlacedSite] = {}
         self.of_tensor: dict[fx.Node, PlacedSite] = {}
-        self.types = node_types(context.model)
+        self.slots = context.slots
+        self.types = node_types(context.model, context)
         self.paths: dict[fx.Node, str] = {}
 
     def sites(self) -> tuple[PlacedSite, ...]:
@@ -86,34 +87,34 @@ class _Placement:
                 self._inputs(group, node)
         self._ties()
         order = {n: i for i, n in enumerate(self.context.model.graph.nodes)}
-        placed = sorted(self.made.values(), key=lambda p: order[p.tensor])
+        placed = sorted(self.by_key.values(), key=lambda p: order[p.tensor])
         return tuple(
             evolve(p, site=site) for p, site in zip(placed, with_shared_algorithms([p.site for p in placed]), strict=True)
         )
 
     def _read_as_input(self, node: fx.Node) -> bool:
         # Token ids and masks are not activations: a graph input is one only if an op reads it as such.
-        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in slots(user))
+        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in self.slots(user))
 
     def _output(self, group: FusedGroup) -> None:
-        value, rule = self._wanted("output", group)
-        if isinstance(value, Scheme | FixedQParams) and group.output.users and not self._of_no_data(group.output):
+        value, rule = self.rules.value(group, "output", group.output)
+        if isinstance(value, Scheme | FixedQParams) and group.output.users and not self._is_index(group.output):
             placed = self._place(group.output, group, "output", value, rule, tuple(group.output.users))
             self.of_tensor[group.output] = placed
 
     def _inputs(self, group: FusedGroup, node: fx.Node) -> None:
         # Ops on masks and positions alone have no activations among their inputs.
-        for slot, producer in slots(node) if node not in self.types.positions else ():
+        for slot, producer in self.slots(node) if node not in self.types.positions else ():
             if producer in group.nodes or _is_number(producer) or producer in self.types.integers:
                 continue
             source = self.source(producer)
-            value, rule = self._wanted(slot, group, source if slot == "input" else None, producer)
+            value, rule = self.rules.value(group, slot, producer, source if slot == "input" else None)
             if slot == "bias":
                 self._bias(group, node, producer, value, rule)
             elif isinstance(value, Scheme | FixedQParams):
                 self._edge(group, node, slot, producer, source, value, rule)
 
-    def _of_no_data(self, node: fx.Node) -> bool:
+    def _is_index(self, node: fx.Node) -> bool:
         return node in self.types.positions or node in self.types.integers
 
     def _edge(
@@ -121,11 +122,11 @@ class _Placement:
     ) -> None:
         existing = self.of_tensor.get(source)
         if existing is not None:
-            have, want = existing.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
-            if have != want and not isinstance(existing.site.value, FixedQParams):  # fixed qparams fit every reader
+            old, new = existing.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
+            if old != new and not isinstance(existing.site.value, FixedQParams):  # fixed qparams fit every reader
                 raise SpecError(
                     where=f"target {self.target.name!r}, tensor {self._path(source)!r}",
-                    found=f"{have} by its producer's rule and {want} by the rule of {self._path(node)!r}",
+                    found=f"{old} by its producer's rule and {new} by the rule of {self._path(node)!r}",
                     wanted="one format, because no tensor has two quantizers in series",
                     do="Edit one of the two rules.",
                 )
@@ -133,20 +134,20 @@ class _Placement:
         if slot == "weight":
             if not is_constant(producer):
                 return
-            value = with_axis(value, channel_axis(node), len(constant_shape(producer) or ()))
-        elif source.op != "get_attr" and self._follows_alone(source, producer, value):
+            value = with_axis(value, self.context.channel_axis(node), len(constant_shape(producer) or ()))
+        elif source.op != "get_attr" and self._readers_agree(source, producer, value):
             # Ops that only move codes come after the quantizer, as in the runtime.
             path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
         self._place(producer, group, slot, value, rule, (node,))
 
-    def _follows_alone(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
+    def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
         group = {n: g for g in self.groups.groups for n in g.nodes}
-        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in slots(u))]
-        wanted = [self._wanted("input", group[u], source, producer)[0] if u in group else None for u in readers]
-        return all(len(n.users) == 1 for n in chain[1:]) and all(w == value for w in wanted)
+        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
+        values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
+        return all(len(n.users) == 1 for n in chain[1:]) and all(v == value for v in values)
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):
@@ -158,42 +159,36 @@ class _Placement:
     def _quantized_product(self, node: fx.Node) -> bool:
         # A derived bias needs the static scales of the input and of the weight.  With one scale per input channel, the
         # products of a sum have no common scale.
-        tensors = {slot: n for slot, n in slots(node) if slot in ("input", "weight")}
-        weight = next((p for p in self.made.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
+        tensors = {slot: n for slot, n in self.slots(node) if slot in ("input", "weight")}
+        weight = next((p for p in self.by_key.values() if p.tensor is tensors.get("weight") and node in p.readers), None)
         given = self.of_input(tensors["input"], node)
         if weight is None or given is None or given.site.dynamic or given.site.by_channel:
             return False
-        return weight.site.of_outputs(channel_axis(node), len(constant_shape(weight.tensor) or ()))
+        return weight.site.of_outputs(self.context.channel_axis(node), len(constant_shape(weight.tensor) or ()))
 
     def _place(
         self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int, readers: tuple[fx.Node, ...]
     ) -> PlacedSite:
         # A bias belongs to one op even if its tensor is shared; other sites are shared by (tensor, scheme).
         key = (tensor, (value, readers) if slot == "bias" else value)
-        if key in self.made:
-            old = self.made[key]
-            self.made[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
-            return self.made[key]
+        if key in self.by_key:
+            old = self.by_key[key]
+            self.by_key[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
+            return self.by_key[key]
         site = self._site(tensor, group, slot, value, rule)
-        self.made[key] = PlacedSite(site, tensor, readers)
-        return self.made[key]
+        self.by_key[key] = PlacedSite(site, tensor, readers)
+        return self.by_key[key]
 
     def _site(self, tensor: fx.Node, group: FusedGroup, slot: str, value: Any, rule: int) -> Site:
         constant = tensor.op == "get_attr"
         role = slot if slot in ("weight", "bias") else "activation"
-        algorithm = getattr(self.target, role) or self.target.weight
-        estimator, function = algorithm.estimator, algorithm.function
-        bits = None
-        for change in self.target.overrides:  # later edits win
-            if change.role == role and self._touches(change, tensor, group):
-                estimator, function = change.estimator or estimator, change.function or function
-                bits = change.bits or bits
+        estimator, function, bits = algorithm(self.target, role, (*group.nodes, tensor), self.context)
         value = value if bits is None else narrow(value, bits)
         if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
-        taken, op = {p.site.name for p in self.made.values()}, self._path(group.root)
-        name = path if path not in taken else f"{path}@{op}"
+        names, op = {p.site.name for p in self.by_key.values()}, self._path(group.root)
+        name = path if path not in names else f"{path}@{op}"
         return Site(name, op, slot, value, rule, estimator, function, constant)
 
     def _path(self, node: fx.Node) -> str:
@@ -201,61 +196,45 @@ class _Placement:
             self.paths[node] = self.context.fact(node).path
         return self.paths[node]
 
-    def _touches(self, change: Override, tensor: fx.Node, group: FusedGroup) -> bool:
-        return any(matches(change.select, n, self.context) for n in (*group.nodes, tensor))
-
     def source(self, tensor: fx.Node) -> fx.Node:
-        """Return the tensor whose codes this one carries: the one behind every op that only moves them."""
+        """Return the tensor with the codes of this one, before every op that only moves them."""
         while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
-            inputs = [n for s, n in slots(tensor) if s == "input"]
+            inputs = [n for s, n in self.slots(tensor) if s == "input"]
             if len(inputs) != 1 or not only_moves_codes(tensor):
                 break
             tensor = inputs[0]
         return tensor
-
-    def _wanted(
-        self, slot: str, group: FusedGroup, edge: fx.Node | None = None, tensor: fx.Node | None = None
-    ) -> tuple[Any, int]:
-        index = self.rules.first(group, slot, edge)
-        if index is None:
-            return None, -1
-        return self._case(getattr(self.target.rules[index], slot), group.output if tensor is None else tensor), index
-
-    def _case(self, value: Any, tensor: fx.Node) -> Any:
-        if not isinstance(value, Cases):
-            return value
-        chosen = (v for selector, v in value.cases if matches(selector, tensor, self.context))
-        return next(chosen, value.default)
 
     def _ties(self) -> None:
         for tie in self.target.ties:
             for group in self.groups.groups:
                 if not matches(tie.select, group.root, self.context):
                     continue
-                members = [self.of_input(n, group.root) for s, n in slots(group.root) if s == "input" and "input" in tie.slots]
+                members = [
+                    self.of_input(n, group.root) for s, n in self.slots(group.root) if s == "input" and "input" in tie.slots
+                ]
                 if "output" in tie.slots:
                     members.append(self.of_tensor.get(group.output))
                 # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.
                 self._tie([m for m in members if m is not None and not m.site.by_channel], group.root.name, tie.leader)
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
-        """Return the site of a tensor as a reader sees it."""
+        """Return the site with whose codes a reader gets a tensor."""
         source, edges = self.source(tensor), [(tensor, reader)]
         for node in movement_chain(source, tensor):
             edges.append((moved_input(node), node))
-        direct = (p for t, r in edges for p in self.made.values() if p.tensor is t and r in p.readers)
+        direct = (p for t, r in edges for p in self.by_key.values() if p.tensor is t and r in p.readers)
         return next(direct, None) or self.of_tensor.get(source)
 
     def _tie(self, members: list[PlacedSite], name: str, leader: str) -> None:
         if len(members) < 2:
             return
         names = {m.site.tie for m in members if m.site.tie} or {name}
-        one = sorted(names)[0]
-        for key, placed in list(self.made.items()):
+        for key, placed in list(self.by_key.items()):
             if placed in members or placed.site.tie in names:
-                self.made[key] = evolve(placed, site=evolve(placed.site, tie=one, leader=leader))
+                self.by_key[key] = evolve(placed, site=evolve(placed.site, tie=min(names), leader=leader))
                 if self.of_tensor.get(placed.tensor) is placed:
-                    self.of_tensor[placed.tensor] = self.made[key]
+                    self.of_tensor[placed.tensor] = self.by_key[key]
 
 
 def _is_number(node: fx.Node) -> bool:

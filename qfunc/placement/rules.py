@@ -1,7 +1,8 @@
-"""The rules of a target: which of them select a fused group, and a rule's value for one tensor."""
+"""The rules of a target: which of them select a fused group, their value for one tensor, and its overrides."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
@@ -10,7 +11,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, matches, names_one_op
 from qfunc.placement.fusion import FusedGroup
-from qfunc.specs import FixedQParams, Int, KeepFloat, PerChannel, PerTensor, Scheme, Target
+from qfunc.specs import Cases, FixedQParams, Int, KeepFloat, PerChannel, PerTensor, Scheme, Target
 from qfunc.specs.edit._rewrites import narrowed
 
 
@@ -24,8 +25,8 @@ class GroupRules:
     def __init__(self, context: Context, target: Target) -> None:
         self.context, self.rules = context, target.rules
         self._of_one_op = [names_one_op(rule.select) for rule in target.rules]
-        self._known: dict[tuple[fx.Node, int], bool] = {}
-        self._kept: dict[tuple[fx.Node, str], bool] = {}
+        self._applies: dict[tuple[fx.Node, int], bool] = {}
+        self._keeps_float: dict[tuple[fx.Node, str], bool] = {}
 
     def first(self, group: FusedGroup, slot: str, edge: fx.Node | None = None) -> int | None:
         """Return the index of the first rule with a value for a slot that selects a group.
@@ -33,7 +34,7 @@ class GroupRules:
         Args:
             group: The group.
             slot: The slot.
-            edge: What the slot reads; a rule of certain edges must match it.
+            edge: The tensor that the slot reads, which a rule of certain edges must match.
         """
         for index, rule in enumerate(self.rules):
             if getattr(rule, slot) is None or not self.applies(index, group):
@@ -42,22 +43,54 @@ class GroupRules:
                 return index
         return None
 
+    def value(self, group: FusedGroup, slot: str, tensor: fx.Node, edge: fx.Node | None = None) -> tuple[Any, int]:
+        """Return the value of the first rule for a tensor in a slot of a group, and the index of the rule.
+
+        Without such a rule, the value is None and the index -1.
+        """
+        index = self.first(group, slot, edge)
+        if index is None:
+            return None, -1
+        value = getattr(self.rules[index], slot)
+        if isinstance(value, Cases):
+            cases = (v for selector, v in value.cases if matches(selector, tensor, self.context))
+            value = next(cases, value.default)
+        return value, index
+
     def keep_float(self, group: FusedGroup, slot: str) -> bool:
         """Return True if the first rule for a whole slot of a group keeps it in float."""
         key = group.root, slot
-        if key not in self._kept:
+        if key not in self._keeps_float:
             values = ((i, getattr(r, slot)) for i, r in enumerate(self.rules) if r.edges is None)
             first = next((value for i, value in values if value is not None and self.applies(i, group)), None)
-            self._kept[key] = isinstance(first, KeepFloat)
-        return self._kept[key]
+            self._keeps_float[key] = isinstance(first, KeepFloat)
+        return self._keeps_float[key]
 
     def applies(self, index: int, group: FusedGroup) -> bool:
         """Return True if the rule at an index selects a group."""
         key = group.root, index
-        if key not in self._known:
+        if key not in self._applies:
             nodes, select = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index].select
-            self._known[key] = any(matches(select, n, self.context) for n in nodes)
-        return self._known[key]
+            self._applies[key] = any(matches(select, n, self.context) for n in nodes)
+        return self._applies[key]
+
+
+def algorithm(target: Target, role: str, nodes: Sequence[fx.Node], context: Context) -> tuple[Any, Any, int | None]:
+    """Return the estimator and the function of a site, and the number of bits that an override sets, or None.
+
+    Args:
+        target: The target; its later overrides replace earlier ones.
+        role: "activation", "weight" or "bias".
+        nodes: The nodes by which an override may select the site.
+        context: The graph.
+    """
+    default = getattr(target, role) or target.weight
+    estimator, function, bits = default.estimator, default.function, None
+    for change in target.overrides:
+        if change.role == role and any(matches(change.select, n, context) for n in nodes):
+            estimator, function = change.estimator or estimator, change.function or function
+            bits = change.bits or bits
+    return estimator, function, bits
 
 
 def with_axis(value: Any, axis: int, rank: int) -> Any:

@@ -11,7 +11,6 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import matches
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
-from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Limit, Scheme
@@ -25,9 +24,9 @@ _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max
 
 @frozen
 class Bound:
-    """A `specs.Limit` at one unit: low <= sum(coefficient * together(positions)) <= high, by names of positions.
+    """A `specs.Limit` at one unit: low <= sum(coefficient * reduction(positions)) <= high, by names of positions.
 
-    `adjust` has the names of the positions that may move.
+    `adjust` has the names of the positions that may change.
     """
 
     unit: str
@@ -37,7 +36,7 @@ class Bound:
 
     def value(self, positions: Mapping[str, float]) -> float:
         """Return the sum that the limit bounds."""
-        return sum(c * _REDUCTIONS[how]([positions[n] for n in names]) for c, how, names in self.terms)
+        return sum(c * _REDUCTIONS[reduction]([positions[n] for n in names]) for c, reduction, names in self.terms)
 
     def excess(self, positions: Mapping[str, float]) -> float:
         """Return the distance of the sum from the allowed range; 0 inside it."""
@@ -45,25 +44,24 @@ class Bound:
         return max(self.limit.low - value, value - self.limit.high, 0)
 
 
-def limit_qparams(view: QuantizedModel, target: Target, found: dict[str, Affine]) -> dict[str, Affine]:
-    """Return the qparams by path with every `specs.Limit` of the target kept.
+def limit_qparams(view: QuantizedModel, target: Target, qparams: dict[str, Affine]) -> dict[str, Affine]:
+    """Return qparams by path, changed until every `specs.Limit` of the target holds.
 
-    While a limit is broken, positions of its `adjust` move by one.  Coarser scales are preferred, because finer ones
-    clip.  Tied sites move together, and scales stay within the bounds of their schemes.
+    While a limit is broken, positions of its `adjust` change by one.  Coarser scales are preferred, because finer ones
+    clip.  Tied sites change together, and scales stay within the bounds of their schemes.
 
     Raises:
         CalibrationError: no move helps; the message names the unit, the limit and the positions.
     """
     if not target.limits:
-        return found
-    partition = Partition(view, target, found)
-    names, limits, positions, spans = _laid(partition)
-    moved = adjusted(limits, positions, spans)
-    result = dict(found)
+        return qparams
+    names, limits, positions, spans = _positions(Partition(view, target, qparams))
+    new = satisfy_limits(limits, positions, spans)
+    result = dict(qparams)
     for path, name in names.items():
-        if path in found and moved[name] != positions[name]:
-            factor = 2.0 ** (positions[name] - moved[name])
-            result[path] = found[path]._replace(scale=found[path].scale * factor)
+        if path in qparams and new[name] != positions[name]:
+            factor = 2.0 ** (positions[name] - new[name])
+            result[path] = qparams[path]._replace(scale=qparams[path].scale * factor)
     return result
 
 
@@ -75,29 +73,34 @@ def require_limits(partition: Partition) -> None:
     """
     if not partition.target.limits:
         return
-    _, limits, positions, _ = _laid(partition)
+    _, limits, positions, _ = _positions(partition)
     broken = next((b for b in limits if b.excess(positions) > 0), None)
     if broken is not None:
         raise _broken_error(broken, positions, "Calibrate again, since training moved a scale, or do not train these scales.")
 
 
-def _laid(
+def _positions(
     partition: Partition,
 ) -> tuple[dict[str, str], list[Bound], dict[str, float], dict[str, tuple[float, float]]]:
     # Return (name by path, limits, position by name, allowed positions by name); tied sites have one name.
-    names = {p: c.seat.module.site.tie or p for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1}
+    names = {p: c.quantizer.module.site.tie or p for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1}
     limits = list(bounds(partition, names))
     positions = {name: -math.log2(float(partition.at_path[path].qparams.scale)) for path, name in names.items()}
     spans: dict[str, tuple[float, float]] = {}
     for path, name in names.items():
         low, high = _span(partition.at_path[path], positions[name])
-        allowed = spans.get(name, (low, high))
-        spans[name] = max(low, allowed[0]), min(high, allowed[1])
+        tied = spans.get(name, (low, high))
+        spans[name] = max(low, tied[0]), min(high, tied[1])
     return names, limits, positions, spans
 
 
-def adjusted(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Return the positions after the single moves that the limits require, in their order; `spans` bound each position.
+def satisfy_limits(limits: list[Bound], positions: dict[str, float], spans: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """Return positions that keep the limits: while one is broken, make the single move that repairs it best.
+
+    Args:
+        limits: The limits, of which the first broken one is repaired first.
+        positions: The positions by name.
+        spans: The lowest and the highest position by name.
 
     Raises:
         CalibrationError: no move helps.
@@ -128,24 +131,25 @@ def _best_move(broken: Bound, now: dict[str, float], spans: dict[str, tuple[floa
 def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
     """Yield the limits of every unit in which all tensors have qparams."""
     for unit in partition.units:
-        slot_names = _positions(unit, partition, names)
+        slot_names = _names_by_slot(unit, partition, names)
         for limit in partition.target.limits:
             if not matches(limit.select, unit.group.root, partition.context):
                 continue
             terms = []
             for text, coefficient in limit.terms:
-                slot, _, how = text.partition(".")
-                terms.append((coefficient, how or "sum", slot_names.get(slot, ())))
-                if not how and len(terms[-1][2]) > 1:
+                slot, _, reduction = text.partition(".")
+                operands = slot_names.get(slot, ())
+                if not reduction and len(operands) > 1:
                     raise _ambiguous_error(unit, limit, slot)
-            if all(found for _, _, found in terms):
+                terms.append((coefficient, reduction or "sum", operands))
+            if all(operands for _, _, operands in terms):
                 yield Bound(unit.path, limit, tuple(terms), tuple(dict.fromkeys(slot_names[limit.adjust])))
 
 
-def _positions(unit: Unit, partition: Partition, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _names_by_slot(unit: Unit, partition: Partition, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     by_slot: dict[str, tuple[str, ...]] = {}
     root = unit.group.root
-    codings = [(s, partition.coding(n, root)) for s, n in slots(root)] + [
+    codings = [(s, partition.coding(n, root)) for s, n in partition.context.slots(root)] + [
         ("output", partition.output_coding(unit.group.output))
     ]
     for slot, coding in codings:
@@ -158,7 +162,7 @@ def _positions(unit: Unit, partition: Partition, names: Mapping[str, str]) -> di
 
 def _span(coding: Encoding, position: float) -> tuple[float, float]:
     # Return the range of positions that the scheme allows; a scale that the hardware dictates is fixed.
-    value = coding.seat.module.site.value
+    value = coding.quantizer.module.site.value
     if not isinstance(value, Scheme):
         return position, position
     low = -126.0 if value.scale.high is None else -math.log2(value.scale.high)

@@ -1,4 +1,4 @@
-"""Tied tensors: the algorithm that finds and trains them, and the parameters that they share."""
+"""Tied tensors: the algorithm that finds and trains their qparams, and the parameters that they share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from qfunc.graph.evaluation_form import trained_weights
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.derived_scales import derivations
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten
 from qfunc.quantizers.site import Site
 from qfunc.specs import Scheme
 
 
 def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
-    """Return the sites in the order of the graph, those of a tie with the estimator and function of its leader.
+    """Return sites, in the order of the graph; tied sites get the estimator and function of their leader.
 
-    Tied tensors hold the same parameters, and two functions have none in common.
+    Tied tensors share parameters, and two different functions have no parameters in common.
     """
     leaders = [leader_of(site, sites) for site in sites]
     pairs = zip(sites, leaders, strict=True)
@@ -28,10 +29,10 @@ def with_shared_algorithms(sites: Sequence[Site]) -> list[Site]:
 
 
 def leader_of(site: Site, sites: Sequence[Site]) -> Site:
-    """Return the site whose estimator and function a site takes.
+    """Return the site that gives a site its estimator and function.
 
-    It is the first of a tie that is led by its "input", else the last, its output; the site itself if it has no tie, if
-    the hardware dictates its scale, or if the leader has another scheme.
+    If the tie's leader is "input", this is the first site of the tie, else the last, its output.  It is the site itself
+    if it has no tie, if the hardware dictates its scale, or if the leader has another scheme.
     """
     if site.tie is None:
         return site
@@ -41,35 +42,33 @@ def leader_of(site: Site, sites: Sequence[Site]) -> Site:
 
 
 def tie_parameters(model: fx.GraphModule) -> None:
-    """Let derived sites multiply the current scales of others, and let tied sites hold the same parameters.
+    """Make derived sites multiply the current scales of others, and make tied sites share parameters, in place.
 
-    It changes the model: only for transforms, on models of their own.
+    Only for transforms that own the model.
     """
     for node, trained in trained_weights(model).items():
         module: Any = model.get_submodule(str(node.target))
         module.follow(model.get_submodule(str(trained.norm.target)), trained.groups)
     view = QuantizedModel(model)
-    modules, factors = {s.path: s.module for s in view.quantizers}, derivations(view)
+    modules, factors = {q.path: q.module for q in view.quantizers}, derivations(view)
     first: dict[str, QuantizerNode] = {}
-    for seat in view.quantizers:
-        seat.module.of = tuple(modules[path] for path in factors.get(seat.path, {}).values())
-        site = seat.module.site
-        leader = first.setdefault(site.tie, seat) if site.tie else seat
-        if leader is not seat and _alike(leader, seat):
-            _share(leader, seat)
+    for quantizer in view.quantizers:
+        quantizer.module.factors = tuple(modules[path] for path in factors.get(quantizer.path, {}).values())
+        site = quantizer.module.site
+        leader = first.setdefault(site.tie, quantizer) if site.tie else quantizer
+        if leader is not quantizer and _can_share(leader.module, quantizer.module):
+            _share(leader.module, quantizer.module)
 
 
-def _alike(a: QuantizerNode, b: QuantizerNode) -> bool:
-    one, other = a.module.site, b.module.site
-    static = not (a.module.dynamic or b.module.dynamic or a.module.by_channel or b.module.by_channel)
-    return static and (one.scheme, one.function) == (other.scheme, other.function)
+def _can_share(a: FakeQuantize, b: FakeQuantize) -> bool:
+    static = not (a.dynamic or b.dynamic or a.by_channel or b.by_channel)
+    return static and (a.site.scheme, a.site.function) == (b.site.scheme, b.site.function)
 
 
-def _share(leader: QuantizerNode, seat: QuantizerNode) -> None:
-    held = dict(flatten(leader.module.own()))
-    for name, tensor in held.items():
-        own: dict[str, Any] = seat.module._parameters if name in seat.module._parameters else seat.module._buffers
-        own[name] = tensor
+def _share(leader: FakeQuantize, module: FakeQuantize) -> None:
+    for name, tensor in flatten(leader.stored_params()):
+        tensors: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
+        tensors[name] = tensor
 
 
 __all__ = ["leader_of", "tie_parameters", "with_shared_algorithms"]

@@ -47,7 +47,7 @@ def require_match(selector: s.Selector, contexts: Sequence[Context], where: str,
         where=where,
         found=f"{selector!r}, which matches {'only weights' if only_weights else 'nothing in the model'}",
         wanted="a selector that matches an op" if only_weights else "a selector that matches an op or a tensor",
-        do=f"Near names: {', '.join(similar or candidates[:6])}.",
+        do=f"Use one of: {', '.join(similar or candidates[:6])}.",
     )
 
 
@@ -103,7 +103,7 @@ def atoms(selector: Any) -> Iterator[s.Selector]:
 
 
 def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
-    known = KINDS | {own.name for own in target.ops}
+    known = KINDS | {own.kind for own in target.ops}
     for leaf in atoms(selector):
         for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
             if kind not in known:
@@ -120,7 +120,7 @@ def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
 
 def _unknown_word_error(word: str, what: str, wanted: str, known: frozenset[str], otherwise: str, where: str) -> SpecError:
     near = _similar(word, sorted(known))
-    do = f"Near names: {', '.join(near)}." if near else otherwise
+    do = f"Use one of: {', '.join(near)}." if near else otherwise
     return SpecError(where=where, found=f"{word!r}, which is not a known {what}", wanted=wanted, do=do)
 
 

@@ -9,7 +9,6 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
-from qfunc.ops.node import slots
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of
@@ -87,64 +86,74 @@ def _selected(rule: Rule, plans: Sequence[Plan], target: Target) -> list[tuple[P
 
 
 def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
-    found = [{"output", *(slot for node in g.nodes for slot, _ in slots(node))} for _, g in _selected(rule, plans, target)]
-    said = [slot for slot in SLOTS if getattr(rule, slot) is not None]
-    if found and not set(said) & set().union(*found):
-        what, do = f"has a value only for their {', '.join(said)}", f"Use one of: {', '.join(sorted(set().union(*found)))}."
-        raise _error(target, rule.select, f"matches ops, but {what}", "a slot that one of them has", do)
+    found = [
+        {"output", *(slot for node in g.nodes for slot, _ in p.context.slots(node))} for p, g in _selected(rule, plans, target)
+    ]
+    rule_slots = [slot for slot in SLOTS if getattr(rule, slot) is not None]
+    op_slots = set[str]().union(*found)
+    if found and not set(rule_slots) & op_slots:
+        found_ = f"matches ops, but has a value only for their {', '.join(rule_slots)}"
+        do = f"Use one of: {', '.join(sorted(op_slots))}."
+        raise _error(target, rule.select, found_, "a slot that one of them has", do)
     if found:
         return
-    matched = [(p, n) for p in plans for n in p.context.model.graph.nodes if matches(rule.select, n, p.context)]
-    inputs = [(p, n) for p, n in matched if n.op == "placeholder"]
-    if matched and not inputs:
+    matching = [(p, n) for p in plans for n in p.context.model.graph.nodes if matches(rule.select, n, p.context)]
+    inputs = [(p, n) for p, n in matching if n.op == "placeholder"]
+    if matching and not inputs:
         raise _error(target, rule.select, "matches only weights", _AN_OP, "Name the ops that read them.")
     # A rule may set the output of a graph input, unless an op that reads it requires another value.
     for plan, node in inputs:
         name = plan.context.fact(node).path
         if rule.output is None:
             found_ = f"matches only the input {name!r}, which has no slot except its output"
-            raise _error(target, rule.select, found_, _AN_OP, f"Name an op that reads it: {_some(_paths(node.users, plan))}.")
-        asking = _paths(
-            (reader for p in plan.placed if _asked(p.site.slot, p.tensor, node, plan, target) for reader in p.readers), plan
-        )
-        if isinstance(rule.output, KeepFloat) and asking and (rule.input is not None or _names_something(rule.select)):
-            read = f"matches only the input {name!r}, which {_some(asking)} {'read' if len(asking) > 1 else 'reads'} as codes"
-            them = " | ".join(f"edit.name({path!r})" for path in asking[:3])
-            do = f"Leave its readers in float: edit.skip({them}); or only their inputs: edit.inputs({them}, KeepFloat())."
-            raise _error(target, rule.select, read, _AN_OP, do)
+            readers = _paths(node.users, plan)
+            do = f"Name an op that reads it: {_first_names(readers)}." if readers else "Name an op."
+            raise _error(target, rule.select, found_, _AN_OP, do)
+        readers = _paths(_readers_of_codes(node, plan, target), plan)
+        if isinstance(rule.output, KeepFloat) and readers and (rule.input is not None or _names_something(rule.select)):
+            verb = "read" if len(readers) > 1 else "reads"
+            found_ = f"matches only the input {name!r}, which {_first_names(readers)} {verb} as codes"
+            selector = " | ".join(f"edit.name({path!r})" for path in readers[:3])
+            inputs_only = f"edit.inputs({selector}, KeepFloat())"
+            do = f"Leave its readers in float: edit.skip({selector}); or only their inputs: {inputs_only}."
+            raise _error(target, rule.select, found_, _AN_OP, do)
 
 
-def _asked(slot: str, tensor: fx.Node, source: fx.Node, plan: Plan, target: Target) -> bool:
-    return slot == "input" and source in _carried(tensor, plan, target)
+def _readers_of_codes(source: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
+    # Yield the ops that read the codes of a tensor, directly or after ops that only move them.
+    for placed in plan.placed:
+        if placed.site.slot == "input" and source in _same_codes(placed.tensor, plan, target):
+            yield from placed.readers
 
 
 def _paths(nodes: Iterable[fx.Node], plan: Plan) -> list[str]:
     return list(dict.fromkeys(plan.context.fact(n).path for n in nodes if n.op != "output"))
 
 
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(repr(path) for path in paths[:3]) or "there is none"
+def _first_names(paths: Sequence[str]) -> str:
+    return ", ".join(repr(path) for path in paths[:3])
 
 
 def _require_edge(rule: Rule, edges: Selector, plans: Sequence[Plan], target: Target) -> None:
     selected = _selected(rule, plans, target)
-    read = [
-        (plan, n) for plan, g in selected for node in g.nodes for slot, n in slots(node) if slot == "input" and n not in g.nodes
+    inputs = [
+        (plan, n)
+        for plan, g in selected
+        for node in g.nodes
+        for slot, n in plan.context.slots(node)
+        if slot == "input" and n not in g.nodes
     ]
-    if selected and not any(matches(edges, t, plan.context) for plan, n in read for t in _carried(n, plan, target)):
-        paths = sorted({plan.context.fact(n).path for plan, n in read})
-        found, do = (
-            "matches no input of the ops of its rule",
-            f"Use one of: {', '.join(paths[:6]) or 'none, they read nothing'}.",
-        )
-        raise _error(target, edges, found, "inputs of these ops", do)
+    if selected and not any(matches(edges, t, plan.context) for plan, n in inputs for t in _same_codes(n, plan, target)):
+        paths = sorted({plan.context.fact(n).path for plan, n in inputs})
+        do = f"Use one of: {', '.join(paths[:6])}." if paths else "Drop the edges, because these ops have no inputs."
+        raise _error(target, edges, "matches no input of the ops of its rule", "inputs of these ops", do)
 
 
-def _carried(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
+def _same_codes(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
     # Yield a tensor, and the tensors with the same codes before it.
     yield tensor
     while plan.context.kind(tensor) in (*target.commuting, *TRANSPARENT):
-        inputs = [n for slot, n in slots(tensor) if slot == "input"]
+        inputs = [n for slot, n in plan.context.slots(tensor) if slot == "input"]
         if len(inputs) != 1:
             return
         (tensor,) = inputs
@@ -152,24 +161,27 @@ def _carried(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
 
 
 def _require_site(change: Override, plans: Sequence[Plan], target: Target) -> None:
-    others, following = [], dict[str, str]()
+    others, followers = [], dict[str, str]()  # followers: name of a tied site -> name of its leader
     for plan in plans:
         groups = {plan.context.fact(g.root).path: g.nodes for g in plan.groups.groups}
         placed = [p for p in plan.placed if (p.site.slot if p.site.slot in _CONSTANT_SLOTS else "activation") == change.role]
-        chosen = [any(matches(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor)) for p in placed]
-        sites = [p.site for p, is_meant in zip(placed, chosen, strict=True) if is_meant]
+        sites = [
+            p.site
+            for p in placed
+            if any(matches(change.select, n, plan.context) for n in (*groups.get(p.site.op, ()), p.tensor))
+        ]
         leaders = {site.name: leader_of(site, [p.site for p in placed]) for site in sites}
         if any(leader in sites for leader in leaders.values()):
             return
-        following |= {name: leader.name for name, leader in leaders.items()}
+        followers |= {name: leader.name for name, leader in leaders.items()}
         others += [(p.site, any(matches(change.select, n, plan.context) for n in p.readers)) for p in placed]
-    if following:
-        name, leader = list(following.items())[-1]
+    if followers:
+        name, leader = list(followers.items())[-1]
         found = f"matches {name!r}, which the target ties to {leader!r} and its estimator and function"
         raise _error(target, change.select, found, "the leader of the tie", f"Name {leader!r}, too.", "overrides")
     do = f"Use one of: {', '.join(site.name for site, _ in others[:6])}." if others else "Edit the target's rules: edit.add."
-    if read := [site for site, reads in others if reads]:
-        do = f"Name {read[0].op!r}, for which their input {read[0].name!r} was placed."
+    if inputs := [site for site, is_input in others if is_input]:
+        do = f"Name {inputs[0].op!r}, because its rule quantizes their input {inputs[0].name!r}."
     raise _error(target, change.select, f"matches no quantized {change.role}", "a selector that matches one", do, "overrides")
 
 

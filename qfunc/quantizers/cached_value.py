@@ -17,40 +17,40 @@ class CachedValue:
 
     >>> cache, x = CachedValue(), torch.ones(2)
     >>> with torch.no_grad():
-    ...     cache.of([x], lambda: x * 2) is cache.of([x], lambda: x * 2)
-    ...     y = cache.of([x.add_(1)], lambda: x * 2)
+    ...     cache.get([x], lambda: x * 2) is cache.get([x], lambda: x * 2)
+    ...     y = cache.get([x.add_(1)], lambda: x * 2)
     True
     >>> y
     tensor([4., 4.])
     """
 
     def __init__(self) -> None:
-        self.seen: list[tuple[Tensor, int, int]] = []
+        self.versions: list[tuple[Tensor, int, int]] = []
         self.value: Tensor | None = None
 
-    def of(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
+    def get(self, tensors: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
         """Return compute(), or its cached result for the same versions of the same tensors."""
         if torch.compiler.is_compiling():
             return compute()
         if torch.is_grad_enabled():
-            self.forget()  # a step may follow, and fused optimizers do not bump versions
+            self.clear()  # a step may follow, and fused optimizers do not bump versions
             return compute()
         try:
             versions = [(t, t.data_ptr(), t._version) for t in tensors]
         except RuntimeError:  # no version, or no storage
             return compute()
-        same = len(versions) == len(self.seen) and all(
-            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(versions, self.seen, strict=True)
+        same = len(versions) == len(self.versions) and all(
+            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(versions, self.versions, strict=True)
         )
         value = self.value if same else None
         if value is None:
             value = self.value = compute()
-            self.seen = versions
+            self.versions = versions
         return value
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop the value."""
-        self.seen, self.value = [], None
+        self.versions, self.value = [], None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedValue:
         return CachedValue()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qfunc.errors import CalibrationError
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
 from qfunc.numerics.scales import product
-from qfunc.quantizers.batch_norm import materialize, sign, uses_batch, weight_factor
+from qfunc.quantizers.batch_norm import materialize, uses_batch
 from qfunc.quantizers.cached_value import CachedValue
 from qfunc.quantizers.params import flatten, template, unflatten
 from qfunc.quantizers.recompute import recomputable
@@ -52,32 +52,32 @@ class FakeQuantize(nn.Module):
         self.scheme = site.scheme  # stored, because a compiler cannot construct it in a trace
         self.dynamic = site.dynamic
         self.by_channel = site.by_channel
-        late = self.dynamic or self.by_channel
-        self.held: tuple[int, ...] = () if late else qparams_shape(site.scheme, self.like)
+        shape_is_unknown = self.dynamic or self.by_channel
+        self.scale_shape: tuple[int, ...] = () if shape_is_unknown else qparams_shape(site.scheme, self.like)
         function: Any = site.function
-        self.template, tensors = self._unknown(like.detach())
+        self.template, tensors = self._nan_params(like.detach())
         learned = function.learned(site.scheme) if isinstance(function, LearnedFunction) else ()
         for name, value in {} if self.dynamic else tensors.items():
             if name in learned:
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
-        # Once: a check of a protocol is slow, and a compiler would trace it.
+        # Computed once, because a check of a protocol is slow, and a compiler would trace it.
         self.relaxed = isinstance(function, RelaxedFunction)
         self.noisy = self.relaxed and not (isinstance(function, NoiselessFunction) and not function.noisy)
         if self.relaxed:
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
         self.ready = self.dynamic
-        self.of: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
+        self.factors: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
         self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
         self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
-        self.kept = CachedValue()
+        self.cache = CachedValue()
 
-    def _unknown(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:
-        # The template of the parameters, and tensors of their final shapes by name, without values.
-        nothing = torch.zeros(self.held, device=like.device)
-        params = self.site.function.init(from_range(nothing, nothing, self.site.scheme), like, self.site.scheme)
+    def _nan_params(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:
+        # Return the template of the parameters, and NaN tensors of their final shapes by name.
+        zeros = torch.zeros(self.scale_shape, device=like.device)
+        params = self.site.function.init(from_range(zeros, zeros, self.site.scheme), like, self.site.scheme)
         tensors = {n: torch.full_like(t, torch.nan if t.is_floating_point() else 0).detach() for n, t in flatten(params)}
         return template(params), tensors
 
@@ -89,15 +89,15 @@ class FakeQuantize(nn.Module):
             groups: The groups of that op if it is a transposed conv.
         """
         if self.site.constant and not self.training:
-            norms = [*([] if norm is None else [norm]), *(n for m in (self, *self.of) for n in m.norm)]
-            tensors = [x, *(t for m in (self, *self.of, *norms) for t in (*m.parameters(), *m.buffers()))]
-            return self.kept.of(tensors, lambda: self._quantize(x, norm, groups))
-        self.kept.forget()
+            norms = [*([] if norm is None else [norm]), *(n for m in (self, *self.factors) for n in m.norm)]
+            tensors = [x, *(t for m in (self, *self.factors, *norms) for t in (*m.parameters(), *m.buffers()))]
+            return self.cache.get(tensors, lambda: self._quantize(x, norm, groups))
+        self.cache.clear()
         return self._quantize(x, norm, groups)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode as `nn.Module.train` does, and drop the cache: `.data` and NumPy do not bump versions."""
-        self.kept.forget()
+        """Set the mode as `nn.Module.train` does, and clear the cache: `.data` and NumPy do not bump versions."""
+        self.cache.clear()
         return super().train(mode)
 
     def _quantize(self, x: Tensor, norm: nn.Module | None, groups: int) -> Tensor:
@@ -111,20 +111,14 @@ class FakeQuantize(nn.Module):
             self.step.add_(1)
         names = tuple(name for name, _ in flatten(params))
         value = Value(function, self.scheme, self.template, names, relaxed, groups)
-        tensors: tuple[Tensor, ...] = (*(t for _, t in flatten(params)), *noise)
-        work: Callable[..., Tensor]
-        if norm is None or (follows and self.odd):
-            work = value.plain
-        elif follows:
-            work, tensors = value.turned, (sign(norm), *tensors)
-        else:
-            work, tensors = value.unfolded if batch else value.folded, (*weight_factor(norm), *tensors)
-        # Usually there is no backward, and a cached weight must not be a checkpointed value.
-        alone = torch.compiler.is_compiling() and not self.training
-        return work(x, *tensors) if alone else recomputable(work, x, *tensors)
+        work, factors = value.work(norm, batch, follows, self.odd)
+        tensors: tuple[Tensor, ...] = (*factors, *(t for _, t in flatten(params)), *noise)
+        # In compiled evaluation there is usually no backward, and a cached weight must not be a checkpointed value.
+        in_evaluation = torch.compiler.is_compiling() and not self.training
+        return work(x, *tensors) if in_evaluation else recomputable(work, x, *tensors)
 
     def _current_params(self, x: Tensor, unfolded: bool) -> Any:
-        # The params for x; with `unfolded`, those of the weight before the BatchNorm is folded into it.
+        # Return the params for x; with `unfolded`, those of the weight before the BatchNorm is folded into it.
         if self.dynamic:
             return self.site.function.init(of_tensor(x, self.scheme), x.detach(), self.scheme)
         if not self.ready:
@@ -132,43 +126,44 @@ class FakeQuantize(nn.Module):
             raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
         if self.by_channel:
             self._require_channels(x)
-        return self.own() if unfolded else self.params()
+        return self.stored_params() if unfolded else self.params()
 
     def _require_channels(self, x: Tensor) -> None:
         shape = tuple(x.shape)
-        if len(shape) != len(self.held) or qparams_shape(self.site.scheme, shape) != self.held:
-            wanted = f"scales of shape {self.held}, as calibrated"
+        if len(shape) != len(self.scale_shape) or qparams_shape(self.site.scheme, shape) != self.scale_shape:
+            wanted = f"scales of shape {self.scale_shape}, as calibrated"
             do = "Pass inputs as in calibration, or calibrate again."
             raise CalibrationError(where=self._where, found=f"a tensor of shape {shape}", wanted=wanted, do=do)
 
     def params(self) -> Any:
         """Return the function's current parameters, in the form that its `init` returns."""
-        if self.of:
-            scale = product([source.scales() for source in self.of], self.held[0])
+        if self.factors:
+            scale = product([factor.scales() for factor in self.factors], self.scale_shape[0])
             derived = Affine(scale, torch.zeros_like(scale))
             return self.site.function.init(derived, scale, self.scheme)
-        return self._scaled(self.own(), batch_norm_factor(self.norm[0], self.held)) if self.norm else self.own()
+        stored = self.stored_params()
+        return self._multiply(stored, batch_norm_factor(self.norm[0], self.scale_shape)) if self.norm else stored
 
-    def own(self) -> Any:
+    def stored_params(self) -> Any:
         """Return the stored parameters: if they follow a BatchNorm, those of the weight before folding."""
         return unflatten(self.template, partial(getattr, self))
 
-    def _scaled(self, params: Any, factor: Tensor) -> Any:
+    def _multiply(self, params: Any, factor: Tensor) -> Any:
         function: Any = self.site.function  # `can_track_batch_norm` requires `scaled`
         return function.scaled(params, factor)
 
     def follow(self, norm: Any, groups: int) -> None:
         """Make the scales follow a BatchNorm from now on, if possible; only for transforms that own the model."""
-        if not self.norm and can_track_batch_norm(self.site, self.held, norm, groups):
-            before = self._scaled(self.own(), 1 / batch_norm_factor(norm, self.held))
-            if before is not None:
-                self._store(before)
+        if not self.norm and can_track_batch_norm(self.site, self.scale_shape, norm, groups):
+            unfolded = self._multiply(self.stored_params(), 1 / batch_norm_factor(norm, self.scale_shape))
+            if unfolded is not None:
+                self._store(unfolded)
                 self.norm, self.odd = (norm,), is_odd(self.scheme) and not self.relaxed
 
-    def settle(self) -> None:
-        """Stop following the BatchNorm: fix the scales at their current values."""
-        now, self.norm = self.params(), ()
-        self._store(now)
+    def stop_following(self) -> None:
+        """Fix the scales at their current values, so that they no longer follow a BatchNorm."""
+        current, self.norm = self.params(), ()
+        self._store(current)
 
     def _store(self, params: Any) -> None:
         with torch.no_grad():
@@ -195,7 +190,7 @@ class FakeQuantize(nn.Module):
 
     def scales(self) -> Tensor:
         """Return the current scales without gradient: one, or one per channel."""
-        return self._qparams_of(self.held).scale
+        return self._qparams_of(self.scale_shape).scale
 
     def _qparams_of(self, shape: tuple[int, ...]) -> Affine:
         with torch.no_grad():
@@ -204,19 +199,20 @@ class FakeQuantize(nn.Module):
             qparams: Affine = self.site.function.export(params, zeros, self.site.scheme)[1]
         return qparams
 
-    def hold(self, qparams: Affine, x: Tensor | None = None) -> None:
+    def set_qparams(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Set the parameters from qparams, and from x if it is a constant; only for transforms that own the model."""
         if self.dynamic:
             return
         if self.by_channel:
-            self._take_shape(tuple(qparams.scale.shape))
-        given = qparams._replace(scale=qparams.scale.reshape(self.held), zero_point=qparams.zero_point.reshape(self.held))
+            self._set_shape(tuple(qparams.scale.shape))
+        shape = self.scale_shape
+        reshaped = qparams._replace(scale=qparams.scale.reshape(shape), zero_point=qparams.zero_point.reshape(shape))
         like = torch.zeros(self.like, device=qparams.scale.device) if x is None else x.detach()
-        params = self.site.function.init(given, like, self.site.scheme)
-        self._store(self._scaled(params, 1 / batch_norm_factor(self.norm[0], self.held)) if self.norm else params)
+        params = self.site.function.init(reshaped, like, self.site.scheme)
+        self._store(self._multiply(params, 1 / batch_norm_factor(self.norm[0], shape)) if self.norm else params)
         self.ready = True
 
-    def take_shape_of(self, state: Mapping[str, Any], prefix: str) -> None:
+    def load_shape(self, state: Mapping[str, Any], prefix: str) -> None:
         """Set the shape of an uncalibrated activation with one scale per channel from a state_dict."""
         if not self.by_channel or self.ready:
             return
@@ -224,14 +220,14 @@ class FakeQuantize(nn.Module):
         for name, _ in flatten(self.params()):
             shape = tuple(state[prefix + name].shape) if prefix + name in state else ()
             if -len(shape) <= axis < len(shape) and math.prod(shape) == shape[axis]:
-                self._take_shape(shape)
+                self._set_shape(shape)
 
-    def _take_shape(self, shape: tuple[int, ...]) -> None:
-        if shape == self.held:
+    def _set_shape(self, shape: tuple[int, ...]) -> None:
+        if shape == self.scale_shape:
             return
-        self.held = self.like = shape
+        self.scale_shape = self.like = shape
         device = flatten(self.params())[0][1].device
-        for name, value in self._unknown(torch.zeros(shape, device=device))[1].items():
+        for name, value in self._nan_params(torch.zeros(shape, device=device))[1].items():
             getattr(self, name).data = value
 
     @property
@@ -240,23 +236,23 @@ class FakeQuantize(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # model.half() must not round the parameters: only the device changes, not the dtype.
-        def moved(t: Tensor) -> Tensor:
+        def keep_dtype(t: Tensor) -> Tensor:
             new = fn(t)
             return t.to(new.device) if new.dtype != t.dtype else new
 
-        return super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.take_shape_of(*args[:2])
+        self.load_shape(*args[:2])
         super()._load_from_state_dict(*args, **kwargs)
         tensors = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
         self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in tensors)
 
     def extra_repr(self) -> str:
-        """Return the name, the format and, for one scale, its value."""
-        scale = "one scale a channel" if self.by_channel and not self.held else f"scale={tuple(self.held)}"
+        """Return the name, the format, and the scale if there is only one."""
+        scale = "one scale a channel" if self.by_channel and not self.scale_shape else f"scale={tuple(self.scale_shape)}"
         if self.dynamic:
             scale = "dynamic scale"
-        elif self.ready and not self.held:
+        elif self.ready and not self.scale_shape:
             scale = f"scale={self.qparams().scale.item():.6g}"
         return f"{self.site.name!r}, {self.site.scheme.format}, {scale}"

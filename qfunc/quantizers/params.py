@@ -31,8 +31,8 @@ def template(params: Any, path: tuple[str, ...] = ()) -> Any:
     return type(params)(*(template(value, (*path, name)) for name, value in zip(params._fields, params, strict=True)))  # type: ignore[attr-defined]
 
 
-def unflatten(kept: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """Return params rebuilt from a template and the tensors by name."""
-    if isinstance(kept, str):
-        return tensor(kept)
-    return type(kept)(*(unflatten(value, tensor) for value in kept)) if isinstance(kept, tuple) else kept
+def unflatten(template: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return params rebuilt from a template and a function from a name to its tensor."""
+    if isinstance(template, str):
+        return tensor(template)
+    return type(template)(*(unflatten(value, tensor) for value in template)) if isinstance(template, tuple) else template

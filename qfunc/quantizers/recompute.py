@@ -36,7 +36,7 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
         return computed
     value, memory = work(x, *tensors), _MEMORY.get()
     if memory is not None:
-        memory.remember(value, work, (x, *tensors))
+        memory.add(value, work, (x, *tensors))
     return value
 
 
@@ -85,12 +85,12 @@ class _Quantized:
         self.is_parameter = tensors[0].is_leaf and tensors[0].requires_grad  # a parameter
         self.versions = [t._version for t in tensors]
         self.version, self.dtype, self.size, self.stride = value._version, value.dtype, value.shape, value.stride()
-        self.alive: Any = None  # a weak reference; its callback runs when the value is freed
-        self.latest: Any = lambda: None
+        self.original: Any = None  # a weak reference to the value; its callback runs when the value is freed
+        self.recomputed: Any = lambda: None  # a weak reference to the last result of compute()
 
     def compute(self) -> Tensor:
         """Return the value, with its strides."""
-        value: Tensor | None = self.latest()
+        value: Tensor | None = self.recomputed()
         if value is not None:
             return value
         if [t._version for t in self.tensors] != self.versions:
@@ -104,7 +104,7 @@ class _Quantized:
             value = self.work(*self.tensors)
             if value.stride() != self.stride:
                 value = torch.empty_strided(self.size, self.stride, dtype=value.dtype, device=value.device).copy_(value)
-        self.latest = ref(value)
+        self.recomputed = ref(value)
         return value
 
 
@@ -113,21 +113,21 @@ class _Memory:
 
     def __init__(self) -> None:
         self.quantized: dict[int, _Quantized] = {}
-        self.kept: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self.saved: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
-    def remember(self, value: Tensor, work: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
+    def add(self, value: Tensor, work: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
         """Record the function and inputs of a value while the value is alive."""
         address = _address(value)
-        whole = address is not None and value.untyped_storage().nbytes() == value.numel() * value.element_size()
-        if address is None or not whole or address == _address(tensors[0]):
+        fills_storage = address is not None and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        if address is None or not fills_storage or address == _address(tensors[0]):
             return
         entry = self.quantized[address] = _Quantized(value, work, tensors)
 
-        def forget(_: object) -> None:
+        def remove(_: object) -> None:
             if self.quantized.get(address) is entry:
                 del self.quantized[address]
 
-        entry.alive = ref(value, forget)
+        entry.original = ref(value, remove)
 
     def pack(self, t: Tensor) -> Any:
         """Return the tensor, or the recipe to recompute it."""
@@ -137,9 +137,9 @@ class _Memory:
         entry = self.quantized.get(address)
         if entry is not None and (entry.version, entry.dtype) == (t._version, t.dtype):
             source = _address(entry.tensors[0])
-            if entry.is_parameter or source in self.kept:
+            if entry.is_parameter or source in self.saved:
                 return entry, t.shape, t.stride(), t.storage_offset()
-        self.kept[address] = t
+        self.saved[address] = t
         return t
 
     @staticmethod

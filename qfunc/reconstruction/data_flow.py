@@ -77,7 +77,7 @@ def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
         return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
     if node.op == "output":
         return False
-    if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):
+    if node.op == "get_attr" or kind_of(node) == "size":
         return True
     inputs = node.all_input_nodes
     return bool(inputs) and all(n in free for n in inputs)

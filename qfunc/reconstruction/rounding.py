@@ -101,14 +101,14 @@ class Rounding:
 @torch.no_grad()
 def harden(module: FakeQuantize, up: Tensor) -> None:
     """Round a weight up where `up`, else down, permanently: soft and hard values become equal; only for owned models."""
-    params = cast(Parameters, module.own())
+    params = cast(Parameters, module.stored_params())
     module.get_parameter("v").copy_(adaround_of(module).harden(params._replace(v=torch.where(up, 1.0, -1.0).to(params.v))).v)
 
 
 @torch.no_grad()
 def rounds_up(module: FakeQuantize) -> Tensor:
     """Return a boolean tensor: True where a weight is rounded up."""
-    return cast(Parameters, module.own()).v >= 0
+    return cast(Parameters, module.stored_params()).v >= 0
 
 
 __all__ = ["Rounding", "harden", "rounds_up"]

@@ -190,7 +190,7 @@ def _take(model: fx.GraphModule, result: Optimized, decided: bool = True) -> Non
         harden(places[path], up.to(places[path].get_parameter("v").device))
     for path, qparams in result.qparams.items():
         device = places[path].qparams().scale.device
-        places[path].hold(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
+        places[path].set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
 __all__ = ["Subgraph", "Unit"]

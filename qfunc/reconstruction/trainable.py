@@ -175,7 +175,7 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
         function = old.site.function if isinstance(old.site.function, AdaRound) else _wrapped(old)
         quantizer = FakeQuantize(evolve(old.site, function=function), weight)
         quantizer.train(old.training)
-        quantizer.hold(old.qparams(), weight)
+        quantizer.set_qparams(old.qparams(), weight)
         start, nearest = old.export(weight)[0], quantizer.export(weight)[0]
         v = quantizer.get_parameter("v")
         v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))

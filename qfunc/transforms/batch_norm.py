@@ -22,7 +22,7 @@ from qfunc.quantizers.frozen_batch_norm import freeze
 
 @frozen
 class FoldBatchNorm:
-    """BatchNorms are folded into the weights before these are quantized, and train no more (the default).
+    """BatchNorms are folded into the weights before these are quantized, and no longer train (the default).
 
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
@@ -45,11 +45,11 @@ class TrainBatchNorm:
         y = norm(op(x; Q(w f) / f) + b) + Q(b f + s) - (b f + s);
 
     evaluation, training with frozen statistics (`freeze_batch_norm`) and the chip compute  y = op(x; Q(w f)) + Q(b f + s).
-    Where each channel of a weight has a scale s of its own that may be any number, s follows f: the quantizer holds
-    s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Elsewhere a channel
+    If each channel of a weight has its own scale s, and the scale may be any number, s follows f: the quantizer stores
+    s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Otherwise a channel
     with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
-    the float model.  A BatchNorm that does not alone follow a conv, transposed conv or linear is folded as
-    by `FoldBatchNorm`.
+    the float model.  A BatchNorm is folded as by `FoldBatchNorm` unless it is the only reader of a conv, transposed conv
+    or linear.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 
@@ -83,22 +83,23 @@ def require_batch_norm(value: Any) -> None:
 
 
 def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
-    """Let BatchNorms that train normalise by their running statistics from now on, or after some steps.
+    """Make BatchNorms that train normalise by their running statistics, from now on or after some steps.
 
-    As `.eval()` of a BatchNorm of torch.nn does; but a later `.train()` of the model keeps them frozen.  Statistics
-    are no more updated; gamma and beta train on.  The state_dict says which BatchNorms are frozen, so that a model into
-    which it is loaded goes on with the same bits, whether this function is called before `load_state_dict` or after it.
+    This is what `.eval()` of a BatchNorm of torch.nn does, but a later `.train()` of the model keeps them frozen.  Their
+    statistics are no longer updated, while gamma and beta still train.  The state_dict stores which BatchNorms are
+    frozen.  A model that loads it continues with the same bits, whether this function is called before
+    `load_state_dict` or after it.
 
     Args:
         model: From `quantize(target, batch_norm=TrainBatchNorm())`; it is changed, as by an optimizer.
-        after: How many batches a BatchNorm may see in training since the model was quantized; the state_dict holds the
-            count, so that a run that is resumed counts on.  Above 0 it is looked at after each step of `optimizer`, and
-            when a state_dict is loaded: an earlier one thaws what later steps had frozen.
-        optimizer: Any.
+        after: The number of batches, since the model was quantized, after which a BatchNorm freezes.  The state_dict
+            stores the count, so a resumed run continues it.  A number above 0 is checked after each step of `optimizer`
+            and when a state_dict is loaded: an earlier state unfreezes BatchNorms that froze later.
+        optimizer: Any optimizer; required if `after` is above 0.
     Returns:
         The model.
     Raises:
-        CalibrationError: nothing in the model trains as a BatchNorm, or something does that quantize did not make.
+        CalibrationError: no BatchNorm of the model trains, or one trains that quantize did not create.
         SpecError: `after` without an optimizer.
 
     >>> import qfunc
@@ -159,7 +160,7 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         made = copy_user_attributes(copy.deepcopy(folded), model)
         for seat in find_quantizers(made):
             if seat.module.norm:
-                seat.module.settle()
+                seat.module.stop_following()
         return made
 
 

@@ -1,4 +1,4 @@
-"""bypass: selected sites pass their values through unquantized."""
+"""bypass: remove the quantizers of selected sites."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Model], Model]:
-    """A transform to a copy of a quantized model whose selected sites are gone: their tensors stay float.
+    """Return a transform of a quantized model that removes the selected sites; their tensors stay float.
 
-    As in `edit.override`, a site is selected if its tensor is, or an op of the (fused) op that asked for
-    it.  A bias at the scale of its product loses its site with either factor.  The other sites keep their
-    qparams.  `explain`, `emulate` and `deploy` see float tensors, and so computes the artifact.  (For a
-    choice that is part of the target, `edit.skip`; `qfunc.load` builds a model from its target, so save the
-    one that was not bypassed.)
+    The result is a copy. As in `edit.override`, a site is selected if its tensor is selected, or an op of the (fused)
+    op whose rule placed it. A bias whose scale is a product loses its site if either factor does. The other sites keep
+    their qparams. `explain`, `emulate` and `deploy` treat the tensors as float.
+
+    `qfunc.load` builds a model from its target, so save the model before `bypass`. `edit.skip` makes the same choice in
+    the target.
 
     Args:
-        selector: Of qfunc.specs.edit: name("layer4.*"), op("conv"), module("Head"), or `|`, `&`, `~` of them.
-        roles: Which of "weight", "activation", "bias".
+        selector: A value of qfunc.specs.edit: name("layer4.*"), op("conv"), module("Head"), or `|`, `&`, `~` of them.
+        roles: Any of "weight", "activation", "bias".
     Raises:
-        SpecError: the selector matches nothing (lists near names), or nothing that is quantized; other roles.
+        SpecError: the selector matches nothing (the error lists similar names) or nothing that is quantized, or a role
+            is unknown.
         CalibrationError: the model is not quantized.
 
     >>> import qfunc, torch
@@ -57,58 +59,61 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
         raise SpecError(where="bypass, roles", found=repr(wrong[0]), wanted=f"a tuple of {', '.join(map(repr, ROLES))}", do=do)
 
     def transform(quantized: Model) -> Model:
-        each = require_submodules(quantized, "quantized", "bypass")
-        views = {path: QuantizedModel(part) for path, part in each.items()}
-        scenes = {path: _scene(view) for path, view in views.items()}
-        require_match(selector, [context for context, _ in scenes.values()], "bypass")
-        chosen = {path: _chosen(view, selector, roles, *scenes[path]) for path, view in views.items()}
-        if not any(chosen.values()):
+        parts = require_submodules(quantized, "quantized", "bypass")
+        views = {path: QuantizedModel(part) for path, part in parts.items()}
+        groups = {path: _fused_groups(view) for path, view in views.items()}
+        require_match(selector, [context for context, _ in groups.values()], "bypass")
+        selected = {path: _select(view, selector, roles, *groups[path]) for path, view in views.items()}
+        if not any(selected.values()):
             raise SpecError(
                 where="bypass",
                 found=f"{selector!r}, which matches no quantized {' or '.join(roles)}",
                 wanted="a selector that matches a site",
                 do="Print qfunc.explain(quantized).",
             )
-        made: Any = with_submodules(quantized, {path: _without(part, chosen[path]) for path, part in each.items()}, "bypass")
-        return made  # type: ignore[no-any-return]
+        copies = {path: _remove_quantizers(part, selected[path]) for path, part in parts.items()}
+        bypassed: Any = with_submodules(quantized, copies, "bypass")
+        return bypassed  # type: ignore[no-any-return]
 
     return transform
 
 
-def _without(model: fx.GraphModule, chosen: list[QuantizerNode]) -> fx.GraphModule:
+def _remove_quantizers(model: fx.GraphModule, quantizers: list[QuantizerNode]) -> fx.GraphModule:
+    # Return a copy without these quantizers.
     record = require_stage(model, "quantized", "bypass")
-    made = copy.deepcopy(model)
-    paths = {seat.path for seat in chosen}
-    for node in list(made.graph.nodes):
+    model = copy.deepcopy(model)
+    paths = {q.path for q in quantizers}
+    for node in list(model.graph.nodes):
         if node.op == "call_module" and node.target in paths:
-            node.replace_all_uses_with(unquantized(made, node))
-            made.graph.erase_node(node)
-            made.delete_submodule(str(node.target))
-    made.recompile()
-    names = {n.name for n in made.graph.nodes}
-    return attach(made, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
+            node.replace_all_uses_with(unquantized(model, node))
+            model.graph.erase_node(node)
+            model.delete_submodule(str(node.target))
+    model.recompile()
+    names = {n.name for n in model.graph.nodes}
+    return attach(model, evolve(record, facts={k: v for k, v in record.facts.items() if k in names}))
 
 
-def _scene(view: QuantizedModel) -> tuple[Context, FusedGroups]:
+def _fused_groups(view: QuantizedModel) -> tuple[Context, FusedGroups]:
     target = view.record.target
     assert target is not None
     bare = Context(view.float_network, target.ops)
-    found = match_fusions(bare, target.fusions)
-    return with_roots(bare, found), found
+    groups = match_fusions(bare, target.fusions)
+    return with_roots(bare, groups), groups
 
 
-def _chosen(
-    view: QuantizedModel, selector: Selector, roles: tuple[str, ...], context: Context, found: FusedGroups
+def _select(
+    view: QuantizedModel, selector: Selector, roles: tuple[str, ...], context: Context, fused: FusedGroups
 ) -> list[QuantizerNode]:
     nodes = {n.name: n for n in context.model.graph.nodes}
-    groups = {context.fact(g.root).path: g.nodes for g in found.groups}
+    groups = {context.fact(g.root).path: g.nodes for g in fused.groups}
 
-    def touched(seat: QuantizerNode) -> bool:
-        site = seat.module.site
+    def is_selected(quantizer: QuantizerNode) -> bool:
+        site = quantizer.module.site
         role = site.slot if site.slot in ROLES else "activation"
-        return role in roles and any(matches(selector, n, context) for n in (*groups.get(site.op, ()), nodes[seat.tensor]))
+        candidates = (*groups.get(site.op, ()), nodes[quantizer.tensor])
+        return role in roles and any(matches(selector, n, context) for n in candidates)
 
-    chosen = [s for s in view.quantizers if touched(s)]
-    paths = {s.path for s in chosen}
-    followers = {path for path, sources in derivations(view).items() if paths & set(sources.values())}
-    return [*chosen, *(s for s in view.quantizers if s.path in followers - paths)]
+    selected = [q for q in view.quantizers if is_selected(q)]
+    paths = {q.path for q in selected}
+    derived = {path for path, factors in derivations(view).items() if paths & set(factors.values())}
+    return [*selected, *(q for q in view.quantizers if q.path in derived - paths)]

@@ -18,7 +18,7 @@ from qfunc.execution.observers import Observer, statistics
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, other_networks, require_through
+from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, different_networks_error, require_through
 from qfunc.transforms.reconcile import set_qparams
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Calibration:
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
-            for i, qparams in zip(o.served, o.qparams(path), strict=True):
+            for i, qparams in zip(o.models, o.qparams(path), strict=True):
                 found[i][path] = _hold(views[i][path], qparams, o.inputs)
         return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
@@ -76,30 +76,31 @@ def calibrate(
     through: FloatPass | QuantizedPass = FloatPass(),
     group: ProcessGroup | None = None,
 ) -> Calibration:
-    """A transform that finds the qparams of activations from the float network's values.
+    """Return a transform that estimates the qparams of activations from the values of the float network.
 
-    One pass; memory does not grow with the number of batches.  Given a tuple of quantized models of the
-    same network, one float pass serves them all.  Evaluation semantics whatever the mode.  Calibrating a
-    calibrated model estimates the activations anew; its weights keep their qparams.
+    It reads the batches once, and memory does not grow with their number. One float pass serves a tuple of quantized
+    models of the same network. The network runs in evaluation mode, whatever the mode of the model. Calibrating a
+    calibrated model estimates the activations again; its weights keep their qparams.
 
-    Where torch.distributed is initialised, every process of the group calibrates the same model on its own batches,
-    as many as it has, also none.  At the end their statistics are merged, in order of rank: all get the qparams that
-    one process would find on the batches of rank 0, then of rank 1, and so on.
+    If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
+    none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would
+    find on the batches of rank 0, then of rank 1, and so on.
 
     Args:
-        batches: Tensors, tuples or dicts of the model's inputs; a tuple longer than the required inputs
-            keeps the leading ones and says so once.  Read once, in order.
-        progress: A progress bar, if standard error is a terminal.
-        through: `FloatPass()`; or `QuantizedPass()`, by which the values come from the network as quantized so far, in one
+        batches: Tensors, tuples or dicts of the model's inputs. A tuple that is longer than the required inputs keeps
+            its leading elements, with one warning. Read once, in order.
+        progress: Show a progress bar, if standard error is a terminal.
+        through: `FloatPass()`; or `QuantizedPass()`, which takes the values from the network as quantized so far, in one
             pass over the batches that runs each of several models.
-        group: Whose statistics are merged; the default group if there is one.  All its processes must calibrate; one
-            that should do so alone is given a group of its own, such as `dist.new_subgroups(1)[0]`.
+        group: The processes whose statistics are merged; by default the default group, if there is one. All its
+            processes must calibrate. Give a process that calibrates alone a separate group, such as
+            `dist.new_subgroups(1)[0]`.
     Raises:
         CalibrationError: no batches, a wrong batch structure, NaN or infinite activations (by site), a
             model that is not quantized, models of different networks, or batches between which the number of
             an activation's scales changes; in several processes also an estimator without `merge`, another
             model in another process, or a process that failed.
-        SpecError: a group that is none, or not this process's.
+        SpecError: `group` is not a process group, or this process is not in it.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -120,7 +121,7 @@ def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
     parts = [require_submodules(model, "quantized", "calibrate") for model in models]
     if any(each.keys() != parts[0].keys() for each in parts):
-        raise other_networks()
+        raise different_networks_error()
     return [{path: QuantizedModel(part) for path, part in each.items()} for each in parts]
 
 
@@ -134,9 +135,9 @@ def _runs(
         for network, served in through.passes(same):
             observer = Observer(network, served, statistics([same[i].quantizers for i in served]))
             runs.setdefault(served[0], {})[path] = observer
-    pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.served]
+    pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.models]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
-        raise other_networks()
+        raise different_networks_error()
     return runs
 
 

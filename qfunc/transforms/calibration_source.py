@@ -1,4 +1,4 @@
-"""The networks whose values calibrate: the float network, or the network as quantized so far."""
+"""The network that calibration runs: the float network, or the network with the quantizers calibrated so far."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qfunc.graph.view import QuantizedModel
 
 Models = tuple[QuantizedModel, ...]
 Pass = tuple[fx.GraphModule, tuple[int, ...]]
-"""A network to run, and the models (by index) that its values serve."""
+"""A network to run, and the indices of the models that it calibrates."""
 
 
 @frozen
 class FloatPass:
-    """The float network: the statistics do not depend on what is quantized already (the default of `calibrate`).
+    """The float network, the default of `calibrate`: statistics do not depend on quantizers calibrated earlier.
 
     >>> import qfunc
     >>> qfunc.calibrate([], through=qfunc.FloatPass()).through
@@ -29,20 +29,20 @@ class FloatPass:
         """Return one pass for all models.
 
         Raises:
-            CalibrationError: models of different networks.
+            CalibrationError: the models are of different networks.
         """
         networks = [model.float_network for model in models]
         if not all(same_network(networks[0], n) for n in networks[1:]):
-            raise other_networks()
+            raise different_networks_error()
         return ((networks[0], tuple(range(len(models)))),)
 
 
 @frozen
 class QuantizedPass:
-    """The network as quantized so far: each site that has qparams quantizes, the others pass their values through.
+    """The network with the quantizers that have qparams; the other quantizers return their inputs unchanged.
 
-    From a model that is only quantized, activations are seen behind quantized weights; from a calibrated one, behind
-    all its quantizers, as they were.  A site's own statistics are those of the values before it.
+    In a model that is only quantized, the weights have qparams; in a calibrated one, all sites have them.  The statistics
+    of a site are those of its input.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
@@ -59,8 +59,8 @@ class QuantizedPass:
         return tuple((model.network_so_far, (index,)) for index, model in enumerate(models))
 
 
-def other_networks() -> CalibrationError:
-    """Return the error for a tuple of models that one pass cannot serve."""
+def different_networks_error() -> CalibrationError:
+    """Return the error for models that no single pass can calibrate."""
     found, do = "quantized models of different networks", "Calibrate them one by one."
     return CalibrationError(where="calibrate", found=found, wanted="one network", do=do)
 
@@ -77,4 +77,4 @@ def require_through(value: Any) -> None:
         raise SpecError(where="calibrate, through", found=found, wanted="qfunc.FloatPass() or qfunc.QuantizedPass()", do=do)
 
 
-__all__ = ["FloatPass", "Models", "Pass", "QuantizedPass", "other_networks", "require_through"]
+__all__ = ["FloatPass", "Models", "Pass", "QuantizedPass", "different_networks_error", "require_through"]

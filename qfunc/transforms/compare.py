@@ -1,4 +1,4 @@
-"""compare: the simulation against its float network, tensor by tensor, in one pass."""
+"""compare: measure the error of the simulation against its float network, tensor by tensor, in one pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.analysis.layer_errors import LayerError, LayerErrors
 from qfunc.analysis.lockstep import Lockstep, Pair
 from qfunc.analysis.metrics import Sums
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.selectors import Context
 from qfunc.graph.submodules import require_submodules
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 def compare(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], LayerErrors]:
-    """A function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
+    """Return a function from a calibrated model to its quantization error, layer by layer: `LayerErrors`.
 
-    For each quantized tensor, the output of each op (of each fused group: its last) and each output of the model,
-    with x of the float network and x_hat of the simulation as its readers see it, over all batches:
-    SQNR = 10 log10(sum x^2 / sum (x_hat - x)^2) in dB, cosine = sum x x_hat / sqrt(sum x^2 sum x_hat^2), the mean
-    and the largest error; for quantized tensors also the SQNR of that quantizer alone, Q(x) against x, the share of x
-    that it clips, and a histogram of x.
+    There is a row for each quantized tensor, for the output of each op (of each fused group: its last op) and for each
+    output of the model. x is the value in the float network, x_hat the value that its readers get in the simulation,
+    over all batches: SQNR = 10 log10(sum x^2 / sum (x_hat - x)^2) in dB, cosine = sum x x_hat / sqrt(sum x^2 sum
+    x_hat^2), the mean error and the largest error. Quantized tensors also have the SQNR of that quantizer alone, Q(x)
+    against x, the share of x that it clips, and a histogram of x.
 
-    One pass over the batches, in which both networks run op by op; memory does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Submodules that `quantize(submodules=)`
-    quantized are each given what they are given in the float network: errors do not pass from one to the next.
+    Both networks run op by op, in evaluation mode, in one pass over the batches. Memory does not grow with the number of
+    batches, and the model does not change. Each submodule that `quantize(submodules=)` quantized gets the inputs that it
+    has in the float network, so errors do not pass from one to the next.
 
     Args:
         batches: As for `calibrate`.
-        progress: A progress bar, if standard error is a terminal.
-        group: As for `calibrate`: the figures are those of the batches of all its processes.
+        progress: Show a progress bar, if standard error is a terminal.
+        group: As for `calibrate`; the figures are those of the batches of all its processes.
     Raises:
-        CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
+        CalibrationError: there are no batches, or a batch has a wrong structure, or the model is not calibrated.
     Source: the ratio as in Lin, Talathi and Annapureddy, arXiv:1511.06393, section 3.
 
     >>> import qfunc
@@ -61,16 +61,16 @@ def compare(
     require_group(group, "compare")
 
     def transform(calibrated: nn.Module) -> LayerErrors:
-        each = require_submodules(calibrated, "calibrated", "compare")
-        views = {path: QuantizedModel(part) for path, part in each.items()}
-        comparisons, count, all_of = {path: _Comparison(view) for path, view in views.items()}, 0, ranks(group)
+        parts = require_submodules(calibrated, "calibrated", "compare")
+        views = {path: QuantizedModel(part) for path, part in parts.items()}
+        comparisons, count, processes = {path: _Comparison(view) for path, view in views.items()}, 0, ranks(group)
         with torch.inference_mode():
-            with propagate_errors(all_of):
+            with propagate_errors(processes):
                 count = feed_all(calibrated, {path: c.add for path, c in comparisons.items()}, batches, "compare", progress)
-            own = {path: c.state() for path, c in comparisons.items()}
-            sites = [s.module.site.name for view in views.values() for s in view.quantizers]
-            states, count = of_ranks(own, count, sites, all_of, "compare")
-            rows = [row for path, c in comparisons.items() for row in c.join([state[path] for state in states])]
+            counts = {path: c.state() for path, c in comparisons.items()}
+            sites = [q.module.site.name for view in views.values() for q in view.quantizers]
+            states, count = gather_counts(counts, count, sites, processes, "compare")
+            rows = [row for path, c in comparisons.items() for row in c.rows_of([state[path] for state in states])]
         explanation = explain(calibrated)
         return LayerErrors(explanation.target, count, tuple(rows), explanation)
 
@@ -78,7 +78,7 @@ def compare(
 
 
 class _Row:
-    """What is known of one tensor while the batches pass."""
+    """The sums of one tensor over the batches so far."""
 
     def __init__(self, module: FakeQuantize | None) -> None:
         self.module = module
@@ -90,23 +90,24 @@ class _Row:
         return self.sums.state(), self.alone.state(), None if self.counter is None else self.counter.state()
 
     def join(self, state: tuple[Any, ...]) -> None:
-        """Adds what another process counted."""
+        """Add the sums of a process."""
         if self.constant and self.sums.totals is not None:
             return
-        sums, alone, counted = state
+        sums, alone, counts = state
         self.sums.join(*sums)
         self.alone.join(*alone)
         if self.counter is not None:
-            self.counter.join(*counted)
+            self.counter.join(*counts)
 
-    def add(self, pair: Pair, given: Pair) -> None:
+    def add(self, pair: Pair, source: Pair) -> None:
+        """Add one batch: the values of the tensor, and of its quantizer's input."""
         if self.constant and self.sums.elements:
             return  # every batch has the same weights
         self.sums.add(pair.real, pair.simulated)
         if self.module is None:
             return
-        first = given.real is given.simulated  # nothing before it is quantized
-        self.alone.add(pair.real, pair.simulated if first else self.module(pair.real))
+        is_first = source.real is source.simulated  # no tensor before this one is quantized
+        self.alone.add(pair.real, pair.simulated if is_first else self.module(pair.real))
         if self.counter is not None:
             self.counter.add(pair.real)
 
@@ -119,40 +120,40 @@ class _Comparison:
         self.context = Context(network, self.record.target.ops)
         self.nodes = {n.name: n for n in network.graph.nodes}
         self.groups = match_fusions(self.context, self.record.target.fusions).groups
-        self.lockstep = Lockstep(model, self._see)
+        self.lockstep = Lockstep(model, self._observe)
         self.quantizers = {n: self.lockstep.ops.module(n) for n in model.graph.nodes if self._is_quantizer(n)}
-        self.returned = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}
+        self.outputs = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}
         commuting = self.record.target.commuting
-        shown = {g.output.name for g in self.groups if self.context.kind(g.root) not in commuting}
-        # A tensor whose readers all see it quantized is shown as they see it.
-        read = {n for n in model.graph.nodes if any(user not in self.quantizers for user in n.users)}
-        self.plain = {n for n in read if n.name in shown} | (self.returned - self.quantizers.keys())
+        group_outputs = {g.output.name for g in self.groups if self.context.kind(g.root) not in commuting}
+        # If all readers of a tensor get its quantized value, the row of the quantizer suffices.
+        real = {n for n in model.graph.nodes if any(user not in self.quantizers for user in n.users)}
+        self.unquantized = {n for n in real if n.name in group_outputs} | (self.outputs - self.quantizers.keys())
         self.rows: dict[fx.Node, _Row] = {}
 
     def _is_quantizer(self, node: fx.Node) -> bool:
         return node.op == "call_module" and isinstance(self.model.get_submodule(str(node.target)), FakeQuantize)
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """One batch; the value of the float network."""
+        """Compare one batch; return the value of the float network."""
         return self.lockstep.run(arguments, f"compare, batch {number}")
 
     def state(self) -> dict[str, Any]:
-        """What was counted, by the names of nodes."""
+        """Return the sums by names of nodes."""
         return {node.name: row.state() for node, row in self.rows.items()}
 
-    def join(self, states: list[dict[str, Any]]) -> list[LayerError]:
-        """The rows of what some processes counted, by depth."""
-        nodes, counted = {n.name: n for n in self.model.graph.nodes}, dict[fx.Node, _Row]()
-        for name, state in (pair for one in states for pair in one.items()):
-            counted.setdefault(nodes[name], _Row(self.quantizers.get(nodes[name]))).join(state)
+    def rows_of(self, states: list[dict[str, Any]]) -> list[LayerError]:
+        """Return the rows for the sums of some processes, by depth."""
+        nodes, rows = {n.name: n for n in self.model.graph.nodes}, dict[fx.Node, _Row]()
+        for name, state in (item for by_name in states for item in by_name.items()):
+            rows.setdefault(nodes[name], _Row(self.quantizers.get(nodes[name]))).join(state)
         depths = _depths(self.nodes, self.groups)
-        order = [n for n in self.model.graph.nodes if n in counted]
-        return sorted((self._row(node, counted[node], depths) for node in order), key=lambda row: row.depth)
+        order = [n for n in self.model.graph.nodes if n in rows]
+        return sorted((self._row(node, rows[node], depths) for node in order), key=lambda row: row.depth)
 
-    def _see(self, node: fx.Node, values: dict[fx.Node, Pair]) -> None:
+    def _observe(self, node: fx.Node, values: dict[fx.Node, Pair]) -> None:
         pair = values[node]
-        wanted = node in self.quantizers or node in self.plain
-        if not wanted or not isinstance(pair.real, Tensor) or not pair.real.is_floating_point():
+        has_row = node in self.quantizers or node in self.unquantized
+        if not has_row or not isinstance(pair.real, Tensor) or not pair.real.is_floating_point():
             return
         if node not in self.rows:
             self.rows[node] = _Row(self.quantizers.get(node))
@@ -161,7 +162,7 @@ class _Comparison:
     def _row(self, node: fx.Node, row: _Row, depths: dict[str, int]) -> LayerError:
         site = row.module.site if row.module else None
         tensor = node
-        while tensor.name not in self.nodes:  # behind quantizers and dropouts
+        while tensor.name not in self.nodes:  # a quantizer or a dropout
             tensor = tensor.all_input_nodes[0]
         fact = self.context.fact(self.nodes[tensor.name])
         readers = [depths[user.name] for user in node.users if user.name in depths]
@@ -173,7 +174,7 @@ class _Comparison:
             op=site.op if site else fact.path,
             depth=depth,
             source=fact.source,
-            output=node in self.returned,
+            output=node in self.outputs,
             agreement=row.sums.agreement(),
             alone=row.alone.agreement() if site else None,
             histogram=row.counter.histogram() if row.counter else None,
@@ -181,10 +182,10 @@ class _Comparison:
 
 
 def _depths(nodes: dict[str, fx.Node], groups: tuple[FusedGroup, ...]) -> dict[str, int]:
-    # How many units lie on the longest way from an input to a tensor, its own counted from its first op on.
-    starts, inner = {g.root.name for g in groups}, {n.name for g in groups for n in g.nodes[1:]}
-    found: dict[str, int] = {}
+    # Return the number of units on the longest path from an input to each tensor, the tensor's own unit included.
+    roots, inner = {g.root.name for g in groups}, {n.name for g in groups for n in g.nodes[1:]}
+    depths: dict[str, int] = {}
     for name, node in nodes.items():
-        before = max((found[n.name] for n in node.all_input_nodes), default=0)
-        found[name] = before + (name in starts and name not in inner)
-    return found
+        before = max((depths[n.name] for n in node.all_input_nodes), default=0)
+        depths[name] = before + (name in roots and name not in inner)
+    return depths

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from attrs import frozen
-from torch import Tensor, fx
+from torch import fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc import specs
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
-from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
 from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
@@ -27,17 +26,17 @@ from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
 from qfunc.specs.protocols import VersionedLowering
-from qfunc.transforms.onnx_check import allclose, first_difference
-from qfunc.transforms.validate import require_target, require_target_value
+from qfunc.transforms.onnx_check import require_same_function
+from qfunc.transforms.validate import describe, require_target, require_target_value
 
 
 def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
-    """A transform from a calibrated model to an `Artifact`.
+    """Return a transform from a calibrated model to an `Artifact`.
 
-    Evaluation semantics; weights stored as the integers that the simulation used; names that follow the
-    model; a dynamic batch.  The ONNX model is checked, then run once against the simulation, before the
-    target's own lowering.  The model is not changed, nothing is written to disk, and two deploys give the
-    same bytes.
+    The artifact has evaluation semantics, stores weights as the integers of the simulation, names tensors as in the
+    model, and accepts any batch size unless its format fixes one. The ONNX model is checked, and run once against the
+    simulation, before the target's own lowering. The model does not change, nothing is written to disk, and two deploys
+    give the same bytes.
 
     Args:
         target: The hardware that the model was quantized for.
@@ -115,11 +114,18 @@ def write_artifact(deployed: Deployment) -> Artifact:
     axes = None if whole else record.axes
     opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
     proto, tensors = write_model(partition, inputs, opset, axes)
-    _check(proto, tensors, deployed.model, inputs)
-    files = dict(lowering.lower(proto, tensors))
+    require_same_function(proto, tensors, deployed.model, inputs)
+    files = _files(partition.target, lowering.lower(proto, tensors))
     report = _report(partition.target, inputs, tensors, partition)
     files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
     return Artifact(files)
+
+
+def _files(target: Target, lowered: Any) -> dict[str, bytes]:
+    if isinstance(lowered, Mapping):
+        return dict(lowered)
+    where, wanted = f"deploy({target.name}), files of the lowering", "a mapping from file name to bytes"
+    raise DeployError(where=where, found=describe(lowered), wanted=wanted, do="Return it from lower(model, sites).")
 
 
 def require_whole(model: Any, step: str) -> None:
@@ -206,63 +212,6 @@ def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:
         model.graph.erase_node(node)
     model.recompile()
     return model
-
-
-def _check(proto: Any, tensors: Any, model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
-    """Run the ONNX checker, and compare one run without optimisation with the simulation.
-
-    Both compute the same formulas in float32 with other orders of summation, so single codes may differ
-    and spread.  Outputs that are not alike are therefore no proof: the tensors are then compared one by one.  The
-    simulation rounds half to even here, as QuantizeLinear does, for other hardware's ties can be many.
-    """
-    import onnx
-
-    from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
-
-    onnx.checker.check_model(proto)
-    session = OnnxRuntimeRunner(optimise=False).session(proto.SerializeToString())
-    if len(session.names) != len(inputs):
-        do = "Return what the unused inputs compute, or drop them."
-        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
-    given, simulated = _tried(model, inputs, [_is_batched(v) for v in proto.graph.input])
-    got = [torch.from_numpy(v) for v in session.run(given)]
-    if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
-        return
-    different = first_difference(proto, tensors, RoundHalfEven(model), given)
-    if different:
-        raise DeployError(
-            where=f"deploy, {different}",
-            found="an ONNX model that computes something else than the simulation",
-            wanted="the same function",
-            do="Report this model: its ops are captured or written wrongly.",
-        )
-
-
-def _tried(model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[bool]) -> tuple[list[Tensor], list[Tensor]]:
-    # Random inputs and the simulation's outputs.  Attention may be left nothing by a mask of all True, or by one of all
-    # False: the one that gives numbers is taken.
-    for mask in (True, False):
-        generator = torch.Generator().manual_seed(0)
-        given = [_sample(i, generator, b, mask) for i, b in zip(inputs, batched, strict=True)]
-        simulated = run_in_evaluation_mode(model, given, as_written=True)
-        if all(bool(v.isfinite().all()) for v in simulated):
-            break
-    return given, simulated
-
-
-def _is_batched(info: Any) -> bool:
-    # True if the first axis of a graph's input is the batch.
-    dims = info.type.tensor_type.shape.dim
-    return bool(dims) and dims[0].HasField("dim_param")
-
-
-def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: bool) -> Tensor:
-    # Two of a batch, however large those of calibration were.
-    dtype = getattr(torch, info.dtype.removeprefix("torch."))
-    shape = (min(info.shape[0], 2), *info.shape[1:]) if batched else info.shape
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
-    return torch.full(shape, mask if dtype == torch.bool else 1, dtype=dtype)
 
 
 def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:

@@ -23,16 +23,17 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def emulate(target: Target) -> Callable[[Model], Model]:
-    """A transform from a calibrated model to one that computes what the runtime computes.
+    """Return a transform from a calibrated model to one that computes what the runtime computes.
 
-    Inputs and outputs are float as the model's; between units travel integer codes.  A unit whose tensors
-    all carry qparams and for which the target has a kernel runs in that kernel's arithmetic, accumulators
-    exact; any other unit runs in float, between dequantize and quantize.  Neither onnx nor a runtime is
-    imported.
+    Inputs and outputs are float, as in the model. Between units, tensors are integer codes. A unit runs in the
+    arithmetic of the target's kernel, with exact accumulators, if the target has a kernel for it and all its tensors
+    have qparams. Any other unit runs in float, between dequantize and quantize. Neither onnx nor a runtime is imported.
 
+    Args:
+        target: The hardware that the model was quantized for.
     Raises:
-        EmulationError: the vendor's arithmetic is not public (names the nearest target that is), or the
-            target's hardware is not the one the model was quantized for (prints the difference).
+        EmulationError: the vendor's arithmetic is not public (the error names the nearest target with public
+            arithmetic), or the hardware of the target is not that of the model (the error shows the difference).
         CalibrationError: the model is not calibrated.
 
     >>> import qfunc, torch

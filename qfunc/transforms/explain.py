@@ -1,4 +1,4 @@
-"""explain: the quantized tensors and their rules, and the ops that stay float and why."""
+"""explain: list the quantized tensors with their rules, and the float ops with the reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qfunc.specs import KeepFloat, PerTensor, Unknown
 
 
 def explain(model: nn.Module) -> Explanation:
-    """Return what `quantize` did to a model, or to the submodules of a model and what is around them.
+    """Return the sites of a quantized model, its rules, and its float ops with the reasons.
 
     Returns:
         An `Explanation`: data, and a table when printed.
@@ -33,30 +33,32 @@ def explain(model: nn.Module) -> Explanation:
     >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
     [('input', 'input', 0), ('weight', 'weight', 0), ('bias', 'bias', 0), ('linear', 'output', 0)]
     """
-    each = require_submodules(model, "quantized", "explain")
-    found = [_explained(part) for part in each.values()]
-    if "" in each:
-        return found[0]
-    names = tuple(dict.fromkeys(one.target for one in found))
-    rules = {(i, text if len(names) == 1 else f"{one.target}: {text}") for one in found for i, text in one.rules}
+    parts = require_submodules(model, "quantized", "explain")
+    explanations = [_explain_graph(part) for part in parts.values()]
+    if "" in parts:
+        return explanations[0]
+    targets = tuple(dict.fromkeys(e.target for e in explanations))
+    rules = {(i, text if len(targets) == 1 else f"{e.target}: {text}") for e in explanations for i, text in e.rules}
     outside = tuple(
-        FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "") for path, m in outer_model(model) if _owns(m)
+        FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "")
+        for path, m in outer_model(model)
+        if _has_parameters(m)
     )
     return Explanation(
-        ", ".join(names),
-        tuple(row for one in found for row in one.sites),
+        ", ".join(targets),
+        tuple(row for e in explanations for row in e.sites),
         tuple(sorted(rules)),
-        (*outside, *(row for one in found for row in one.floats)),
-        tuple(row for one in found for row in one.misses),
-        tuple(row for one in found for row in one.unmatched),
+        (*outside, *(row for e in explanations for row in e.floats)),
+        tuple(row for e in explanations for row in e.misses),
+        tuple(row for e in explanations for row in e.unmatched),
     )
 
 
-def _owns(module: nn.Module) -> bool:
+def _has_parameters(module: nn.Module) -> bool:
     return any(p is not None for p in module._parameters.values())
 
 
-def _explained(model: fx.GraphModule) -> Explanation:
+def _explain_graph(model: fx.GraphModule) -> Explanation:
     record = require_stage(model, "quantized", "explain")
     target = record.target
     assert target is not None
@@ -65,57 +67,55 @@ def _explained(model: fx.GraphModule) -> Explanation:
     context = Context(network, target.ops)
     nodes = {n.name: n for n in network.graph.nodes}
     rows = []
-    for seat in view.quantizers:
-        site, module = seat.module.site, seat.module
-        scale, zero = _shown(module)
+    for quantizer in view.quantizers:
+        site, module, node = quantizer.module.site, quantizer.module, nodes.get(quantizer.tensor)
+        scale, zero_point = _format_qparams(module)
         shared = site.scheme.scale.shared
-        where = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
-        source = context.fact(nodes[seat.tensor]).source if seat.tensor in nodes else ""
-        text, drawn = repr(site.scheme.format), _histogram(module, network, nodes.get(seat.tensor))
-        rows.append(SiteRow(site.name, site.slot, site.op, text, where, scale, zero, site.rule, source, drawn))
-    found = match_fusions(context, target.fusions)
+        granularity = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
+        source = context.fact(node).source if node is not None else ""
+        fmt, histogram = repr(site.scheme.format), _histogram(module, network, node)
+        rows.append(SiteRow(site.name, site.slot, site.op, fmt, granularity, scale, zero_point, site.rule, source, histogram))
+    fused = match_fusions(context, target.fusions)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
-    if public and all(s.module.ready and is_integer_encoding(s) for s in view.quantizers):
+    if public and all(q.module.ready and is_integer_encoding(q) for q in view.quantizers):
         units = Partition(view, target).float_units
-        bare = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
+        float_ops = {u.path: (nodes[u.group.root.name], u.reason) for u in units}
     else:
-        quantized = {s.module.site.op for s in view.quantizers}
-        roots = [g.root for g in found.groups if context.kind(g.root) not in target.commuting]
-        bare = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
-    groups, rules_of = {g.root: g for g in found.groups}, GroupRules(context, target)
+        quantized = {q.module.site.op for q in view.quantizers}
+        roots = [g.root for g in fused.groups if context.kind(g.root) not in target.commuting]
+        float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
+    groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
     floats = tuple(
-        FloatRow(path, context.kind(node), _why(groups[node], rules_of) or reason or _GONE, context.fact(node).source)
-        for path, (node, reason) in bare.items()
+        FloatRow(path, context.kind(node), _reason(groups[node], group_rules) or reason or _BYPASSED, context.fact(node).source)
+        for path, (node, reason) in float_ops.items()
     )
-    unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in found.misses)
+    unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in fused.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
     return Explanation(target.name, tuple(rows), rules, floats, (*record.unfolded, *unfused), record.unmatched)
 
 
-_GONE = "its quantizers were bypassed"
-
-
+_BYPASSED = "its quantizers were bypassed"
 _OUTSIDE = "it is outside of the submodules that were quantized"
 
 
-def _why(group: FusedGroup, rules: GroupRules) -> str:
-    # The reason why placement left an op alone, or "" if it did not.
+def _reason(group: FusedGroup, rules: GroupRules) -> str:
+    # Return the reason why placement does not quantize an op, or "" if it does.
     for index, rule in enumerate(rules.rules):
-        asked = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
-        if asked and rules.applies(index, group):
-            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in asked) else ""
+        values = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
+        if values and rules.applies(index, group):
+            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in values) else ""
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return "no rule of the target quantizes it"
 
 
-def _shown(module: FakeQuantize) -> tuple[str, str]:
+def _format_qparams(module: FakeQuantize) -> tuple[str, str]:
     if module.dynamic or not module.ready:
-        word = "at run time" if module.dynamic else "not calibrated"
-        return word, word
-    found = module.qparams()
-    return _span(found.scale), _span(found.zero_point)
+        text = "at run time" if module.dynamic else "not calibrated"
+        return text, text
+    qparams = module.qparams()
+    return _format_range(qparams.scale), _format_range(qparams.zero_point)
 
 
 def _histogram(module: FakeQuantize, network: fx.GraphModule, node: fx.Node | None) -> Histogram | None:
@@ -126,7 +126,7 @@ def _histogram(module: FakeQuantize, network: fx.GraphModule, node: fx.Node | No
     return counter.histogram()
 
 
-def _span(values: Tensor) -> str:
+def _format_range(values: Tensor) -> str:
     if values.ndim == 0 or values.numel() == 1:
         return f"{float(values):.6g}"
     low, high = float(values.min()), float(values.max())

@@ -98,9 +98,9 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     for reader in placed.readers:
         reader.replace_input_with(tensor, node)
     if isinstance(site.value, FixedQParams):
-        module.hold(fixed(site.value, module))
+        module.set_qparams(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, DerivedQParams):
-        module.hold(_estimated(site, value), value)
+        module.set_qparams(_estimated(site, value), value)
     return node.name, evolve(record.facts.get(tensor.name, NodeInfo(own)), path=own)
 
 
@@ -110,7 +110,7 @@ def _estimate_as_trained(network: fx.GraphModule, node: fx.Node, trained: Traine
     site: Site = module.site
     norm = copy.copy(network.get_submodule(str(trained.norm.target))).train()
     value = folded_weight(read_attr(network, trained.weight).detach(), norm, trained.groups).detach()
-    module.hold(_estimated(site, value), value)
+    module.set_qparams(_estimated(site, value), value)
 
 
 def _estimated(site: Site, value: Tensor) -> Affine:
@@ -126,5 +126,5 @@ def _device(network: fx.GraphModule) -> torch.device:
 
 def fixed(value: FixedQParams, module: FakeQuantize) -> Affine:
     """Return the qparams that the hardware dictates."""
-    scale = torch.full(module.held, float(value.scale))
+    scale = torch.full(module.scale_shape, float(value.scale))
     return Affine(scale, torch.full_like(scale, value.zero_point))

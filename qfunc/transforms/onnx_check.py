@@ -1,4 +1,4 @@
-"""Compare an ONNX model with the simulation, tensor by tensor, each computed from the ONNX model's preceding tensors."""
+"""Check that an ONNX model computes what the simulation does, on one random batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.errors import DeployError
 from qfunc.execution.batches import tensors_of
+from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
+from qfunc.graph.record import TensorInfo
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
@@ -93,4 +96,68 @@ class _TeacherForced(fx.Interpreter):
         return nearest.to(value.dtype)
 
 
-__all__ = ["allclose", "first_difference"]
+def require_same_function(
+    proto: Any, tensors: Sequence[QuantizedTensor], model: fx.GraphModule, inputs: tuple[TensorInfo, ...]
+) -> None:
+    """Run the ONNX checker, and compare one run without optimisation with the simulation.
+
+    Both compute the same formulas in float32 with other orders of summation, so single codes may differ, and later
+    codes with them.  If the outputs differ, the tensors are therefore compared one by one.  The simulation rounds half
+    to even here, as QuantizeLinear does, because ties that other hardware rounds differently may be many.
+
+    Raises:
+        DeployError: the ONNX model computes something else, or has other inputs.
+    """
+    import onnx
+
+    from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+
+    onnx.checker.check_model(proto)
+    session = OnnxRuntimeRunner(optimise=False).session(proto.SerializeToString())
+    if len(session.names) != len(inputs):
+        do = "Return what the unused inputs compute, or drop them."
+        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
+    given, simulated = _sample_run(model, inputs, [_is_batched(v) for v in proto.graph.input])
+    got = [torch.from_numpy(v) for v in session.run(given)]
+    if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
+        return
+    different = first_difference(proto, tensors, RoundHalfEven(model), given)
+    if different:
+        raise DeployError(
+            where=f"deploy, {different}",
+            found="an ONNX model that computes something else than the simulation",
+            wanted="the same function",
+            do="Report this model: its ops are captured or written wrongly.",
+        )
+
+
+def _sample_run(
+    model: fx.GraphModule, inputs: tuple[TensorInfo, ...], batched: list[bool]
+) -> tuple[list[Tensor], list[Tensor]]:
+    # Return random inputs and the simulation's outputs.  Attention may get no position from a mask of all True, or from
+    # one of all False, so use the mask that gives finite outputs.
+    for mask in (True, False):
+        generator = torch.Generator().manual_seed(0)
+        given = [_sample(i, generator, b, mask) for i, b in zip(inputs, batched, strict=True)]
+        simulated = run_in_evaluation_mode(model, given, as_written=True)
+        if all(bool(v.isfinite().all()) for v in simulated):
+            break
+    return given, simulated
+
+
+def _is_batched(info: Any) -> bool:
+    # Return True if the first axis of a graph's input is the batch.
+    dims = info.type.tensor_type.shape.dim
+    return bool(dims) and dims[0].HasField("dim_param")
+
+
+def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: bool) -> Tensor:
+    # Return random values, at most two examples of a batch.
+    dtype = getattr(torch, info.dtype.removeprefix("torch."))
+    shape = (min(info.shape[0], 2), *info.shape[1:]) if batched else info.shape
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
+    return torch.full(shape, mask if dtype == torch.bool else 1, dtype=dtype)
+
+
+__all__ = ["allclose", "first_difference", "require_same_function"]

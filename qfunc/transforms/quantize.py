@@ -23,12 +23,11 @@ from qfunc.transforms.submodules import (
     enclosing_classes,
     inputs_of,
     leaves_of,
-    require_float_model,
     require_names,
     require_sites,
     select_submodules,
 )
-from qfunc.transforms.validate import require_target_value
+from qfunc.transforms.validate import require_float_model, require_target_value
 
 Outer = TypeVar("Outer", bound=nn.Module)
 
@@ -72,32 +71,32 @@ def quantize(
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
     batch_norm: BatchNormMode = FoldBatchNorm(),
 ) -> Callable[[Any], Any]:
-    """A transform from a float model to a new GraphModule that computes as if on the target.
+    """Return a transform from a float model to a new GraphModule that computes as if on the target.
 
-    The model is captured, BatchNorms are folded (evaluation semantics, unless `batch_norm` says that they train), and each
-    tensor that the target's rules name passes one FakeQuantize.  Weights are quantized at once; activations wait for
-    `qfunc.calibrate`.  The model itself is not changed.  The result keeps copies of the model's attributes, and its
-    methods and properties, bound to the result (`qfunc.capture` says how).
+    The model is captured, its BatchNorms are folded (unless `batch_norm` trains them), and a FakeQuantize is inserted
+    after each tensor that the target's rules select. Weights get their qparams at once, activations by
+    `qfunc.calibrate`. The model itself does not change. The result has copies of the model's attributes, and its methods
+    and properties, bound to the result (see `qfunc.capture`).
 
-    A model that cannot be captured as a whole (a detector, a loop that generates) is quantized in part, by some of its
-    `submodules`: the result is a copy of it, of its own class, in which these are quantized and the rest is float.
-    Selectors and reports name tensors by their paths in the whole model.  Tensors that are shared stay shared.
+    A model that cannot be captured as a whole (a detector, a generation loop) can be quantized in parts, by some of its
+    `submodules`. The result is a copy of the model, of its own class, in which these submodules are quantized and the
+    rest is float. Selectors and reports name tensors by their paths in the whole model. Shared tensors stay shared.
     `calibrate`, `compare`, `sensitivity`, `correct_bias`, `explain`, `bypass`, `emulate` and `verify` take the result
-    and run the model's own forward; `deploy` and `save` take the submodules, `qfunc.deploy(target)(model.backbone)`.
+    and run the model's own forward. `deploy` and `save` take the submodules: `qfunc.deploy(target)(model.backbone)`.
 
     Args:
         target: The hardware.
-        example_inputs: Positional inputs of the model for the torch.export road; None traces symbolically.
-        batch_norm: `FoldBatchNorm()`: BatchNorms are folded for good; or `TrainBatchNorm()`: they train (QAT).
+        example_inputs: Positional inputs of the model, for capture by torch.export; None for symbolic tracing.
+        batch_norm: `FoldBatchNorm()` folds BatchNorms for good; `TrainBatchNorm()` trains them (QAT).
         submodules: Paths of submodules ("backbone"), or patterns ("layers.*": the outermost that match).
-        leaves: Classes of modules that stay one op, or their names: float ops, unless the target knows them
-            (`Target.ops`).  For the fx road.
-        concrete_args: Values of arguments of `forward` by name, which are no inputs any more.
-        tracer: A `torch.fx.Tracer` of your own, a class or an instance.  For the fx road.
+        leaves: Classes of modules that stay one op, or their names. They are float ops, unless the target's `ops` define
+            them. Only for symbolic tracing.
+        concrete_args: Values of arguments of `forward` by name. These arguments are no longer inputs.
+        tracer: Your own `torch.fx.Tracer`, a class or an instance. Only for symbolic tracing.
     Raises:
-        CaptureError: the model cannot be captured on this road.
-        SpecError: a selector of the target matches nothing, the rules contradict each other, or the hardware
-            refuses an op or a scheme (`Target.legality`); `submodules` names none, or one without anything to quantize.
+        CaptureError: the model cannot be captured in this way.
+        SpecError: a selector of the target matches nothing, the rules contradict each other, the hardware refuses an
+            op or a scheme (`Target.legality`), or `submodules` matches none, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets

@@ -55,11 +55,11 @@ def set_qparams(view: QuantizedModel, found: dict[str, Affine]) -> None:
         module = modules[path]
         if not (path in held and module.site.constant and same_qparams(held[path], qparams)):
             held.pop(path, None)
-            module.hold(qparams, _constant(view, path) if module.site.constant else None)
+            module.set_qparams(qparams, _constant(view, path) if module.site.constant else None)
     static = {p: m for p, m in modules.items() if not isinstance(m.site.value, DerivedQParams) and not m.dynamic}
     actual = {path: held[path] if path in held else module.qparams() for path, module in static.items()}
     for path, qparams in derived_qparams(view, actual).items():
-        modules[path].hold(qparams)
+        modules[path].set_qparams(qparams)
 
 
 def _constant(view: QuantizedModel, path: str) -> Tensor:

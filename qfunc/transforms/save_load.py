@@ -122,7 +122,7 @@ def load(
             how = quantize(target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
             quantized = how(given)
         for seat in quantizer_nodes(quantized):
-            seat.module.take_shape_of(state, f"{seat.path}.")
+            seat.module.load_shape(state, f"{seat.path}.")
         have = _tensors(quantized)
         if wrong := _difference(have, state, _describe(quantized), report["graph"]):
             do = "Build the model as it was when it was saved, and pass the arguments of the original quantize."

@@ -1,4 +1,4 @@
-"""sensitivity: what each quantizer alone costs at the outputs."""
+"""sensitivity: the error at the outputs that each quantizer alone causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.analysis.metrics import Sums
 from qfunc.analysis.replay import Replays
 from qfunc.analysis.site_losses import SiteLoss, SiteLosses
 from qfunc.execution.batches import require_batches
-from qfunc.execution.distributed import of_ranks, propagate_errors, ranks, require_group
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 def sensitivity(
     batches: Iterable[Any], progress: bool = True, *, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], SiteLosses]:
-    """A function from a calibrated model to what each of its quantizers costs alone: `SiteLosses`.
+    """Return a function from a calibrated model to the error that each of its quantizers causes alone: `SiteLosses`.
 
-    For each site, every other one left out, y of the float network and y_hat with that site over all outputs
+    For each site, y is the float network's output and y_hat the output with only that site quantized, over all outputs
     and batches: SQNR = 10 log10(sum y^2 / sum (y_hat - y)^2), mean squared error, cosine.
 
-    Cost: for each batch one float pass, then for each site only the ops that its quantizer reaches: what lies
-    before or beside is read from that pass.  For a chain of n sites about n / 2 passes in place of n; the
-    report counts them.  Memory: the activations of one batch, twice; it does not grow with the number of
-    batches.  Evaluation semantics whatever the mode.  The model is unchanged.  Of submodules that `quantize(submodules=)`
-    quantized, the outputs are the submodule's, given what it is given in the float network.
+    Each batch costs one float pass, and for each site the ops that depend on its quantizer. All other values are read
+    from the float pass. A chain of n sites costs about n / 2 passes instead of n; the report counts them. Memory is
+    twice the activations of one batch, for any number of batches. The networks run in evaluation mode, and the model does
+    not change. For submodules that `quantize(submodules=)` quantized, y is the submodule's output, for the inputs that
+    it has in the float network.
 
     Args:
         batches: As for `calibrate`; a few are enough for the order of the sites.
-        progress: A progress bar, if standard error is a terminal.
-        group: As for `calibrate`: the figures are those of the batches of all its processes.
+        progress: Show a progress bar, if standard error is a terminal.
+        group: As for `calibrate`; the figures are those of the batches of all its processes.
     Raises:
-        CalibrationError: no batches, a wrong batch structure, or a model that is not calibrated.
+        CalibrationError: there are no batches, or a batch has a wrong structure, or the model is not calibrated.
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).
 
     >>> import qfunc
@@ -58,22 +58,22 @@ def sensitivity(
     require_group(group, "sensitivity")
 
     def transform(calibrated: nn.Module) -> SiteLosses:
-        each = require_submodules(calibrated, "calibrated", "sensitivity")
-        views = {path: QuantizedModel(part) for path, part in each.items()}
-        trials, all_of = {path: _Sites(view) for path, view in views.items()}, ranks(group)
-        with torch.inference_mode(), propagate_errors(all_of):
+        parts = require_submodules(calibrated, "calibrated", "sensitivity")
+        views = {path: QuantizedModel(part) for path, part in parts.items()}
+        trials, processes = {path: _Sites(view) for path, view in views.items()}, ranks(group)
+        with torch.inference_mode(), propagate_errors(processes):
             count = feed_all(calibrated, {path: t.trials.add for path, t in trials.items()}, batches, "sensitivity", progress)
-        sites = [s.module.site.name for view in views.values() for s in view.quantizers]
-        states, count = of_ranks({path: t.state() for path, t in trials.items()}, count, sites, all_of, "sensitivity")
+        sites = [q.module.site.name for view in views.values() for q in view.quantizers]
+        states, count = gather_counts({path: t.state() for path, t in trials.items()}, count, sites, processes, "sensitivity")
         rows = [row for path, t in trials.items() for row in t.rows([state[path] for state in states])]
         targets = dict.fromkeys(view.record.target.name for view in views.values() if view.record.target)
-        return SiteLosses(", ".join(targets), count, tuple(rows), sum(t.naive() for t in trials.values()))
+        return SiteLosses(", ".join(targets), count, tuple(rows), sum(t.op_count_of_full_passes() for t in trials.values()))
 
     return transform
 
 
 class _Sites:
-    """One trial a site: its quantizer, alone."""
+    """One trial for each site: the network with this quantizer only."""
 
     def __init__(self, view: QuantizedModel) -> None:
         ops = Ops(view.evaluation_form)
@@ -85,19 +85,19 @@ class _Sites:
         return {node.name: self.trials.sums[node].state() for node in self.sites}
 
     def rows(self, states: list[dict[str, Any]]) -> list[SiteLoss]:
-        found, sums = [], {node: Sums() for node in self.sites}
+        losses, sums = [], {node: Sums() for node in self.sites}
         for node, state in ((node, state[node.name]) for state in states for node in self.sites):
             sums[node].join(*state)
         for node, module in self.sites.items():
             site = module.site
-            ops = sum(map(_computes, self.trials.cones[node]))
-            found.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, sums[node].agreement()))
-        return found
+            ops = sum(map(_is_counted, self.trials.cones[node]))
+            losses.append(SiteLoss(site.name, site.slot, site.op, repr(site.scheme.format), ops, sums[node].agreement()))
+        return losses
 
-    def naive(self) -> int:
-        """Ops that whole passes for each site would run."""
-        return len(self.sites) * sum(map(_computes, self.trials.ops.nodes))
+    def op_count_of_full_passes(self) -> int:
+        """Return the number of ops that one full pass for each site would run."""
+        return len(self.sites) * sum(map(_is_counted, self.trials.ops.nodes))
 
 
-def _computes(node: fx.Node) -> bool:
+def _is_counted(node: fx.Node) -> bool:
     return node.op.startswith("call_") and kind_of(node) not in TRANSPARENT

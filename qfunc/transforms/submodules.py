@@ -20,7 +20,7 @@ from qfunc.frontend.source_location import has_module_name, qualified
 from qfunc.graph.hooks import without_hooks
 from qfunc.graph.record import attach, record_of, within_module
 from qfunc.graph.selectors import Context, matches
-from qfunc.graph.stages import kind_of_model, unwrap
+from qfunc.graph.stages import unwrap
 from qfunc.graph.submodules import quantized_submodules, run_submodules
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, Target
@@ -31,7 +31,6 @@ __all__ = [
     "enclosing_classes",
     "inputs_of",
     "leaves_of",
-    "require_float_model",
     "require_names",
     "require_sites",
     "select_submodules",
@@ -72,7 +71,7 @@ def select_submodules(outer: nn.Module, names: tuple[str, ...]) -> dict[str, nn.
                 where=_WHERE,
                 found=f"{name!r}, which is not the path of any submodule",
                 wanted=f"paths of submodules of the {type(outer).__name__}",
-                do=f"Near names: {_near(name, outer)}.",
+                do=_use_one_of(name, outer),
             )
         for path in found:
             duplicate = next((other for other in chosen if chosen[other] is modules[path]), None)
@@ -104,11 +103,11 @@ def _inside(path: str, other: str) -> bool:
     return path.startswith(f"{other}.")
 
 
-def _near(name: str, outer: nn.Module) -> str:
-    # Return similar paths of submodules with parameters, because only these have weights to quantize.
+def _use_one_of(name: str, outer: nn.Module) -> str:
+    # List similar paths of submodules with parameters, because only these have weights to quantize.
     paths = [path for path, m in outer.named_modules() if path not in ("", name) and any(True for _ in m.parameters())]
-    near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4)
-    return ", ".join(near or [path for path in paths if "." not in path][:6]) or "none has parameters"
+    near = difflib.get_close_matches(name.strip("*."), paths, 3, 0.4) or [path for path in paths if "." not in path][:6]
+    return f"Use one of: {', '.join(near)}." if near else "Choose another model, because no submodule has parameters."
 
 
 def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
@@ -120,33 +119,8 @@ def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
             raise CalibrationError(where=f"quantize, submodules={hit!r}", found=found, wanted="a float submodule", do=do)
 
 
-def require_float_model(model: Any, whole: bool) -> None:
-    """Refuse a model that is quantized or, if `whole`, has quantized submodules; refuse tensors without values.
-
-    Raises:
-        CalibrationError: the model or a submodule is quantized.
-        CaptureError: a tensor is on the meta device, or sharded over processes.
-    """
-    record, do = record_of(model), "Quantize the float model that it came from."
-    if record is not None and record.target is not None:
-        raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
-    done = quantized_submodules(model) if whole else {}
-    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if whole and (path in done or isinstance(module, FakeQuantize)):
-            found = f"a model with a quantized submodule, {path!r}"
-            raise CalibrationError(where="quantize", found=found, wanted="a float model", do=do)
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            place = f"quantize, tensor {f'{path}.{name}'.lstrip('.')!r}"
-            if tensor is not None and tensor.is_meta:
-                do = "Load the weights first: model.to_empty(device='cpu'), then load_state_dict."
-                raise CaptureError(where=place, found="a tensor on the meta device", wanted="values", do=do)
-            if type(tensor).__name__ == "DTensor":
-                do = "Quantize the model before it is sharded, or a copy loaded from its full state_dict."
-                raise CaptureError(where=place, found="a part of a sharded tensor", wanted="the whole tensor", do=do)
-
-
 class Call(NamedTuple):
-    """Positional arguments of a call, and the defaults of the arguments omitted before a keyword argument."""
+    """Positional arguments of a call, and the defaults of the omitted arguments."""
 
     inputs: tuple[Any, ...] | None = None
     left_out: Mapping[str, Any] = MappingProxyType({})
@@ -169,7 +143,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if path not in calls:
                 bound = signature.bind(*args, **kwargs)
-                omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments] if bound.kwargs else []
+                omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments]
                 free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in omitted])
                 calls[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in omitted})
             return copied_forwards[path](*args, **kwargs)
@@ -237,7 +211,7 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
                 where=f"quantize, submodules={path!r}",
                 found=f"{a_or_an(type(unwrap(outer.get_submodule(path))))} in which the target quantizes nothing",
                 wanted="submodules with ops that it quantizes",
-                do=f"Near names: {_near(path, outer)}.",
+                do=_use_one_of(path, outer),
             )
 
 

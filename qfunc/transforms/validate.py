@@ -1,4 +1,4 @@
-"""Validate the arguments of transforms: targets, directories, public arithmetic."""
+"""Validate the arguments of transforms: models, targets, directories, public arithmetic."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import Any
 
 from torch import fx, nn
 
-from qfunc.errors import EmulationError, SpecError, a_or_an
-from qfunc.graph.record import Record
-from qfunc.graph.stages import require_stage
+from qfunc.errors import CalibrationError, CaptureError, EmulationError, SpecError, a_or_an
+from qfunc.graph.record import Record, record_of
+from qfunc.graph.stages import kind_of_model, require_stage
+from qfunc.graph.submodules import quantized_submodules
+from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, Unknown, diff
 
-__all__ = ["describe", "require_directory", "require_target_value", "require_public", "require_target"]
+__all__ = [
+    "describe",
+    "require_directory",
+    "require_float_model",
+    "require_public",
+    "require_target",
+    "require_target_value",
+]
 
 
 def describe(value: Any) -> str:
-    """A value in a few words.
+    """Return a short description of a value.
 
     >>> describe("tensorrt"), describe(nn.ReLU()), describe(nn.ReLU), describe(describe)
     ("'tensorrt'", 'a ReLU', 'the class ReLU', 'the function describe')
@@ -31,10 +40,10 @@ def describe(value: Any) -> str:
 
 
 def require_target_value(value: Any, step: str) -> None:
-    """Refuses what is no target.
+    """Raise unless a value is a target.
 
     Raises:
-        SpecError: such a value.
+        SpecError: it is not.
     """
     if isinstance(value, Target):
         return
@@ -49,10 +58,10 @@ def require_target_value(value: Any, step: str) -> None:
 
 
 def require_directory(value: Any, step: str) -> None:
-    """Refuses what is no path.
+    """Raise unless a value is a path.
 
     Raises:
-        SpecError: such a value.
+        SpecError: it is not.
     """
     if not isinstance(value, str | os.PathLike):
         do = f"Write qfunc.{step}('directory')(model)."
@@ -60,7 +69,7 @@ def require_directory(value: Any, step: str) -> None:
 
 
 def require_public(target: Target) -> None:
-    """Refuses a target whose arithmetic is not public.
+    """Raise if the arithmetic of a target is not public.
 
     Raises:
         EmulationError: names the reason and the nearest target that can be emulated.
@@ -77,10 +86,10 @@ def require_public(target: Target) -> None:
 
 
 def require_target(model: fx.GraphModule, target: Target, step: str) -> Record:
-    """Refuses a target whose hardware half is not the model's.
+    """Raise if a model was quantized for other hardware than a target's.
 
     Raises:
-        EmulationError: prints the difference like two datasheets.
+        EmulationError: it was; the message lists the differences.
     """
     record = require_stage(model, "quantized", step)
     assert record.target is not None
@@ -92,3 +101,28 @@ def require_target(model: fx.GraphModule, target: Target, step: str) -> Record:
             do="Pass the target that the model was quantized for, or quantize for this one.",
         )
     return record
+
+
+def require_float_model(model: Any, whole: bool) -> None:
+    """Refuse a model that is quantized or, if `whole`, has quantized submodules; refuse tensors without values.
+
+    Raises:
+        CalibrationError: the model or a submodule is quantized.
+        CaptureError: a tensor is on the meta device, or sharded over processes.
+    """
+    record, do = record_of(model), "Quantize the float model that it came from."
+    if record is not None and record.target is not None:
+        raise CalibrationError(where="quantize", found=kind_of_model(record), wanted="a float model", do=do)
+    done = quantized_submodules(model) if whole else {}
+    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if whole and (path in done or isinstance(module, FakeQuantize)):
+            found = f"a model with a quantized submodule, {path!r}"
+            raise CalibrationError(where="quantize", found=found, wanted="a float model", do=do)
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            place = f"quantize, tensor {f'{path}.{name}'.lstrip('.')!r}"
+            if tensor is not None and tensor.is_meta:
+                do = "Load the weights first: model.to_empty(device='cpu'), then load_state_dict."
+                raise CaptureError(where=place, found="a tensor on the meta device", wanted="values", do=do)
+            if type(tensor).__name__ == "DTensor":
+                do = "Quantize the model before it is sharded, or a copy loaded from its full state_dict."
+                raise CaptureError(where=place, found="a part of a sharded tensor", wanted="the whole tensor", do=do)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,15 +13,13 @@ from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
-from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.ops.node import slots
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import INNER_PREFIX, Unit
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
+from qfunc.transforms.unit_check import wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
 
@@ -36,30 +33,30 @@ class Verification:
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         reordering: Any = runner  # checkers narrow the name that isinstance tests
         self.unlike: tuple[str, ...] = reordering.unlike() if isinstance(reordering, ReorderingRunner) else ()
-        self.exact = self.partition.exact(self.unlike)
+        self.exact = self.partition.exact_nodes(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)
-        shown = isinstance(runner, InspectableRunner) and self.emulation is not None
-        self.inside = runner.inside(self.artifact) if shown else None
+        can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
+        self.inside = runner.inside(self.artifact) if can_inspect else None
         self.tallies: dict[str, Tally] = {}
         self.codings = self._codings()
 
     def _codings(self) -> dict[str, tuple[str, Encoding]]:
-        # Node of the emulation -> (path, encoding) of every tensor of codes that the artifact shows.
-        found: dict[str, tuple[str, Encoding]] = {}
+        # Return (path, encoding) by node of the emulation, for every tensor of codes that the artifact shows.
+        codings: dict[str, tuple[str, Encoding]] = {}
         if self.emulation is None or self.inside is None:
-            return found
+            return codings
         shown, names = self.inside.tensors, {n.name for n in self.emulation.graph.nodes}
         integer = {u.group.output for u in self.partition.units if u.integer}
         for node, path in self.partition.paths.items():
             if f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
-            own = self.partition.output_coding(node)
-            coding = own or next((c for c in self.partition.at_path.values() if c.seat.tensor == node.name), None)
-            name = node.name if node in integer and own is not None else f"{node.name}_codes"
+            output = self.partition.output_coding(node)
+            coding = output or next((c for c in self.partition.at_path.values() if c.quantizer.tensor == node.name), None)
+            name = node.name if node in integer and output is not None else f"{node.name}_codes"
             if coding is not None and name in names:
-                found[name] = (path, coding)
-        return found
+                codings[name] = (path, coding)
+        return codings
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Compare one batch, or one call of a submodule; return the value of the simulation."""
@@ -77,10 +74,10 @@ class Verification:
             do = "Return the outputs in the model's order."
             raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
         expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime)
-        for index, (want, got, other) in enumerate(zip(expected, runtime, simulated, strict=True)):
-            lsb = self._lsb(index, want)
-            self._tally(f"output {index}", "output").add(want, got, lsb)
-            self._tally(f"simulation {index}", "simulation").add(other, want, lsb)
+        for index, (emulated, actual, value) in enumerate(zip(expected, runtime, simulated, strict=True)):
+            lsb = self._lsb(index, emulated)
+            self._tally(f"output {index}", "output").add(emulated, actual, lsb)
+            self._tally(f"simulation {index}", "simulation").add(value, emulated, lsb)
         if self.scores is not None:
             self.scores.add("float", run_in_evaluation_mode(self.partition.network, leaves))
             self.scores.add("simulation", simulated)
@@ -89,14 +86,8 @@ class Verification:
             self.scores.add("runtime", runtime)
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
-        if not isinstance(self.runner, Runner):  # the user's own
-            outputs = self.runner(self.artifact, leaves)
-            if not isinstance(outputs, tuple | list):
-                do = "Return a list of arrays, in the model's order."
-                raise VerifyError(
-                    where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do
-                )
-            return list(outputs), {}
+        if not isinstance(self.runner, Runner):  # a function of the user
+            return _require_list(self.runner(self.artifact, leaves)), {}
         try:
             run = self.inside.run(leaves) if self.inside is not None else (self.runner.run(self.artifact, leaves), {})
         except VerifyError:
@@ -106,44 +97,43 @@ class Verification:
                 where=where,
                 found=f"{type(e).__name__}: {' '.join(str(e).split()) or 'no message'}",
                 wanted="inputs that the artifact takes",
-                do="Give batches of the shapes that calibration saw.",
+                do=f"Give batches of the shapes that calibration saw; if they are, correct {type(self.runner).__name__}.run.",
             ) from e
-        return list(run[0]), run[1]
+        return _require_list(run[0]), run[1]
 
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
         assert self.emulation is not None
-        # Each unit is also given the runtime's own inputs: what differs then differs in that unit alone.
+        # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         forced = _TeacherForced(self.emulation, self.codings, codes)
 
-        def see(name: str, value: Any) -> None:
+        def compare(name: str, value: Any) -> None:
             path, _ = self.codings[name]
             self._tally(path, "codes").add(value, _memory_order(codes[f"{path}.codes"], value), 1.0)
 
         with torch.inference_mode():
-            given = with_fixed_arguments(self.emulation, leaves)
-            free = _tensors(
-                ObservingInterpreter(self.emulation, see, set(self.codings)).run(*given, enable_io_processing=False)
-            )
-            if codes and (self._differ("codes") or any(not _same(a, b) for a, b in zip(free, runtime, strict=True))):
-                alone = _tensors(forced.run(*given, enable_io_processing=False))
-                for path, want, got in forced.pairs:
-                    self._tally(path, "alone").add(want, got, 1.0)
-                for index, (want, got) in enumerate(zip(alone, runtime, strict=True)):
-                    self._tally(f"output {index}", "alone").add(want, got, self._lsb(index, want))
-        return free
+            arguments = with_fixed_arguments(self.emulation, leaves)
+            interpreter = ObservingInterpreter(self.emulation, compare, set(self.codings))
+            outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
+            if codes and (self._any_mismatch("codes") or any(not _same(a, b) for a, b in zip(outputs, runtime, strict=True))):
+                forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
+                for path, emulated, actual in forced.pairs:
+                    self._tally(path, "alone").add(emulated, actual, 1.0)
+                for index, (emulated, actual) in enumerate(zip(forced_outputs, runtime, strict=True)):
+                    self._tally(f"output {index}", "alone").add(emulated, actual, self._lsb(index, emulated))
+        return outputs
 
-    def _differ(self, kind: str) -> bool:
+    def _any_mismatch(self, kind: str) -> bool:
         return any(t.mismatches for t in self.tallies.values() if t.kind == kind)
 
     def _tally(self, name: str, kind: str) -> Tally:
         return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
 
-    def _returned(self) -> tuple[fx.Node, list[fx.Node]]:
+    def _outputs(self) -> tuple[fx.Node, list[fx.Node]]:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
         return node, unflatten(node)
 
     def _lsb(self, index: int, value: Tensor) -> float:
-        node, leaves = self._returned()
+        node, leaves = self._outputs()
         coding = self.partition.coding(leaves[index], node) if index < len(leaves) else None
         if coding is not None and coding.qparams.scale.ndim == 0:
             return coding.scale
@@ -151,9 +141,9 @@ class Verification:
         return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
     def _exact(self, tally: Tally) -> bool:
-        # True if emulation computes every bit: the values of kernels' units, of quantizers of inputs, and of moves.
+        # Return True if emulation computes every bit: for units with kernels, quantizers of inputs, and moves.
         if tally.name.startswith("output "):
-            node, leaves = self._returned()
+            node, leaves = self._outputs()
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
@@ -166,62 +156,32 @@ class Verification:
         )
         unknown = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         floats = () if self.reason else tuple((u.path, u.reason) for u in unknown)
-        judged = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
-        reason = self.runner.comparable(self.artifact) if judged else ""
+        conditional = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
+        reason = self.runner.comparable(self.artifact) if conditional else ""
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
-            disagreements=() if self.inside is None else tuple(self._disagreements(self.inside)),
+            disagreements=() if self.inside is None else self._disagreements(self.inside),
             float_units=floats,
             unknown=self.reason,
             incomparable=reason,
             scores=() if self.scores is None else self.scores.means,
         )
 
-    def _disagreements(self, inside: Any) -> Iterable[str]:
+    def _disagreements(self, inside: Any) -> tuple[str, ...]:
         if inside.units is None:  # the runner does not know what it runs on integers
-            return
-        compared = {path for path, _ in self.codings.values()}
-        for unit in self.partition.units:
-            coded = self.partition.output_coding(unit.group.output) is not None
-            actual = _state(unit, inside.units, coded)
-            if actual == "gone":
-                if not self.partition.vanishes(unit):
-                    yield f"{unit.path}: predicted {_kind(unit)}, but the runtime has no such op"
-            elif actual is None:
-                if unit.integer and not _several(unit):
-                    yield f"{unit.path}: predicted integer, but its codes are not in the artifact"
-            elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):
-                yield f"{unit.path}: predicted {_kind(unit)}, but the runtime runs it as {actual}"
-            elif unit.integer and coded and unit.tensor not in compared:
-                yield f"{unit.path}: its codes were not compared"
-        if inside.difference:
-            yield inside.difference
-
-    def _moves(self, unit: Unit) -> bool:
-        # Quantized before or behind it, a real value that is only moved has the same codes.
-        root = unit.group.root
-        coded = any(self.partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
-        return not coded and unit.kind in self.partition.target.commuting and only_moves_codes(root)
+            return ()
+        found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.codings.values()})
+        return (*found, inside.difference) if inside.difference else tuple(found)
 
 
-def _kind(unit: Unit) -> str:
-    return "integer" if unit.integer else "float"
-
-
-def _state(unit: Unit, shown: Mapping[str, str], coded: bool) -> str | None:
-    # An op may be written with its own quantizer inside, followed by a move: the op counts.
-    names = [f"{unit.tensor}.{INNER_PREFIX}.codes", f"{unit.tensor}.codes"]
-    if unit.integer and not coded:  # it leaves the integers, and is known by itself, or by its rows
-        names = [unit.path, f"{unit.path}.rows", *names]
-    return next((shown[n] for n in names if n in shown), None)
-
-
-def _several(unit: Unit) -> bool:
-    # Split and chunk have several values; each is compared where it is picked.
-    return unit.kind in ("split", "chunk")
+def _require_list(outputs: Any) -> list[Any]:
+    if isinstance(outputs, tuple | list):
+        return list(outputs)
+    do = "Return a list of arrays, in the model's order."
+    raise VerifyError(where="verify, outputs of the runtime", found=describe(outputs), wanted="a list of outputs", do=do)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -233,7 +193,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 class _TeacherForced(fx.Interpreter):
-    """Run the emulation with each tensor of codes replaced by the runtime's, and keep both to compare them."""
+    """Run the emulation with each tensor of codes replaced by the runtime's, and store both in `pairs`."""
 
     def __init__(self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any]) -> None:
         super().__init__(emulation)
@@ -251,9 +211,9 @@ class _TeacherForced(fx.Interpreter):
 
 
 def _memory_order(codes: Any, like: Tensor) -> Tensor:
-    # Runtimes that take one example a call have the axes of each: in the model, an op may have merged them with the batch.
-    found = torch.from_numpy(codes)
-    return found.reshape(like.shape) if found.numel() == like.numel() else found
+    # Return codes in the shape of the model.  A runtime that takes one example a call does not merge axes with the batch.
+    tensor = torch.from_numpy(codes)
+    return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
 
 
 def _unknown(target: Target) -> str:

@@ -23,21 +23,23 @@ from qfunc.transforms.verification import Verification
 
 
 def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
-    """A function (calibrated, batches) -> `Report`: the artifact run by the real runtime against emulation.
+    """Return a function (calibrated, batches) -> `Report` that compares the artifact, run by the runtime, with the emulation.
 
-    First the runtime's own partition into integer and float units is compared with the predicted one, unit
-    by unit; then every tensor of codes, at full optimisation; then the outputs, also of the simulation.
-    For a target without public arithmetic the simulation takes the emulation's place, at the outputs only.
-    Submodules that `quantize(submodules=)` quantized are each verified on what the whole model gives them.
+    First it compares the runtime's own partition into integer and float units with the predicted one, unit by unit;
+    then every tensor of codes, at full optimisation; then the outputs, also those of the simulation. For a target
+    without public arithmetic it compares the outputs with the simulation only. Each submodule that
+    `quantize(submodules=)` quantized is verified on the inputs that it has in the whole model.
 
     Args:
         target: The hardware that the model was quantized for.
-        runtime: None for the target's own runner; or a runner; or run(artifact, inputs) -> outputs, a
-            vendor's simulator say: `inputs` are tensors, `outputs` arrays in the model's order.
-        score: (outputs, batch) -> one number per example, as `outputs[0].argmax(1) == batch[1]` for batches of images and
-            labels. The report has its means for the float network, the simulation, the emulation and the runtime.
+        runtime: None for the target's own runner; or a runner; or a function run(artifact, inputs) -> outputs, such as a
+            vendor's simulator. `inputs` are tensors, `outputs` are arrays in the model's order.
+        score: A function (outputs, batch) -> one number per example, such as `outputs[0].argmax(1) == batch[1]` for
+            batches of images and labels. The report has the means of the float network, the simulation, the emulation
+            and the runtime.
     Raises:
-        VerifyError: nothing to run (it says what can), no batches, outputs of another shape, or a score of a model in parts.
+        VerifyError: no runtime (the error lists those that can run), no batches, outputs of another shape, or a score of
+            a model with quantized submodules.
 
     >>> import qfunc, torch
     >>> from qfunc import targets

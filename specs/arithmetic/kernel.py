@@ -70,12 +70,17 @@ class Bounds:
 class Kernel:
     """The selected units run with this arithmetic if their tensors have these formats and `integer_if` holds.
 
-    `formats`: slot name -> formats that the kernel takes, as ((slot, (format, ...)), ...); () takes all.
-    A unit that no kernel takes runs in float: dequantize, op, quantize.  FLOAT32 is a tensor without qparams: as the
-    output's format it is a kernel that dequantizes its accumulators.  A kernel that takes FLOAT32 alone is a form of the
-    op in float32, bit for bit as the runtime's, between dequantize and quantize where there are codes.  `bounds` says how those
-    of fused activations become codes; None: rounded as the arithmetic rounds, half away where it does so in steps.
+    A unit without a kernel runs in float: dequantize, op, quantize.  FLOAT32 is the format of a tensor without qparams.  A
+    kernel with FLOAT32 as the format of its output dequantizes its accumulators.  A kernel that accepts only FLOAT32
+    computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes.
 
+    Args:
+        unit: The roots of the units.
+        arithmetic: The arithmetic.
+        formats: The formats that the kernel accepts, as ((slot, (format, ...)), ...); () accepts all.
+        integer_if: Conditions on the qparams.
+        bounds: How bounds of fused activations become codes; None rounds them as the arithmetic does, and half away from
+            zero if the arithmetic rounds in steps.
     Raises:
         SpecError: a slot or a format that does not exist, or a slot twice.
 

@@ -10,17 +10,14 @@ from qfunc.specs.edit._functions import (
     deploy,
     fuse,
     inputs,
-    module,
-    name,
-    op,
     outputs,
     override,
     pipe,
     skip,
     weights,
-    where,
 )
 from qfunc.specs.edit._rewrites import SchemeChange, narrowed
+from qfunc.specs.edit._selectors import module, name, op, where
 
 __all__ = [
     "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",

@@ -1,15 +1,16 @@
-"""The functions that `specs.edit` exports."""
+"""The functions of `specs.edit` that return edits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never, Unpack
 
 from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import short
+from qfunc.specs.edit._keywords import ActivationProperties, Slots, WeightProperties
 from qfunc.specs.edit._rewrites import (
     ChangeSlots,
     PutBehind,
@@ -18,24 +19,29 @@ from qfunc.specs.edit._rewrites import (
     SetAlgorithm,
     SetLowering,
     known_keys,
-    narrowed,
     require_change,
 )
+from qfunc.specs.edit._selectors import module, name, op, where
 from qfunc.specs.placement import Fusion, Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.selectors import AnyOf, Everything, ModuleType, Name, Op, Selector, Where, require_selector
+from qfunc.specs.selectors import Everything, Selector, require_selector
 from qfunc.specs.slots import KeepFloat, SlotValue
 from qfunc.specs.target import OpKind, Override, Target
 
 Edit = Callable[[Target], Target]
+"""A function that returns a new target."""
+
 _ALGORITHM = ("estimator", "function")
 
 
 def pipe(target: Target, *edits: Edit) -> Target:
-    """The target after every edit, in order; the given target stays as it is.
+    """Apply the edits in order and return the new target; the given target does not change.
 
+    Args:
+        target: The target to start from.
+        edits: Functions from a target to a target: those that `edit.weights(...)` and the others return, or your own.
     Raises:
-        SpecError: `target` is no target, or an edit is none: not called yet, or something else.
+        SpecError: `target` is not a target, or an edit is not a function of a target, such as `edit.weights` itself.
 
     >>> from qfunc import targets
     >>> pipe(targets.onnxruntime, weights(bits=4), skip(name("head.*"))).rules[0]
@@ -62,51 +68,6 @@ def pipe(target: Target, *edits: Edit) -> Target:
     return target
 
 
-def name(*globs: str) -> Selector:
-    """Ops and tensors whose path matches any of these patterns: `name("layer4.*", "head")`.
-
-    Raises:
-        SpecError: no pattern, or one that is no text.
-
-    >>> ~name("head.*")
-    Not(Name('head.*'))
-    >>> name("layer4.*", "head")
-    AnyOf((Name('layer4.*'), Name('head')))
-    """
-    if not globs:
-        do = 'Write e.g. edit.name("layer4.*").'
-        raise SpecError(where="edit.name", found="no pattern", wanted="at least one non-empty str", do=do)
-    names = tuple(map(Name, globs))
-    return names[0] if len(names) == 1 else AnyOf(names)
-
-
-def op(*kinds: str) -> Selector:
-    """Ops of these kinds: `op("conv", "linear")`.
-
-    >>> op("conv", "linear") | name("stem")
-    AnyOf((Op(('conv', 'linear')), Name('stem')))
-    """
-    return Op(kinds)
-
-
-def module(class_name: str) -> Selector:
-    """Ops inside modules of this class: `module("Bottleneck")`.
-
-    >>> module("Bottleneck")
-    ModuleType('Bottleneck')
-    """
-    return ModuleType(class_name)
-
-
-def where(predicate: Callable[..., bool]) -> Selector:
-    """Ops that a module-level function or frozen value accepts; lambdas are refused.
-
-    Raises:
-        SpecError: a lambda, a local function, a class or a value that can change.
-    """
-    return Where(predicate)
-
-
 @frozen
 class _Then:
     edits: tuple[Edit, ...]
@@ -116,13 +77,20 @@ class _Then:
 
 
 def weights(
-    *, bits: int | None = None, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any
+    *,
+    bits: int | None = None,
+    estimator: Estimator | None = None,
+    function: Function | None = None,
+    **scheme: Unpack[WeightProperties],
 ) -> Edit:
-    """Edits every weight: narrower codes, another estimator or function; or another scheme.
+    """Return an edit of all weights: narrower codes, another estimator or function, or another scheme.
 
-    `bits` narrows the codes inside what the hardware stores (weights are written offline); `signed`,
-    `symmetric`, `granularity`, `power_of_two` and `rounding` describe other hardware (see `SchemeChange`).
-
+    Args:
+        bits: The width of the codes. The hardware still stores its own format, because weights are written offline.
+        estimator: Finds the qparams.
+        function: The quantize function.
+        scheme: Properties of other hardware: `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding` and
+            `division` (see `SchemeChange`).
     Raises:
         SpecError: bits outside [2, 16], an unknown property, or a value that it cannot have; on a target, a
             property that none of its schemes of weights has.
@@ -141,12 +109,18 @@ def weights(
     return _Then(tuple(edits))
 
 
-def activations(*, estimator: Estimator | None = None, function: Function | None = None, **scheme: Any) -> Edit:
-    """Edits every activation: another estimator or function; or another scheme, which is other hardware.
+def activations(
+    *, estimator: Estimator | None = None, function: Function | None = None, **scheme: Unpack[ActivationProperties]
+) -> Edit:
+    """Return an edit of all activations: another estimator or function, or another scheme, which is other hardware.
 
-    `scheme` takes `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`, `division` (see
-    `SchemeChange`).  What the hardware fixes, such as the scale of a softmax, stays.
+    Qparams that the hardware fixes, such as the scale of a softmax, stay.
 
+    Args:
+        estimator: Finds the qparams.
+        function: The quantize function.
+        scheme: Properties of other hardware: `bits`, `signed`, `symmetric`, `granularity`, `power_of_two`, `rounding`
+            and `division` (see `SchemeChange`).
     Raises:
         SpecError: an unknown property, or a value that it cannot have; on a target, a property that none of its
             schemes of activations has.
@@ -164,12 +138,16 @@ def activations(*, estimator: Estimator | None = None, function: Function | None
 
 
 def override(
-    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Any
+    selector: Selector, *, weights: dict[str, Any] | None = None, activations: dict[str, Any] | None = None, **other: Never
 ) -> Edit:
-    """For the selected ops only: `weights=dict(bits=8, estimator=...)`, `activations=dict(estimator=...)`.
+    """Return an edit of the selected ops only: `override(name("head"), weights=dict(bits=8))`.
 
+    Args:
+        selector: The ops.
+        weights, activations: Dicts with the keys `bits`, `estimator` and `function`, as the fields of `specs.Override`.
+        other: Must be empty; another keyword is refused by name.
     Raises:
-        SpecError: no selector, another keyword, a key that is no field of `specs.Override`, or nothing to change.
+        SpecError: no selector, another keyword, a key that is not a field of `specs.Override`, or nothing to change.
 
     >>> from qfunc import targets
     >>> override(name("layer4.*"), weights=dict(bits=8))(targets.tensorrt).overrides
@@ -190,8 +168,10 @@ def override(
 
 
 def skip(selector: Selector) -> Edit:
-    """Leaves the selected ops in float.
+    """Return an edit that leaves the selected ops in float.
 
+    Args:
+        selector: The ops.
     Raises:
         SpecError: no selector.
 
@@ -203,9 +183,12 @@ def skip(selector: Selector) -> Edit:
     return add(selector, input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
 
 
-def add(selector: Selector, **slots: Any) -> Edit:
-    """Puts a rule in front: `add(op("gelu"), input=scheme, output=scheme)`; `edges` restricts its input edges.
+def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
+    """Return an edit that adds a rule before all others: `add(op("gelu"), input=scheme, output=scheme)`.
 
+    Args:
+        selector: The ops of the rule.
+        slots: The fields of `specs.Rule`: a value for each slot, and `edges`, which restricts the input edges.
     Raises:
         SpecError: no selector, a slot that does not exist, or a value that no slot can have.
 
@@ -219,33 +202,50 @@ def add(selector: Selector, **slots: Any) -> Edit:
 
 
 def inputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the inputs of the selected ops by `value`.
+    """Return an edit that quantizes the inputs of the selected ops by `value`.
 
+    Args:
+        selector: The ops.
+        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
     Raises:
         SpecError: no selector, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> inputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), input=KeepFloat())
     """
     require_selector("edit.inputs", selector)
     return add(selector, input=value)
 
 
 def outputs(selector: Selector, value: SlotValue) -> Edit:
-    """Quantizes the outputs of the selected ops by `value`.
+    """Return an edit that quantizes the outputs of the selected ops by `value`.
 
+    Args:
+        selector: The ops.
+        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
     Raises:
         SpecError: no selector, or a value that no slot can have.
+
+    >>> from qfunc import targets
+    >>> outputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
+    Rule(Op('gelu'), output=KeepFloat())
     """
     require_selector("edit.outputs", selector)
     return add(selector, output=value)
 
 
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
-    """Puts a fusion in front of the others, with the definitions of the user's own ops that it names.
+    """Return an edit that adds a fusion before all others, and definitions of user-defined ops.
 
-    A fusion function of the user's own is the `fold` of a `FusionStep`: it makes one weight and bias of the root's and
-    the step's, before anything is quantized.
+    A user's own fold function is the `fold` of a `FusionStep`. It computes one weight and one bias from those of the
+    root and the step, before anything is quantized.
 
+    Args:
+        fusion: The fusion.
+        ops: Definitions of the user-defined ops that it names.
     Raises:
-        SpecError: no Fusion, or an op that is no OpKind.
+        SpecError: `fusion` is not a Fusion, or an op is not an OpKind.
 
     >>> from qfunc import targets
     >>> from qfunc.specs import FusionStep
@@ -261,10 +261,16 @@ def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
 
 
 def deploy(lowering: Lowering) -> Edit:
-    """Lowers to another artifact.
+    """Return an edit that replaces the lowering, and so the files that `qfunc.deploy` writes.
 
+    Args:
+        lowering: A lowering of `qfunc.lowering`, or your own.
     Raises:
-        SpecError: no frozen value with a method `lower`.
+        SpecError: not a frozen value with a method `lower`.
+
+    >>> from qfunc import lowering, targets
+    >>> deploy(lowering.PackInt4())(targets.onnxruntime).lowering
+    PackInt4()
     """
     return SetLowering(lowering)
 
@@ -272,7 +278,4 @@ def deploy(lowering: Lowering) -> Edit:
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))
 _FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
 
-__all__ = [
-    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
-    "outputs", "override", "pipe", "skip", "weights", "where",
-]  # fmt: skip
+__all__ = ["Edit", "activations", "add", "deploy", "fuse", "inputs", "outputs", "override", "pipe", "skip", "weights"]

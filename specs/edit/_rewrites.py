@@ -1,7 +1,8 @@
-"""What edits do to a target: frozen values target -> target, and how a scheme changes."""
+"""Changes of targets and schemes, as frozen functions target -> target."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -20,12 +21,20 @@ from qfunc.specs.target import Override, Target
 @readable
 @frozen(kw_only=True)
 class SchemeChange:
-    """Changes of schemes; None leaves a property as it is.
+    """A change of schemes; None leaves a property as it is.
 
-    `symmetric=True` makes unsigned codes with a zero point signed ones, as many of them around 0, unless `signed`
-    says otherwise: without its zero point an unsigned code has no negative values.  Unsigned codes that had no zero
-    point stay, for their target knows of no negatives.
+    If `symmetric` is True and `signed` is not given, unsigned codes with a zero point become signed codes, because
+    without a zero point unsigned codes have no negative values.  The number of codes stays.  Unsigned codes without a
+    zero point do not change.
 
+    Args:
+        bits: The width of the codes.
+        signed: Whether codes are signed.
+        symmetric: True for no zero point, False for a zero point.
+        granularity: The elements that share a scale.
+        power_of_two: Whether scales are powers of two.
+        rounding: A name of `specs.ROUNDINGS`.
+        division: True for x / s, False for x * (1 / s).
     Raises:
         SpecError: a value that the property cannot have.
 
@@ -46,7 +55,7 @@ class SchemeChange:
     division: bool | None = field(default=None, validator=instance_of(bool, optional=True))
 
     def __call__(self, value: Any) -> Any:
-        """The slot value with the changes that its format can take; of qparams that the hardware fixes, how they round."""
+        """Return the slot value with the changes that apply to its format; of fixed qparams only the rounding changes."""
         if isinstance(value, Cases):
             return evolve(value, cases=tuple((s, self(v)) for s, v in value.cases), default=self(value.default))
         if isinstance(value, FixedQParams):
@@ -91,7 +100,12 @@ HAVE: dict[str, tuple[type, ...]] = {
 
 
 def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
-    """The format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7].
+    """Return the format with other bits; a symmetric range such as [-127, 127] stays symmetric: [-7, 7].
+
+    Args:
+        fmt: The format.
+        bits: The new width.
+        signed: Whether the new codes are signed.
 
     >>> narrowed(Int(8, low=-127), 4, True), narrowed(Int(8), 4, False)
     (Int(4, low=-7), Int(4, signed=False))
@@ -103,7 +117,7 @@ def narrowed(fmt: Int, bits: int, signed: bool) -> Int:
 
 
 def around_zero(fmt: Int) -> Int:
-    """An unsigned format as a signed one of as many codes.
+    """Return a signed format with as many codes as an unsigned one.
 
     >>> around_zero(Int(8, signed=False)), around_zero(Int(8, signed=False, low=1)), around_zero(Int(8))
     (Int(8), Int(8, low=-127), Int(8))
@@ -116,7 +130,7 @@ def around_zero(fmt: Int) -> Int:
 
 @frozen
 class SetAlgorithm:
-    """Gives a role another estimator or function; None leaves it."""
+    """Replaces the estimator or function of a role; None keeps it."""
 
     role: str
     estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
@@ -173,7 +187,7 @@ def _takes(asked: Any, name: str, fmt: Format) -> bool:
 
 @frozen
 class PutInFront:
-    """Puts values in front of one tuple of the target: there they win."""
+    """Adds values before the others of one tuple of the target, so that they apply first."""
 
     where: str
     values: tuple[Any, ...]
@@ -184,7 +198,7 @@ class PutInFront:
 
 @frozen
 class PutBehind:
-    """Puts overrides behind the others: of these, the last wins."""
+    """Adds overrides after the others; the last override that matches applies."""
 
     overrides: tuple[Override, ...]
 
@@ -194,7 +208,7 @@ class PutBehind:
 
 @frozen
 class SetLowering:
-    """Puts another lowering in."""
+    """Replaces the lowering."""
 
     lowering: Lowering = field(validator=implements(Lowering))
 
@@ -203,7 +217,7 @@ class SetLowering:
 
 
 def require_change(where: str, *given: Any) -> None:
-    """Refuses an edit that says nothing.
+    """Raise an error if an edit changes nothing.
 
     Raises:
         SpecError: every value is None.
@@ -213,8 +227,8 @@ def require_change(where: str, *given: Any) -> None:
         raise SpecError(where=where, found="nothing to change", wanted="at least one keyword", do=do)
 
 
-def known_keys(where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Refuses keywords that mean nothing.
+def known_keys(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Raise an error if a keyword is unknown.
 
     Raises:
         SpecError: a key of `given` that is not `known`.

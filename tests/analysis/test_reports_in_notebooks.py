@@ -42,7 +42,7 @@ def reports() -> dict[str, tuple[Any, str]]:
     """Every report, and a word of its table."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
-    batches = [torch.randn(2, 3, 4, 4)]
+    batches = list(torch.randn(2, 2, 3, 4, 4))
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.onnxruntime)(net))
     mixture = qfunc.mixed_precision(batches, (4,), qfunc.SizeBudget(6.0), progress=False)
     return {
@@ -66,6 +66,16 @@ def test_a_notebook_shows_the_table(reports: dict[str, tuple[Any, str]], name: s
     assert not tags.names & {"html", "head", "body"}
     assert word in tags.texts
     assert word in str(report)
+
+
+def test_a_repr_is_one_line(reports: dict[str, tuple[Any, str]]) -> None:
+    """Reports with a row for each tensor count their rows; `print` shows them."""
+    lines = [repr(reports[name][0]) for name in ("explain", "compare", "sensitivity")]
+    assert lines == [
+        "Explanation('onnxruntime', 7 quantized tensors, 0 float ops)",
+        "LayerErrors('onnxruntime', 7 tensors, 2 batches)",
+        "SiteLosses('onnxruntime', 7 sites, 2 batches)",
+    ]
 
 
 def test_the_whole_fragment() -> None:

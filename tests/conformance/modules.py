@@ -255,6 +255,7 @@ FLOAT: dict[str, Case] = {
     "batch_norm alone": _m(lambda: nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1))),
     "hardswish": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Hardswish(), nn.Conv2d(5, 4, 1))),
     "hardsigmoid": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Hardsigmoid(), nn.Conv2d(5, 4, 1))),
+    "celu": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.CELU(0.7), nn.Conv2d(5, 4, 1))),
     "elu": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.ELU(), nn.Conv2d(5, 4, 1))),
     "mish": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Mish(), nn.Conv2d(5, 4, 1))),
     "softplus": _m(lambda: nn.Sequential(nn.Conv2d(3, 5, 1), nn.Softplus(), nn.Conv2d(5, 4, 1))),

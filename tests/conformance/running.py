@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target
+from tests.onnxruntime_target import ONNXRUNTIME
 
 RUNNER = OnnxRuntimeRunner(threads=1)
 
 
-def calibrated(model: nn.Module, *batches: Tensor, target: Target = targets.onnxruntime) -> fx.GraphModule:
+def calibrated(model: nn.Module, *batches: Tensor, target: Target = ONNXRUNTIME) -> fx.GraphModule:
     """The model quantized for the target and calibrated on the batches."""
     return qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model.eval()))
 
@@ -27,7 +27,7 @@ def batches_of(*shape: int, count: int = 2, seed: int = 3) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) * 1.5 for _ in range(count)]
 
 
-def verified(model: nn.Module, *shape: int, target: Target = targets.onnxruntime) -> Any:
+def verified(model: nn.Module, *shape: int, target: Target = ONNXRUNTIME) -> Any:
     """The report on the calibration batches and one of twice the range, where codes saturate."""
     batches = batches_of(*shape)
     with warnings.catch_warnings():

@@ -11,7 +11,6 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.view import QuantizedModel
@@ -39,8 +38,9 @@ from qfunc.specs import (
 from qfunc.testing import integer_oracle as oracle
 from qfunc.testing.oracle import clamp, float32, rounded
 from tests.conformance.running import batches_of, calibrated
+from tests.onnxruntime_target import ONNXRUNTIME
 
-BASE = targets.onnxruntime
+BASE = ONNXRUNTIME
 PRODUCTS = Op(("conv", "linear"))
 
 

@@ -17,8 +17,9 @@ from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.target_check import MODEL_LAWS
 from tests.conformance.chip import Chip
 from tests.conformance.running import RUNNER
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = evolve(targets.onnxruntime, runtime=evolve(targets.onnxruntime.runtime, runner=RUNNER))
+TARGET = evolve(ONNXRUNTIME, runtime=evolve(ONNXRUNTIME.runtime, runner=RUNNER))
 
 
 @st.composite

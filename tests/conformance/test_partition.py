@@ -18,8 +18,9 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import Fusion, FusionStep, Int, Op, Rule, Scheme, ZeroPoint, edit
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 IMAGE = (2, 3, 9, 11)
 
 
@@ -94,7 +95,7 @@ def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
 
 
 @pytest.mark.parametrize(
-    ("function", "vanishes"),
+    ("function", "removable"),
     [
         (lambda x, a, b: b(a(x) + 0.0), True),
         (lambda x, a, b: b(torch.relu(a(x) + 0.0)), True),
@@ -107,10 +108,10 @@ def test_a_fusion_that_no_kernel_computes_is_a_float_unit():
         (lambda x, a, b: b(torch.tanh(a(x))), False),
     ],
 )
-def test_what_may_vanish_follows_a_rule(function, vanishes):
+def test_the_units_that_a_runtime_may_omit(function, removable):
     model = calibrated(Apply(function, nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)), *batches_of(*IMAGE))
     partition = Partition(QuantizedModel(model), TARGET)
-    assert any(partition.vanishes(u) for u in partition.units) is vanishes
+    assert any(partition.is_removable(u) for u in partition.units) is removable
 
 
 def test_emulation_imports_neither_onnx_nor_a_runtime(tmp_path):

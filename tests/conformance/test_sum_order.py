@@ -49,7 +49,7 @@ def near_ties(model, seed):
         if module.site.constant:
             continue
         scale, zero = near_tie(generator, seed)
-        module.hold(module.qparams()._replace(scale=scale, zero_point=zero))
+        module.set_qparams(module.qparams()._replace(scale=scale, zero_point=zero))
     return result
 
 
@@ -62,9 +62,9 @@ def test_between_convolutions(mask_first, seed):
     for k, name in enumerate(("body", "mask", "add")):
         site = calibrated.get_submodule(f"quantizers.{name}.output")
         scale, zero = near_tie(torch.Generator().manual_seed(3 * seed + k), seed)
-        site.hold(site.qparams()._replace(scale=scale, zero_point=zero))
+        site.set_qparams(site.qparams()._replace(scale=scale, zero_point=zero))
     bias, weight = (calibrated.get_submodule(f"quantizers.head.{n}") for n in ("bias", "weight"))
-    bias.hold(bias.qparams()._replace(scale=site.scale * weight.scale.flatten()))
+    bias.set_qparams(bias.qparams()._replace(scale=site.scale * weight.scale.flatten()))
     assert qfunc.verify(targets.onnxruntime)(calibrated, batches).verdict.startswith("bit-exact")
 
 

@@ -38,6 +38,7 @@ from qfunc.testing.small_models import Block as Layer
 from qfunc.testing.small_models import SmallNet
 from tests.conformance import wrong_parts as parts
 from tests.conformance.chip import Chip
+from tests.onnxruntime_target import ONNXRUNTIME
 
 
 def net(*layers, seed=1):
@@ -51,9 +52,9 @@ POINT = net(Layer("conv", 3, 4), seed=2)  # its output's zero point is odd, so t
 
 U8 = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 INT16 = Scheme(Int(16))
-WEIGHT = targets.onnxruntime.rules[0].weight
-DICTATED = next(r.output for r in targets.onnxruntime.rules if isinstance(r.output, Dictated))
-chip = evolve(targets.onnxruntime, name="chip", runtime=evolve(targets.onnxruntime.runtime, runner=None))
+WEIGHT = ONNXRUNTIME.rules[0].weight
+DICTATED = next(r.output for r in ONNXRUNTIME.rules if isinstance(r.output, Dictated))
+chip = evolve(ONNXRUNTIME, name="chip", runtime=evolve(ONNXRUNTIME.runtime, runner=None))
 vitis, tensorrt, openvino = targets.vitis, targets.tensorrt, targets.openvino
 
 

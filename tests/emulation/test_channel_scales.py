@@ -19,10 +19,11 @@ from qfunc.functions import Lsq
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Int, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import equal
 
 BY_CHANNEL = edit.activations(granularity=PerChannel(1))
-TARGET = BY_CHANNEL(targets.onnxruntime)
+TARGET = BY_CHANNEL(ONNXRUNTIME)
 
 
 class Mixed(nn.Module):

@@ -49,7 +49,7 @@ def test_through_real_is_quantize_of_the_real_value(fused: bool, division: bool)
         return clamp(rounded(real, "half_away") + 3, 0, 255)
 
     accs = list(range(-8, 60))
-    found = requantize.through_real(
+    found = requantize.requantize_through_real(
         torch.tensor(accs).float(), torch.tensor(M), torch.tensor(OFFSET), SCALE, 3, 0, 255, "half_away", fused, division
     )
     assert found.tolist() == [code(a) for a in accs]
@@ -65,7 +65,7 @@ def test_through_real_adds_what_is_fused_in_real_units() -> None:
         return clamp(rounded(float32(v / Fraction(SCALE)), "half_even") - 2, -128, 127)
 
     accs = list(range(-8, 60))
-    found = requantize.through_real(
+    found = requantize.requantize_through_real(
         torch.tensor(accs).float(), torch.tensor(M), torch.tensor(OFFSET), SCALE, -2, -128, 127, "half_even", False, True,
         [(0.0, None), (None, 6.0)], torch.full((68,), other),
     )  # fmt: skip

@@ -13,14 +13,15 @@ from attrs import frozen
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import estimators, targets
+from qfunc import estimators
 from qfunc.errors import QfuncError
 from qfunc.estimators import Ema, MinMax, PowerOfTwo
 from qfunc.graph.record import record_of
 from qfunc.specs import PerChannel, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state
 
-TARGET = edit.weights(bits=8)(targets.onnxruntime)  # as it is where no conftest.py changes it
+TARGET = edit.weights(bits=8)(ONNXRUNTIME)  # as it is where no conftest.py changes it
 
 ESTIMATORS: dict[str, Any] = {
     **{n: getattr(estimators, n)() for n in estimators.__all__},

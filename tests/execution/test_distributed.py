@@ -113,7 +113,7 @@ INFINITE = "site 'input': found inf in the activations of batch 2"
     ("case", "text"),
     [
         ("no batches", "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
-        ("only empty", "site 'input': found only empty tensors, wanted some values. Pass batches of size 1 or more."),
+        ("only empty", "site 'input': found only empty tensors, wanted some values. Pass batches with at least one example."),
         (
             "no merge",
             "site 'input': found Last(), which has no merge, in 2 processes, wanted an estimator with merge(a, b) -> state. "

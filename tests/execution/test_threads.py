@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import targets
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, same_state, state
 from tests.transforms.nets import network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 THREADS = 8
 
 

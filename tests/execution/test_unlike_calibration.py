@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.test_errors import FORWARD, told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 class Asking(nn.Module):
@@ -24,8 +24,8 @@ def test_an_artifact_of_a_leaf_that_asks_for_values() -> None:
     net = nn.Sequential(nn.Linear(4, 4), Asking(), nn.Linear(4, 4))
     done = qfunc.calibrate([torch.randn(3, 4)], progress=False)(qfunc.quantize(TARGET, leaves=Asking)(net))
     text = (
-        "deploy, op '1': found RuntimeError: Tensor.item() cannot be called on meta tensors, wanted an op that does the same "
-        "whatever the values are, as an artifact does. Write it with torch.where, or quantize the submodules around it: "
+        "deploy, op '1': found RuntimeError: Tensor.item() cannot be called on meta tensors, wanted an op that does not "
+        "depend on values, as in an artifact. Write it with torch.where, or quantize the submodules around it: "
         "quantize(target, submodules=('backbone', 'head'))."
     )
     told(lambda: qfunc.deploy(TARGET)(done), "DeployError", text)
@@ -44,6 +44,7 @@ def test_inputs_of_another_length() -> None:
     text = (
         "verify, batch 1: found InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: "
         "input for the following indices index: 2 Got: 9 Expected: 8 Please fix either the inputs/outputs or the model., "
-        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw."
+        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw; if they are, correct "
+        "OnnxRuntimeRunner.run."
     )
     told(lambda: qfunc.verify(TARGET)(free, [longer]), "VerifyError", text)

@@ -208,7 +208,7 @@ def test_links_pipes_and_giants(tmp_path: Path) -> None:
 def test_names_of_other_places(name: Any) -> None:
     assert not is_plain_name(name)
     assert refused(lambda: Artifact({name: b"", "qfunc.json": b"{}"}), DeployError) == (
-        f"Artifact.files: found {name!r}, wanted a plain file name. Let the lowering return names without folders."
+        f"Artifact.files: found {name!r}, wanted a plain file name. Return names without folders from the lowering."
     )
 
 

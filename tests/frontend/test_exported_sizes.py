@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CaptureError
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET, VARIES = targets.onnxruntime, {0: torch.export.Dim.AUTO}
+TARGET, VARIES = ONNXRUNTIME, {0: torch.export.Dim.AUTO}
 
 
 class Loop(nn.Module):

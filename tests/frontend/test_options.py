@@ -10,14 +10,14 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CaptureError, SpecError
 from qfunc.frontend.capture import capture
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, OpKind, Rule, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -107,13 +107,13 @@ def test_leaves_that_match_nothing() -> None:
         assert str(caught.value) == (
             f"capture, leaves: found {name}, which is not the class of any submodule, wanted classes of the model's "
             f"submodules. "
-            "Near names: MyBlock."
+            "Use one of: MyBlock."
         )
     with pytest.raises(CaptureError) as caught:
         capture(leaves=nn.Conv2d)(Net())
     assert str(caught.value) == (
         "capture, leaves: found 'Conv2d', which is not the class of any submodule, wanted classes of the model's submodules. "
-        "Near names: Linear, MyBlock."
+        "Use one of: Linear, MyBlock."
     )
 
 

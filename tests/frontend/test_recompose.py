@@ -13,15 +13,15 @@ from networks.exported import Encoder
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-TARGET, VARY = targets.onnxruntime, {0: torch.export.Dim.AUTO}
+TARGET, VARY = ONNXRUNTIME, {0: torch.export.Dim.AUTO}
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "unbind", "size",
          "constant", "input", "output", "cast", "stack", "dropout")  # fmt: skip
 
@@ -115,6 +115,7 @@ class Curves(nn.Module):
         return (
             *(f(x) for f in curves),
             F.celu(x, 2.0),
+            F.celu(x),
             F.glu(x, 1),
             F.softmax(x, -1),
             F.log_softmax(x, 1),
@@ -209,9 +210,10 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
             mean = torch.native_layer_norm(x, [3], None, None, 1e-5)
             scores = (x * 0.5) @ (x.transpose(-1, -2) * 0.25)  # two factors
             gates = x * torch.sigmoid(y), torch.where(x > 1, x, x * 0.1), F.softplus(x, 2.0, 7.0)
+            above = torch.where(x > 1, x, x.expm1())  # not above 0
             attended = torch.ops.aten._safe_softmax(scores, -1) @ x
             turned = x.permute(0, 3, 1, 2).permute(0, 3, 1, 2)  # twice, not back
-            return y, mean[0], mean[1], attended, turned, *gates
+            return y, mean[0], mean[1], attended, turned, above, *gates
 
     torch.manual_seed(0)
     model, x = Alike().eval(), torch.randn(2, 2, 3, 3)
@@ -219,7 +221,7 @@ def test_what_only_looks_alike_stays_what_it_is() -> None:
     captured = graph_of(model, x)
     found = kinds(captured)
     assert (found["batch_norm"], found["instance_norm"], found["sdpa"], found["matmul"]) == (1, 0, 0, 2)
-    assert (found["silu"], found["prelu"]) == (0, 0)
+    assert (found["silu"], found["prelu"], found["celu"]) == (0, 0, 0)
     for one, other in zip(captured(x), model(x), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.ops.node import kind_of
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = edit.weights(bits=7)(targets.onnxruntime)
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)
 
 
 class Grid(nn.Module):

@@ -83,7 +83,7 @@ def test_blocks_that_do_not_divide_the_axis_are_refused() -> None:
         quantize(torch.zeros(2, 33), Affine(torch.ones(2, 1), torch.zeros(2, 1)), scheme)
     assert str(caught.value) == (
         "Scale.shared: found PerBlock(-1, size=32) on shape (2, 33), "
-        "wanted an axis of the tensor that the block size divides. Use another axis."
+        "wanted an axis of the tensor that the block size divides. Use an axis of the tensor and a size that divides it."
     )
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CalibrationError, CaptureError
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = edit.weights(bits=7)(targets.onnxruntime)
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 

@@ -18,10 +18,11 @@ from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.frontend.capture import capture
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export and pickle warn of their own deprecated names
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 class Loss(nn.Module):

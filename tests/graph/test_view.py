@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 X = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -72,7 +72,7 @@ def scale(model: Any) -> None:
     """A qparam."""
     module = model.get_submodule("quantizers.x.output")
     qparams = module.qparams()
-    module.hold(qparams._replace(scale=qparams.scale * 4))
+    module.set_qparams(qparams._replace(scale=qparams.scale * 4))
 
 
 CHANGES = (weight_without_grad, weight_by_data, new_weight, running_mean, running_var_by_data, scale)
@@ -202,4 +202,4 @@ class WithBlend(nn.Module):
 def test_a_module_of_three_arguments_trains_beside_no_batch_norm() -> None:
     net, x = WithBlend(), torch.randn(5, 3)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, leaves=(Blend,))(net))
-    assert torch.allclose(done(x), net(x), atol=0.1)
+    assert torch.allclose(done(x), net(x), atol=0.1)  # some codes of 8 bits

@@ -126,7 +126,7 @@ def test_save_refuses_a_place_that_holds_something_else(tmp_path: Path) -> None:
 def test_names_stay_inside_the_directory(name: str) -> None:
     with pytest.raises(DeployError) as caught:
         Artifact({name: b"", "qfunc.json": b"{}"})
-    want = f"Artifact.files: found {name!r}, wanted a plain file name. Let the lowering return names without folders."
+    want = f"Artifact.files: found {name!r}, wanted a plain file name. Return names without folders from the lowering."
     assert str(caught.value) == want
 
 

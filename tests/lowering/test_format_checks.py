@@ -17,7 +17,7 @@ from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.specs import Int
 from tests.lowering.onnx.test_qdq_nodes import parts
 
-WANTED = "wanted Int(8), of weights at most, biases Int(32). Use the schemes of targets."
+WANTED = "wanted Int(8), for weights Int(8) or narrower, for biases Int(32). Use the schemes of targets."
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_other_inputs_are_refused(builder: Any) -> None:
     with pytest.raises(DeployError) as caught:
         builder({}).tensor("x", (1, 3), varies=0, dtype=np.int64)
     assert str(caught.value) == (
-        "input 'x': found int64 values, wanted float32. Deploy what reads them apart, by another target."
+        "input 'x': found int64 values, wanted float32. Move the ops that read it out of the deployed model."
     )
     with pytest.raises(DeployError) as caught:
         builder({}).tensor("x", (3, 1), varies=1, dtype=np.float32)
-    assert str(caught.value) == "input 'x': found examples along axis 1, wanted axis 0. Let the first axis be the batch's."
+    assert str(caught.value) == "input 'x': found examples along axis 1, wanted axis 0. Make the batch the first axis."
     assert builder({}).tensor("x", (1, 3), varies=0, dtype=np.float32).shape == (1, 3)

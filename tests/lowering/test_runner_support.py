@@ -14,6 +14,7 @@ from qfunc.lowering import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRunti
 from qfunc.lowering import runner_support as runtimes
 from qfunc.lowering.ncnn.runner import FUSES
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 SATURATE = "without VNNI the kernels saturate sums of two products to 16 bits"
 ROUND_TWICE = "without FMA its convolutions round twice"
@@ -85,9 +86,7 @@ def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.Monkey
         assert NcnnRunner().comparable(artifact) == wanted
 
 
-@pytest.mark.parametrize(
-    ("target", "runner"), [(targets.onnxruntime, OnnxRuntimeRunner()), (targets.openvino, OpenVinoRunner())]
-)
+@pytest.mark.parametrize(("target", "runner"), [(ONNXRUNTIME, OnnxRuntimeRunner()), (targets.openvino, OpenVinoRunner())])
 @pytest.mark.parametrize(("bits", "wanted"), [(7, ""), (8, SATURATE)])
 def test_weights_of_seven_bits_do_not_saturate(
     monkeypatch: pytest.MonkeyPatch, target: Any, runner: Any, bits: int, wanted: str

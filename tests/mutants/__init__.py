@@ -18,7 +18,7 @@ from mutants.histograms import HISTOGRAMS
 from mutants.kept import KEPT_OF_THE_USER
 from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
-from mutants.lowerings_vendor import LOWERINGS_VENDOR
+from mutants.lowerings_toolchains import LOWERINGS_TOOLCHAINS
 from mutants.merging import MERGING
 from mutants.mlas import MLAS
 from mutants.mutation import Mutation
@@ -74,7 +74,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OWN_OPS,
     *NETWORKS,
     *LOWERINGS_RUNTIMES,
-    *LOWERINGS_VENDOR,
+    *LOWERINGS_TOOLCHAINS,
     *EXECUTORCH,
     *QNN_HTP,
     *SPECS,

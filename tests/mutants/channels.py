@@ -4,8 +4,8 @@ from mutants.mutation import Mutation
 
 CHANNELS = (
     Mutation(
-        "shape-of-a-state-dict-not-taken", "qfunc.quantizers.fake_quantize:FakeQuantize.take_shape_of",
-        "                self._take_shape(shape)",
+        "shape-of-a-state-dict-not-taken", "qfunc.quantizers.fake_quantize:FakeQuantize.load_shape",
+        "                self._set_shape(shape)",
         "                pass",
         "tests/emulation/test_channel_scales.py::test_a_state_dict_brings_the_shapes",
     ),
@@ -23,7 +23,7 @@ CHANNELS = (
     ),
     Mutation(
         "codes-with-a-scale-a-channel-pass-a-flatten", "qfunc.placement.partition:Partition.output_coding",
-        "if carried is not None and not carried.seat.module.site.by_channel:",
+        "if carried is not None and not carried.quantizer.module.site.by_channel:",
         "if carried is not None:",
         "tests/emulation/test_channel_scales.py::test_the_artifact_computes_what_the_simulation_does",
     ),

@@ -45,6 +45,18 @@ DECOMPOSED = (
         "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
+        "celu-of-another-alpha", "qfunc.frontend.export.recompose_activations:CURVES",
+        'op("expm1", _X)), "x", 1.0)',
+        'op("expm1", _X)), "x", 2.0)',
+        OPS,
+    ),
+    Mutation(
+        "celu-above-any-number", "qfunc.frontend.export.recompose_activations:CURVES",
+        'op("where", _POSITIVE, _X, op("expm1", _X))',
+        'op("where", op("gt", _X, Var("")), _X, op("expm1", _X))',
+        "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
+    ),
+    Mutation(
         "training-is-decomposed", "qfunc.frontend.export.recompose:recompose",
         "if aten(node) in _TRAINING:",
         "if False:",

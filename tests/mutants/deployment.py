@@ -56,7 +56,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "narrow-codes-at-the-end-of-their-type", "qfunc.lowering.onnx.qdq_nodes:write_quantizer",
-        "if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):",
+        "if (codes_of.qmin, codes_of.qmax) != (storage_type.qmin, storage_type.qmax):",
         "if False:",
         "tests/lowering/onnx/test_qdq_nodes.py::test_integers_saturate_at_the_ends_of_their_own_codes",
     ),
@@ -73,13 +73,13 @@ DEPLOYMENT = (
         STORED,
     ),
     Mutation(
-        "deploy-does-not-check", "qfunc.transforms.deploy:_check",
+        "deploy-does-not-check", "qfunc.transforms.onnx_check:require_same_function",
         "if different:",
         "if False:",
         "tests/transforms/test_deploy.py::test_an_artifact_that_computes_something_else_is_refused",
     ),
     Mutation(
-        "deploy-checks-outputs-only", "qfunc.transforms.deploy:_check",
+        "deploy-checks-outputs-only", "qfunc.transforms.onnx_check:require_same_function",
         "different = first_difference(proto, tensors, RoundHalfEven(model), given)",
         'different = "output"',
         "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
@@ -103,7 +103,7 @@ DEPLOYMENT = (
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
     ),
     Mutation(
-        "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.deploy:_tried",
+        "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.onnx_check:_sample_run",
         "run_in_evaluation_mode(model, given, as_written=True)",
         "run_in_evaluation_mode(model, given)",
         "tests/transforms/test_deploy.py::test_ties_that_other_hardware_rounds_otherwise_are_no_other_function",
@@ -139,7 +139,7 @@ DEPLOYMENT = (
         "tests/lowering/onnx/test_qdq_nodes.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",
     ),
     Mutation(
-        "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._apart",
+        "float-weights-behind-an-activation", "qfunc.lowering.onnx.writer:_Writer._copy_of_float",
         "units = [u for u in self.partition.units if u.group.output in (node, source)]",
         "units = [u for u in self.partition.units if u.group.output is node]",
         "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",

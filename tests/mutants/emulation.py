@@ -6,7 +6,7 @@ INTEGER = "tests/conformance/test_ops.py::test_integer_units_are_bit_exact"
 
 EMULATION = (
     Mutation(
-        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted",
+        "dense-weights-by-inputs", "qfunc.emulation.linear:_weighted_sum",
         "weight = weight.T if weight.ndim == 2 and channel_axis(job.root) else weight",
         "weight = weight.T if weight.ndim == 2 and matmul else weight",
         "tests/emulation/test_dense_linear.py::test_the_sum_runs_over_inputs",
@@ -19,14 +19,14 @@ EMULATION = (
     ),
     Mutation(
         "bounds-are-rounded-without-the-zero-point", "qfunc.emulation.context:UnitContext._code",
-        'before = zero if how.zero_point == "before" else 0',
+        'before = zero if rule.zero_point == "before" else 0',
         "before = 0",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
         "bounds-are-rounded-as-sums-are", "qfunc.emulation.context:UnitContext._code",
-        'how = given or Bounds(getattr(arithmetic, "rounding", "half_away"))',
-        'how = Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        'rule = Bounds(getattr(arithmetic, "rounding", "half_away"))',
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
@@ -48,21 +48,21 @@ EMULATION = (
         "tests/emulation/test_requantize_exact.py::test_through_real_is_quantize_of_the_real_value",
     ),
     Mutation(
-        "fused-sum-left-out", "qfunc.numerics.kernels.requantize:through_real",
+        "fused-sum-left-out", "qfunc.numerics.kernels.requantize:requantize_through_real",
         "value = value if other is None else value + other",
         "value = value",
         "tests/emulation/test_requantize_exact.py::test_through_real_adds_what_is_fused_in_real_units",
     ),
     Mutation(
-        "bounds-before-a-fused-sum-left-out", "qfunc.numerics.kernels.requantize:within_bounds",
+        "bounds-before-a-fused-sum-left-out", "qfunc.numerics.kernels.requantize:clamp_to_bounds",
         "value = value.clamp(least, most)",
         "pass",
         "tests/emulation/test_requantize_exact.py::test_through_real_adds_what_is_fused_in_real_units",
     ),
     Mutation(
-        "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._around_the_sum",
-        "return ([], fused) if at is None else (fused[:at], fused[at + 1 :])",
-        "return ([], fused) if at is None else (fused[at + 1 :], fused[:at])",
+        "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._split_at_sum",
+        "return ([], fused) if position is None else (fused[:position], fused[position + 1 :])",
+        "return ([], fused) if position is None else (fused[position + 1 :], fused[:position])",
         "tests/lowering/openvino_cpu/test_openvino_fusions.py::test_the_addition_is_in_real_units_without_rounding_before_it",
     ),
     Mutation(
@@ -90,15 +90,15 @@ EMULATION = (
         INTEGER, case="mul constant",
     ),
     Mutation(
-        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted",
+        "multiplier-without-the-input-scale", "qfunc.emulation.linear:_weighted_sum",
         "product = x.coding.qparams.scale.double() * weight_coding.qparams.scale.double().flatten()",
         "product = weight_coding.qparams.scale.double().flatten()",
         INTEGER, case="conv2d",
     ),
     Mutation(
-        "bias-left-out", "qfunc.emulation.linear:_weighted",
-        "linear_codes, x.node, x.coding.zero_point, held, within, ends",
-        "linear_codes, x.node, x.coding.zero_point, held, None, ends",
+        "bias-left-out", "qfunc.emulation.linear:_weighted_sum",
+        "linear_codes, x.node, x.coding.zero_point, weight_node, fused_bias, ends",
+        "linear_codes, x.node, x.coding.zero_point, weight_node, None, ends",
         INTEGER, case="linear rank 2",
     ),
     Mutation(
@@ -115,8 +115,8 @@ EMULATION = (
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "held = coding.seat.module(read_attr(self.network, producer).detach())",
-        "held = read_attr(self.network, producer).detach()",
+        "quantized = coding.quantizer.module(read_attr(self.network, producer).detach())",
+        "quantized = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
     # verify
@@ -151,21 +151,21 @@ EMULATION = (
         "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
     ),
     Mutation(
-        "verify-ignores-the-partition", "qfunc.transforms.verification:Verification._disagreements",
-        'elif unit.integer != (actual == "integer") and not (actual == "integer" and self._moves(unit)):',
+        "verify-ignores-the-partition", "qfunc.transforms.unit_check:wrong_predictions",
+        'elif unit.integer != (state == "integer") and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         "elif False:",
         "tests/conformance/test_partition.py::test_a_wrong_partition_is_reported_though_no_number_differs",
     ),
     Mutation(
-        "verify-lets-units-vanish", "qfunc.transforms.verification:Verification._disagreements",
-        "if not self.partition.vanishes(unit):",
+        "verify-lets-units-vanish", "qfunc.transforms.unit_check:wrong_predictions",
+        "if not partition.is_removable(unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.placement.partition:_neutral",
+        "neutral-is-any-number", "qfunc.placement.partition:_is_identity",
         "isinstance(a, int | float) and a == op.neutral",
         "isinstance(a, int | float)",
-        "tests/conformance/test_partition.py::test_what_may_vanish_follows_a_rule",
+        "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",
     ),
 )  # fmt: skip

@@ -69,7 +69,10 @@ EXECUTORCH = (
         "scale=scale[0], zero_point=0",
         HELD,
     ),
-    Mutation("xnnpack-sums-in-order", "qfunc.numerics.kernels.xnnpack:_nine", "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +", NINES),
+    Mutation(
+        "xnnpack-sums-in-order", "qfunc.numerics.kernels.xnnpack:_sum_of_nine", "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +",
+        NINES,
+    ),
     Mutation(
         "xnnpack-divides-by-the-count", "qfunc.numerics.kernels.xnnpack:average_by_nines",
         "return total * (1 / torch",

@@ -7,9 +7,9 @@ GRADIENT = "tests/numerics/test_gradients.py::test_gradient_is_one_inside_and_ze
 
 FAKE_QUANTIZE = (
     Mutation(
-        "zero-point-before-rounding", "qfunc.numerics.affine:_real",
-        "return _rounded(real, scheme, low - zero, noise) + zero",
-        "return _rounded(real + zero, scheme, low, noise)",
+        "zero-point-before-rounding", "qfunc.numerics.affine:_scaled",
+        "return _round(real, scheme, low - zero, noise) + zero",
+        "return _round(real + zero, scheme, low, noise)",
         CODE_TIES,
     ),
     Mutation(
@@ -19,27 +19,27 @@ FAKE_QUANTIZE = (
         CODE_TIES,
     ),
     Mutation(
-        "reciprocal-for-division", "qfunc.numerics.affine:_real",
+        "reciprocal-for-division", "qfunc.numerics.affine:_scaled",
         "real = x / scale if scheme.division else x * (1 / scale)",
         "real = x * (1 / scale)",
         "tests/numerics/test_affine_mutants.py::test_a_division_rounds_once",
     ),
     Mutation(
-        "division-for-reciprocal", "qfunc.numerics.affine:_real",
+        "division-for-reciprocal", "qfunc.numerics.affine:_scaled",
         "real = x / scale if scheme.division else x * (1 / scale)",
         "real = x / scale",
         "tests/numerics/test_affine_mutants.py::test_a_reciprocal_rounds_twice",
     ),
     Mutation(
         "dequantize-distributes", "qfunc.numerics.affine:_values",
-        "(codes - fitted.zero_point) * scale",
-        "codes * scale - fitted.zero_point * scale",
+        "(codes - params.zero_point) * scale",
+        "codes * scale - params.zero_point * scale",
         "tests/numerics/test_affine.py::test_dequantize_is_the_exact_product_rounded_once",
     ),
     Mutation(
-        "gradient-below-the-range", "qfunc.numerics.affine:_unclipped",
-        "limited = seen.clamp(*_ends(scheme))",
-        "limited = seen.clamp(max=_ends(scheme)[1])",
+        "gradient-below-the-range", "qfunc.numerics.affine:_gradient_mask",
+        "limited = unclamped.clamp(*_ends(scheme))",
+        "limited = unclamped.clamp(max=_ends(scheme)[1])",
         GRADIENT,
     ),
     Mutation("no-gradient-at-the-end", "qfunc.numerics.affine:_ends", "return low, high", "return low + 1, high", GRADIENT),
@@ -68,21 +68,21 @@ FAKE_QUANTIZE = (
         "tests/numerics/test_special_values.py::test_float64_is_computed_in_float64_with_float32_qparams",
     ),
     Mutation(
-        "blocks-along-the-last-axis", "qfunc.numerics.affine:_fitted",
+        "blocks-along-the-last-axis", "qfunc.numerics.affine:_block_views",
         "axis = shared.axis % x.ndim",
         "axis = x.ndim - 1",
         "tests/numerics/test_granularity.py::test_shared_scales_are_a_loop_over_the_blocks",
     ),
     Mutation(
-        "compiled-mask-above-only", "qfunc.numerics.affine:_unclipped",
-        "return (limited == seen).to(seen.dtype)",
-        "return (limited <= seen).to(seen.dtype)",
+        "compiled-mask-above-only", "qfunc.numerics.affine:_gradient_mask",
+        "return (limited == unclamped).to(unclamped.dtype)",
+        "return (limited <= unclamped).to(unclamped.dtype)",
         "tests/numerics/test_compile.py::test_compiled_equals_eager_in_every_format_and_dtype",
     ),
     Mutation(
-        "nan-gets-a-gradient", "qfunc.numerics.affine:_unclipped",
-        "return limited.sub_(seen).logical_not().view(torch.int8)",
-        "return limited.sub_(seen).nan_to_num_().logical_not().view(torch.int8)",
+        "nan-gets-a-gradient", "qfunc.numerics.affine:_gradient_mask",
+        "return limited.sub_(unclamped).logical_not().view(torch.int8)",
+        "return limited.sub_(unclamped).nan_to_num_().logical_not().view(torch.int8)",
         "tests/numerics/test_special_values.py::test_special_values_and_their_gradients",
     ),
     Mutation(
@@ -92,7 +92,7 @@ FAKE_QUANTIZE = (
         "tests/numerics/test_compile.py::test_compiled_transforms_keep_the_gradient",
     ),
     Mutation(
-        "mask-without-need", "qfunc.numerics._grads:_Clipped.setup_context",
+        "mask-without-need", "qfunc.numerics._grads:_MaskedStraightThrough.setup_context",
         "if ctx.needs_input_grad[0]:",
         "if True:",
         "tests/numerics/test_compile.py::test_no_mask_is_made_where_no_gradient_is_wanted",

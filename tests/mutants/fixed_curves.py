@@ -23,8 +23,8 @@ FIXED_CURVES = (
     ),
     Mutation(
         "softmax-cuts-its-shares-off", "qfunc.numerics.kernels.fixed_softmax:softmax_fixed",
-        'share = shift_right(_high(unit, e), over + 23, "half_away")',
-        'share = shift_right(_high(unit, e), over + 23, "floor")',
+        'probability = shift_right(_high(reciprocal, e), over + 23, "half_away")',
+        'probability = shift_right(_high(reciprocal, e), over + 23, "floor")',
         "tests/numerics/test_fixed_softmax.py::test_softmax_is_the_integers_of_its_source",
     ),
     Mutation(

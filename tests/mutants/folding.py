@@ -105,15 +105,15 @@ FOLDING = (
         "tests/placement/test_fusion.py::test_when_decides_by_structure",
     ),
     Mutation(
-        "misses-of-what-must-follow", "qfunc.placement.fusion:_follow",
-        "near = fitting or ([] if step.optional else",
-        "near = fitting or ([] if True else",
+        "misses-of-what-must-follow", "qfunc.placement.fusion:_match_chain",
+        "near = matching or ([] if step.optional else",
+        "near = matching or ([] if True else",
         "tests/placement/test_fusion.py::test_near_misses_say_why",
     ),
     Mutation(
-        "integer-units-forget-a-step", "qfunc.placement.partition:Partition._kernel",
-        "elif (left := self._left(group, kernel)) is not None:",
-        "elif (left := self._left(group, kernel)) == 0:",
+        "integer-units-forget-a-step", "qfunc.placement.kernels:integer_kernel",
+        "elif (extra := _not_computed(group, kernel, context)) is not None:",
+        "elif (extra := _not_computed(group, kernel, context)) == 0:",
         "tests/placement/test_fusion.py::test_an_integer_kernel_does_not_swallow_an_activation",
     ),
 )  # fmt: skip

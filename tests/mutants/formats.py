@@ -27,15 +27,15 @@ FORMATS = (
         "value = value + 0.0",
         MODES,
     ),
-    Mutation("fnuz-keeps-minus-zero", "qfunc.numerics.minifloat:_bounded", "else value + 0.0", "else value", PATTERNS),
+    Mutation("fnuz-keeps-minus-zero", "qfunc.numerics.minifloat:_saturate", "else value + 0.0", "else value", PATTERNS),
     Mutation(
-        "overflow-is-always-nan", "qfunc.numerics.minifloat:_bounded",
+        "overflow-is-always-nan", "qfunc.numerics.minifloat:_saturate",
         "math.inf if has_infinity(fmt) else math.nan",
         "math.nan",
         TABLE,
     ),
     Mutation(
-        "overflow-before-rounding", "qfunc.numerics.minifloat:_bounded",
+        "overflow-before-rounding", "qfunc.numerics.minifloat:_saturate",
         "torch.where(value.abs() > top",
         "torch.where(x.abs() > top",
         TABLE,
@@ -47,7 +47,7 @@ FORMATS = (
         PATTERNS,
     ),
     Mutation(
-        "float64-by-way-of-float32", "qfunc.numerics.minifloat:_computed",
+        "float64-by-way-of-float32", "qfunc.numerics.minifloat:_to_compute_dtype",
         "if fits and not (dtype == torch.float32 and x.dtype == torch.float64):",
         "if fits:",
         "tests/numerics/test_minifloat_modes.py::test_float64_is_rounded_once",
@@ -117,13 +117,13 @@ FORMATS = (
     ),
     # codebooks, logarithms
     Mutation(
-        "ties-to-the-level-above", "qfunc.numerics.codebook:_starts",
+        "ties-to-the-level-above", "qfunc.numerics.codebook:_thresholds",
         "((excess == 0) & even)",
         "((excess == 0) & ~even & even)",
         LEVELS,
     ),
     Mutation(
-        "middles-in-float32", "qfunc.numerics.codebook:_starts",
+        "middles-in-float32", "qfunc.numerics.codebook:_thresholds",
         "device=like.device).double() / 2",
         "device=like.device) / 2",
         LEVELS,
@@ -141,13 +141,13 @@ FORMATS = (
         VENDOR,
     ),
     Mutation(
-        "no-threshold-above-a-logarithm", "qfunc.numerics.logarithmic:_by_thresholds",
-        "below.add_(size >= _looked_up(next_threshold, below))",
-        "below.add_(size > _looked_up(next_threshold, below))",
+        "no-threshold-above-a-logarithm", "qfunc.numerics.logarithmic:_magnitudes_by_threshold",
+        "lower.add_(magnitude >= _lookup(next_threshold, lower))",
+        "lower.add_(magnitude > _lookup(next_threshold, lower))",
         RATIONAL,
     ),
     Mutation(
-        "thresholds-rounded-down", "qfunc.numerics.logarithmic:_not_below",
+        "thresholds-rounded-down", "qfunc.numerics.logarithmic:_round_up",
         "near.double() < bound, torch.nextafter",
         "near.double() > 2 * bound, torch.nextafter",
         RATIONAL,

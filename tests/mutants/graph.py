@@ -8,7 +8,7 @@ ROAD = "tests/ops/test_spellings.py::test_fx_road"
 GRAPH = (
     # in-place writes
     Mutation(
-        "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._written",
+        "in-place-aliases-keep-the-old-value", "qfunc.frontend.functionalize:_Builder._write_through",
         "self.env.update(dict.fromkeys(names, current[tensor]))",
         "pass",
         PURE, case="twice-fx",
@@ -107,13 +107,13 @@ GRAPH = (
         "tests/graph/test_matcher.py::test_a_near_miss_has_the_reason_of_the_attempt_that_came_furthest",
     ),
     Mutation(
-        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.further",
+        "the-first-failure-is-the-reason", "qfunc.graph.matcher:_Attempt.is_further",
         "return self.furthest is None or state.extent > self.furthest.reached.extent",
         "return self.furthest is None",
         "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",
     ),
     Mutation(
-        "near-misses-of-what-was-rewritten", "qfunc.graph.matcher:_worthwhile",
+        "near-misses-of-what-was-rewritten", "qfunc.graph.matcher:_best_misses",
         "if changed.isdisjoint(miss.reached.nodes) and",
         "if",
         "tests/graph/test_matcher.py::test_only_misses_that_reached_the_characteristic_op_are_listed_once_each",

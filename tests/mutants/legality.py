@@ -25,13 +25,13 @@ LEGALITY = (
         "tests/placement/test_constraints_of_chips.py::test_a_zero_point_on_tensorrt",
     ),
     Mutation(
-        "activations-may-use-fewer-codes", "qfunc.placement.constraints:_holds",
-        "if not fewer or not isinstance(wanted, Int)",
+        "activations-may-use-fewer-codes", "qfunc.placement.constraints:_fits",
+        "if not narrower or not isinstance(wanted, Int)",
         "if not isinstance(wanted, Int)",
         "tests/placement/test_constraints.py::test_constants_may_use_fewer_codes_and_activations_may_not",
     ),
     Mutation(
-        "signs-do-not-count", "qfunc.placement.constraints:_holds",
+        "signs-do-not-count", "qfunc.placement.constraints:_fits",
         "return wanted.signed == fmt.signed and wanted.qmin",
         "return wanted.qmin",
         "tests/placement/test_constraints.py::test_constants_may_use_fewer_codes_and_activations_may_not",
@@ -56,8 +56,8 @@ LEGALITY = (
     ),
     Mutation(
         "a-tensor-is-told-again", "qfunc.placement.constraints:violations",
-        "(breach.tensor or breach.op, breach.found, breach.wanted)",
-        "(breach.place, breach.found, breach.wanted)",
+        "(violation.tensor or violation.op, violation.found, violation.wanted)",
+        "(violation.place, violation.found, violation.wanted)",
         "tests/placement/test_constraints.py::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
     ),
     Mutation(
@@ -74,7 +74,7 @@ LEGALITY = (
     ),
     Mutation(
         "blocks-of-any-size", "qfunc.placement.constraints:_same",
-        "return sizes and len(",
+        "return same_size and len(",
         "return len(",
         "tests/placement/test_constraints.py::test_blocks_have_an_axis_and_a_size",
     ),
@@ -98,7 +98,7 @@ LEGALITY = (
     ),
     Mutation(
         "chips-are-asked-for-sizes", "qfunc.placement.constraints:_Check.op",
-        "        if _counts(node):",
+        "        if _is_size(node):",
         "        if False:",
         "tests/placement/test_constraints_of_chips.py::test_nnie_runs_what_caffe_has",
     ),
@@ -157,7 +157,7 @@ LEGALITY = (
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(
-        "sums-of-different-scales", "qfunc.placement.partition:Partition._kernel",
+        "sums-of-different-scales", "qfunc.placement.kernels:integer_kernel",
         "if not all(weight is None or weight.of_outputs(",
         "if not all(weight is None or True or weight.of_outputs(",
         "tests/placement/test_granularities.py::test_weights_with_scales_along_the_inputs_are_summed_in_float",
@@ -176,8 +176,8 @@ LEGALITY = (
     ),
     Mutation(
         "lowerings-are-not-asked", "qfunc.placement.constraints:_Check.op",
-        "(lowering.legality if isinstance(lowering, LimitedLowering) else (),",
-        "((),",
+        "limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()",
+        "limits = ()",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
     ),
     Mutation(

@@ -1,43 +1,43 @@
-"""Breakages of the lowerings to NNIE, Vitis AI, OpenVINO, TVM and Tengine, caught by readers of their formats."""
+"""Breakages of the lowerings to NNIE, Vitis AI, OpenVINO, TVM, Tengine and LiteRT, caught without them."""
 
 from mutants.mutation import Mutation
 
 LOWERINGS_RUNTIMES = (
     Mutation(
-        "nnie-clip-is-an-octave-step-off", "qfunc.lowering.vendor.nnie:clip",
+        "nnie-clip-is-an-octave-step-off", "qfunc.lowering.toolchains.nnie:clip",
         "+ site.high) / 16))",
         "+ site.high + 1) / 16))",
-        "tests/lowering/vendor/test_nnie.py::test_the_vendor_finds_the_simulation_s_z_of_every_tensor",
+        "tests/lowering/toolchains/test_nnie.py::test_the_vendor_finds_the_simulation_s_z_of_every_tensor",
     ),
     Mutation(
-        "nnie-groups-have-entries", "qfunc.lowering.vendor.nnie_table:entries",
-        "and not grouped and",
-        "and",
-        "tests/lowering/vendor/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
+        "nnie-groups-have-entries", "qfunc.targets.nnie:nnie",
+        'Rule(CONVS & ~Attr("groups", 1), input=KeepFloat(), weight=KeepFloat()),',
+        "",
+        "tests/lowering/toolchains/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
-        "nnie-permute-counts-from-one", "qfunc.lowering.vendor.nnie_table:entries",
+        "nnie-permute-counts-from-one", "qfunc.lowering.toolchains.nnie_table:entries",
         "_permute_{upsamples}",
         "_permute_{upsamples + 1}",
-        "tests/lowering/vendor/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
+        "tests/lowering/toolchains/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
-        "nnie-resize-stays", "qfunc.lowering.vendor.nnie_table:upsample",
+        "nnie-resize-stays", "qfunc.lowering.toolchains.nnie_table:upsample",
         'node.op_type, node.domain = "Upsample", "qfunc"',
         'node.op_type, node.domain = "Resize", ""',
-        "tests/lowering/vendor/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
+        "tests/lowering/toolchains/test_nnie.py::test_upsamples_have_an_entry_more_and_groups_have_none",
     ),
     Mutation(
-        "vitis-takes-any-scale", "qfunc.lowering.vendor.vitis:_require",
+        "vitis-takes-any-scale", "qfunc.lowering.toolchains.vitis:_require",
         "math.frexp(scale)[0] == 0.5",
         "scale > 0",
-        "tests/lowering/vendor/test_vitis_files.py::test_what_the_dpu_cannot_say_is_refused_by_name",
+        "tests/lowering/toolchains/test_vitis_files.py::test_what_the_dpu_cannot_say_is_refused_by_name",
     ),
     Mutation(
-        "vitis-without-weights", "qfunc.lowering.vendor.vitis:VitisLowering.lower",
-        "in by_tensor(made, sites).items()}",
-        'in by_tensor(made, sites).items() if site.role == "activation"}',
-        "tests/lowering/vendor/test_vitis_files.py::test_every_tensor_has_a_fix_position",
+        "vitis-without-weights", "qfunc.lowering.toolchains.vitis:VitisLowering.lower",
+        "in by_tensor(proto, sites).items()}",
+        'in by_tensor(proto, sites).items() if site.role == "activation"}',
+        "tests/lowering/toolchains/test_vitis_files.py::test_every_tensor_has_a_fix_position",
     ),
     Mutation(
         "openvino-levels-of-narrow-weights", "qfunc.lowering.openvino.nodes:_range",
@@ -82,22 +82,22 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/qlinear/test_qlinear.py::test_a_bias_of_another_scale_keeps_its_convolution_in_float",
     ),
     Mutation(
-        "tengine-relu-by-mqbench-s-name", "qfunc.lowering.vendor.tengine:_clamps",
+        "tengine-relu-by-mqbench-s-name", "qfunc.lowering.toolchains.tengine:_clamps",
         'return bool(node.op_type == "Relu")',
         'return bool(node.op_type == "ReLU")',
-        "tests/lowering/vendor/test_tengine.py::test_every_activation_has_a_line_and_so_has_a_convolution_before_a_relu",
+        "tests/lowering/toolchains/test_tengine.py::test_every_activation_has_a_line_and_so_has_a_convolution_before_a_relu",
     ),
     Mutation(
-        "tengine-any-clip-is-relu6", "qfunc.lowering.vendor.tengine:_clamps",
+        "tengine-any-clip-is-relu6", "qfunc.lowering.toolchains.tengine:_clamps",
         "return len(bounds) == 2 and bool(np.array_equal(bounds, [0, 6]))",
         "return len(bounds) == 2",
-        "tests/lowering/vendor/test_tengine.py::test_the_rule_is_for_relu_and_relu6_alone",
+        "tests/lowering/toolchains/test_tengine.py::test_the_rule_is_for_relu_and_relu6_alone",
     ),
     Mutation(
-        "tengine-names-with-spaces", "qfunc.lowering.vendor.tengine:_require",
+        "tengine-names-with-spaces", "qfunc.lowering.toolchains.tengine:_require",
         "if any(c.isspace() for c in t)]",
         "if not t]",
-        "tests/lowering/vendor/test_tengine.py::test_what_tengine_cannot_say_is_refused_by_name",
+        "tests/lowering/toolchains/test_tengine.py::test_what_tengine_cannot_say_is_refused_by_name",
     ),
     Mutation(
         "packed-takes-eight-bits", "qfunc.lowering.onnx.int4:packed",
@@ -110,5 +110,17 @@ LOWERINGS_RUNTIMES = (
         "storage(Int(BITS, fmt.signed), site.name)",
         "storage(Int(BITS), site.name)",
         "tests/lowering/onnx/test_int4.py::test_packed_weights_are_the_same_numbers",
+    ),
+    Mutation(
+        "litert-celu-of-one-rate", "qfunc.lowering.nhwc.decompositions:celu",
+        '_number(step, "rate", 1 / alpha)',
+        '_number(step, "rate", 1.0)',
+        "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
+    ),
+    Mutation(
+        "litert-celu-bends-above-one", "qfunc.lowering.nhwc.decompositions:celu",
+        '_number(step, "zero", 0.0)',
+        '_number(step, "zero", 1.0)',
+        "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
     ),
 )  # fmt: skip

@@ -5,8 +5,8 @@ from mutants.mutation import Mutation
 MERGING = (
     Mutation(
         "ranks-out-of-order", "qfunc.execution.distributed:_merge_state",
-        "functools.reduce(estimator.merge, seen)",
-        "functools.reduce(estimator.merge, seen[::-1])",
+        "functools.reduce(estimator.merge, states)",
+        "functools.reduce(estimator.merge, states[::-1])",
         "tests/execution/test_distributed.py::test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank",
     ),
     Mutation(
@@ -22,9 +22,9 @@ MERGING = (
         "tests/execution/test_distributed.py::test_two_ranks_are_one_process_over_all_batches",
     ),
     Mutation(
-        "reports-of-one-rank", "qfunc.execution.distributed:of_ranks",
-        "return ([own] if group is None else _gather(_map_tensors(own, lambda t: t.detach().cpu()), group)), total",
-        "return [own], total",
+        "reports-of-one-rank", "qfunc.execution.distributed:gather_counts",
+        "return ([counts] if group is None else _gather(_map_tensors(counts, lambda t: t.detach().cpu()), group)), total",
+        "return [counts], total",
         "tests/execution/test_distributed.py::test_reports_and_corrections_are_those_of_one_process",
     ),
     Mutation(

@@ -7,7 +7,7 @@ FMA = "tests/numerics/test_fixed_point.py"
 
 MLAS = (
     Mutation(
-        "mlas-root-of-float32", "qfunc.numerics.kernels.mlas:_root",
+        "mlas-root-of-float32", "qfunc.numerics.kernels.mlas:_sqrt",
         "return x.double().sqrt().float()",
         "return x.sqrt()",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
@@ -19,7 +19,7 @@ MLAS = (
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
-        "mlas-fours-are-fused", "qfunc.numerics.kernels.mlas:_by_lanes",
+        "mlas-fours-are-fused", "qfunc.numerics.kernels.mlas:_sum_of_squares",
         "total = total + rest[..., at] * rest[..., at]",
         "total = fma(rest[..., at], rest[..., at], total)",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
@@ -32,8 +32,8 @@ MLAS = (
     ),
     Mutation(
         "mlas-bias-behind-the-product", "qfunc.numerics.kernels.mlas:layer_norm",
-        "else fma(scaled, w.expand_as(rows), b.expand_as(rows))",
-        "else scaled * w + b",
+        "else fma(quotient, w.expand_as(rows), b.expand_as(rows))",
+        "else quotient * w + b",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_layer_norm",
     ),
     Mutation(
@@ -61,43 +61,43 @@ MLAS = (
         "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
     ),
     Mutation(
-        "mlas-gelu-of-the-square-first", "qfunc.numerics.kernels.mlas:_by_tanh",
+        "mlas-gelu-of-the-square-first", "qfunc.numerics.kernels.mlas:_tanh_curve",
         "return tanh(x * (c * x * x + b))",
         "return tanh(x * (c * (x * x) + b))",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_curves",
     ),
     Mutation(
-        "units-exact-behind-unknown-floats", "qfunc.placement.partition:Partition.exact",
-        "if known and all(s in found",
-        "if known or all(s in found",
+        "units-exact-behind-unknown-floats", "qfunc.placement.partition:Partition.exact_nodes",
+        "if known and all(s in exact",
+        "if known or all(s in exact",
         "tests/placement/test_partition_promises.py",
     ),
     Mutation(
         "units-in-float-count-as-integer", "qfunc.placement.partition:Partition._unit",
-        "codes = kernel is None or (not _in_float(kernel) and any(",
+        "codes = kernel is None or (not is_float_kernel(kernel) and any(",
         "codes = kernel is None or (any(",
         "tests/placement/test_partition_promises.py",
     ),
     Mutation(
-        "units-real-outputs-want-codes", "qfunc.placement.partition:Partition._holds",
+        "units-real-outputs-want-codes", "qfunc.placement.kernels:_holds",
         'return isinstance(condition, ClampImplied) and missing == ["output"]',
         "return False",
         "tests/placement/test_partition_promises.py",
     ),
     Mutation(
-        "verify-wants-codes-of-a-real-output", "qfunc.transforms.verification:_state",
+        "verify-wants-codes-of-a-real-output", "qfunc.transforms.unit_check:_state",
         "if unit.integer and not coded:",
         "if unit.integer and coded:",
         NETWORKS,
     ),
     Mutation(
-        "verify-moves-have-one-place", "qfunc.transforms.verification:Verification._disagreements",
-        'and not (actual == "integer" and self._moves(unit)):',
+        "verify-moves-have-one-place", "qfunc.transforms.unit_check:wrong_predictions",
+        'and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         ":",
         NETWORKS,
     ),
     Mutation(
-        "fma-never-between", "qfunc.numerics.kernels.integer:_between",
+        "fma-never-between", "qfunc.numerics.kernels.integer:_double_rounding_is_possible",
         "return bool(((bits == 0x10000000) |",
         "return bool(((bits == 0x1) |",
         FMA,

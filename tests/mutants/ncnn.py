@@ -20,8 +20,8 @@ NCNN = (
     Mutation("ncnn-weights-without-padding", "qfunc.lowering.ncnn.builder:tagged", "bytes(-len(held) % 4)", 'b""', READ),
     Mutation(
         "ncnn-never-requantizes", "qfunc.lowering.ncnn.linear:write_product",
-        "said[8] = one + 100 * requantizes",
-        "said[8] = one",
+        "values[8] = one + 100 * requantizes",
+        "values[8] = one",
         READ,
     ),
     Mutation(
@@ -43,21 +43,21 @@ NCNN = (
         "tests/lowering/ncnn_files/test_ncnn.py::test_only_winograd_weights_have_six_bits",
     ),
     Mutation(
-        "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_by_reciprocals",
+        "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_product_of_reciprocals",
         "return 1 / ((1 / s_x) * (1 / s_w))",
         "return s_x * s_w",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_dense_convolutions_round_once_and_depthwise_ones_twice",
     ),
     Mutation(
         "ncnn-global-average-in-order", "qfunc.numerics.kernels.ncnn:mean_of_image",
-        "(four[..., 0] + four[..., 2]) + (four[..., 1] + four[..., 3])",
-        "four.sum(-1)",
+        "(sums[..., 0] + sums[..., 2]) + (sums[..., 1] + sums[..., 3])",
+        "sums.sum(-1)",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_a_global_average_is_four_sums_then_the_rest_times_the_reciprocal",
     ),
     Mutation(
         "ncnn-padding-never-counts", "qfunc.numerics.kernels.ncnn:average",
-        "counts_all = count_include_pad and any(around)",
-        "counts_all = False",
+        "counts_padding = count_include_pad and any(pads)",
+        "counts_padding = False",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_is_in_window_order_and_where_padding_counts_times_the_reciprocal",
     ),
 )  # fmt: skip

@@ -22,8 +22,8 @@ NETWORKS = (
     ),
     Mutation(
         "readers-ask-for-what-the-hardware-fixes", "qfunc.placement.place:_Placement._edge",
-        "if have != want and not isinstance(existing.site.value, FixedQParams):",
-        "if have != want:",
+        "if old != new and not isinstance(existing.site.value, FixedQParams):",
+        "if old != new:",
         "tests/lowering/onnx/test_qdq_nodes.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
     ),
     Mutation(
@@ -40,8 +40,8 @@ NETWORKS = (
     ),
     Mutation(
         "windows-are-put-where-none-was-taken", "qfunc.lowering.onnx.image:_col2im",
-        "left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
-        "left = [0 for n, k, d, p, s in axes]",
+        "output_padding = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]",
+        "output_padding = [0 for n, k, d, p, s in axes]",
         "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does[fold-fx]",
     ),
     Mutation(
@@ -129,7 +129,7 @@ NETWORKS = (
         RUNTIME, case="structure: detector",
     ),
     Mutation(
-        "a-part-is-written-into-the-part-only", "qfunc.frontend.functionalize:_Builder._written",
+        "a-part-is-written-into-the-part-only", "qfunc.frontend.functionalize:_Builder._write_through",
         "for whole, index in self.storage.wholes(target):",
         "for whole, index in ():",
         WRITES, case="fx",

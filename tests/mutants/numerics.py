@@ -70,8 +70,8 @@ NUMERICS = (
     # fixed point
     Mutation(
         "shift-half-even-odd", "qfunc.numerics.kernels.fixed_point:shift_right",
-        "up = tie & (whole % 2 != 0)",
-        "up = tie & (whole % 2 == 0)",
+        "up = tie & (floor % 2 != 0)",
+        "up = tie & (floor % 2 == 0)",
         SHIFTS,
     ),
     Mutation(
@@ -82,7 +82,7 @@ NUMERICS = (
     ),
     Mutation(
         "multiplier-carry-lost", "qfunc.numerics.kernels.fixed_point:fixed_multiplier",
-        "bits - exponent.long() - over.long()",
+        "bits - exponent.long() - overflow.long()",
         "bits - exponent.long()",
         "tests/numerics/test_fixed_point.py::test_multipliers_follow_the_definition",
     ),
@@ -119,24 +119,24 @@ NUMERICS = (
     ),
     Mutation(
         "fma-rounds-twice", "qfunc.numerics.kernels.integer:fma",
-        "return torch.where((error != 0) & even, nudged, total).float()",
+        "return torch.where((error != 0) & even, odd, total).float()",
         "return total.float()",
         "tests/numerics/test_fixed_point.py::test_fma_where_float64_alone_rounds_twice",
     ),
     Mutation(
-        "sum-offset-unfused", "qfunc.numerics.kernels.integer:add_codes",
+        "sum-offset-unfused", "qfunc.numerics.kernels.addition:add_codes",
         "- fma(r_a, z_a, r_b * z_b)",
         "- (r_a * z_a + r_b * z_b)",
         "tests/numerics/test_requantize_mutants.py::test_the_offset_of_a_sum_is_fused",
     ),
     Mutation(
-        "sum-never-swaps", "qfunc.numerics.kernels.integer:_scalar_along_last",
+        "sum-never-swaps", "qfunc.numerics.kernels.addition:_scalar_along_last",
         "return n_a == 1 and n_b != 1",
         "return False",
         "tests/numerics/test_requantize.py::test_sum_swaps_an_operand_that_is_constant_along_the_last_axis",
     ),
     Mutation(
-        "sum-always-in-float64", "qfunc.numerics.kernels.integer:_float64_is_exact",
+        "sum-always-in-float64", "qfunc.numerics.kernels.addition:_float64_is_exact",
         "return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last",
         "return True",
         SUMS,
@@ -187,7 +187,7 @@ NUMERICS = (
         POOLS,
     ),
     Mutation(
-        "ceil-mode-keeps-an-empty-window", "qfunc.numerics.kernels.integer:_pooled",
+        "ceil-mode-keeps-an-empty-window", "qfunc.numerics.kernels.integer:_output_size",
         "(out - 1) * stride >= size + pad",
         "(out - 1) * stride > size + pad",
         "tests/numerics/test_tables_mutants.py::test_ceil_mode_drops_windows_that_start_behind_the_input",
@@ -199,11 +199,11 @@ NUMERICS = (
         "tests/numerics/test_tables_mutants.py::test_the_global_average_rounds_scale_times_count_first",
     ),
     Mutation("softmax-without-room", "qfunc.numerics.kernels.integer:softmax_codes",
-        "max(0.0, room - 5.0)", "max(0.0, room)", SOFTMAX),
+        "max(0.0, log_limit - 5.0)", "max(0.0, log_limit)", SOFTMAX),
     Mutation(
         "softmax-without-its-maximum", "qfunc.numerics.kernels.integer:softmax_codes",
-        "table[moved - moved.amax(0) + 255]",
-        "table[moved]",
+        "table[terms - terms.amax(0) + 255]",
+        "table[terms]",
         SOFTMAX,
     ),
     Mutation(

@@ -59,8 +59,8 @@ OUTER_MODULES = (
     ),
     Mutation(
         "inputs-are-skipped-in-vain", "qfunc.placement.unused_rules:_require_slot",
-        "if isinstance(rule.output, KeepFloat) and asking and",
-        "if isinstance(rule.output, KeepFloat) and not asking and",
+        "if isinstance(rule.output, KeepFloat) and readers and",
+        "if isinstance(rule.output, KeepFloat) and not readers and",
         (
             "tests/test_wrong_uses.py::test_a_wrong_use[a skip of an input]",
             "tests/transforms/test_overrides.py::test_an_input_may_be_skipped_where_no_op_reads_its_codes",
@@ -80,7 +80,7 @@ OUTER_MODULES = (
     ),
     Mutation(
         "edges-do-not-pass-moves", "qfunc.placement.unused_rules:_require_edge",
-        "for t in _carried(n, plan, target)):",
+        "for t in _same_codes(n, plan, target)):",
         "for t in (n,)):",
         "tests/transforms/test_overrides.py::test_an_edge_may_be_named_behind_an_op_that_moves_its_codes",
     ),
@@ -98,8 +98,8 @@ OUTER_MODULES = (
     ),
     Mutation(
         "arguments-by-name-are-dropped", "qfunc.transforms.submodules:inputs_of",
-        "if p.name not in bound.arguments] if bound.kwargs else []",
-        "if p.name not in bound.arguments]",
+        "{p.name: p.default for p in omitted}",
+        "{}",
         "tests/transforms/test_submodules.py::test_an_option_that_is_given_by_name",
     ),
 )  # fmt: skip

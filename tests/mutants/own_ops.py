@@ -19,8 +19,8 @@ OWN_OPS = (
     ),
     Mutation(
         "own-kind-by-its-name", "qfunc.lowering.onnx.context:OpContext._op",
-        "if op.kind == (self.own.behaves_like or self.own.name))",
-        "if op.kind == self.own.name)",
+        "if op.kind == (self.own.behaves_like or self.own.kind))",
+        "if op.kind == self.own.kind)",
         OWN, case="the kind's default",
     ),
     Mutation(

@@ -5,27 +5,27 @@ from mutants.mutation import Mutation
 PLACEMENT = (
     # fusion
     Mutation(
-        "fuse-before-the-other-input", "qfunc.placement.fusion:_joins",
+        "fuse-before-the-other-input", "qfunc.placement.fusion:_can_join",
         "return not twice and all(order[n] < root for n in others)",
         "return not twice",
         "tests/placement/test_place_mutants.py::test_the_later_conv_absorbs_the_add",
     ),
     Mutation(
-        "fuse-a-tensor-with-itself", "qfunc.placement.fusion:_joins",
+        "fuse-a-tensor-with-itself", "qfunc.placement.fusion:_can_join",
         "return not twice and all(",
         "return all(",
         "tests/placement/test_place_mutants.py::test_a_sum_of_one_tensor_is_no_residual",
     ),
     Mutation(
-        "fuse-what-others-read", "qfunc.placement.fusion:_follow",
-        "if fitting and len(users) > 1:",
+        "fuse-what-others-read", "qfunc.placement.fusion:_match_chain",
+        "if matching and len(users) > 1:",
         "if False:",
         "tests/placement/test_place_mutants.py::test_what_is_read_twice_is_not_fused_away",
     ),
     # placement
     Mutation(
         "weight-axis-zero", "qfunc.placement.place:_Placement._edge",
-        "value = with_axis(value, channel_axis(node)",
+        "value = with_axis(value, self.context.channel_axis(node)",
         "value = with_axis(value, 0",
         "tests/placement/test_place_mutants.py::test_weights_are_scaled_along_their_output_channels",
     ),
@@ -66,9 +66,9 @@ PLACEMENT = (
         "tests/transforms/test_quantize.py::test_an_optional_number_is_no_activation",
     ),
     Mutation(
-        "override-of-any-role", "qfunc.placement.place:_Placement._site",
-        "if change.role == role and self._touches(",
-        "if self._touches(",
+        "override-of-any-role", "qfunc.placement.rules:algorithm",
+        "if change.role == role and any(",
+        "if any(",
         "tests/transforms/test_quantize.py::test_override_narrows_the_weights_it_names",
     ),
     Mutation(
@@ -92,24 +92,24 @@ PLACEMENT = (
     ),
     Mutation(
         "codings-of-one-format-are-the-same", "qfunc.placement.encoding:Encoding.same",
-        "return ours == theirs and _equal(self.qparams, other.qparams)",
-        "return ours == theirs",
+        "return same_format and _equal(self.qparams, other.qparams)",
+        "return same_format",
         "tests/placement/test_place_mutants.py::test_codes_are_copied_between_equal_qparams_only",
     ),
     Mutation(
-        "kernel-takes-any-format", "qfunc.placement.partition:_fits",
+        "kernel-takes-any-format", "qfunc.placement.kernels:_fits",
         "return fmt in wanted",
         "return True",
         "tests/placement/test_place_mutants.py::test_a_kernel_takes_its_own_formats_only",
     ),
     Mutation(
-        "float-bias-in-an-integer-kernel", "qfunc.placement.partition:Partition._kernel",
+        "float-bias-in-an-integer-kernel", "qfunc.placement.kernels:integer_kernel",
         "elif float_bias and not takes_float_bias(kernel.arithmetic):",
         "elif False:",
         "tests/conformance/test_skips.py::test_a_unit_left_float_stays_float",
     ),
     Mutation(
-        "fused-though-the-bound-is-inside", "qfunc.placement.partition:Partition._kernel",
+        "fused-though-the-bound-is-inside", "qfunc.placement.kernels:integer_kernel",
         "conditions = (*kernel.integer_if, *(",
         "conditions = (*kernel.integer_if, *(() and ",
         "tests/placement/test_place_mutants.py::test_a_relu_inside_the_codes_makes_a_float_unit",

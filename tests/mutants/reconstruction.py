@@ -17,9 +17,9 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "sizes-are-data", "qfunc.reconstruction.data_flow:_follows",
-        'if node.op == "get_attr" or kind_of(node) == "size" or has(node, Trait.CREATES):',
+        'if node.op == "get_attr" or kind_of(node) == "size":',
         'if node.op == "get_attr":',
-        "tests/reconstruction/test_units_of_a_network.py::test_attention_with_a_mask_and_a_perceptron",
+        "tests/reconstruction/test_units_of_a_network.py::test_sizes_and_tensors_of_constants_are_not_data",
     ),
     Mutation(
         "the-regulariser-pulls-to-the-middle", "qfunc.reconstruction.rounding:_Part.differentiate",

@@ -26,7 +26,7 @@ REPORTS = (
     ),
     Mutation(
         "alone-with-all-before-it", "qfunc.transforms.compare:_Row.add",
-        "pair.simulated if first else self.module(pair.real)",
+        "pair.simulated if is_first else self.module(pair.real)",
         "pair.simulated",
         FIGURES,
     ),
@@ -67,13 +67,13 @@ REPORTS = (
         "tests/transforms/test_sensitivity.py::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
     ),
     Mutation(
-        "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:_chosen",
-        "return [*chosen, *(s for s in view.quantizers if s.path in followers - paths)]",
-        "return chosen",
+        "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:_select",
+        "return [*selected, *(q for q in view.quantizers if q.path in derived - paths)]",
+        "return selected",
         "tests/transforms/test_bypass.py::test_roles",
     ),
     Mutation(
-        "bypass-of-any-role", "qfunc.transforms.bypass:_chosen",
+        "bypass-of-any-role", "qfunc.transforms.bypass:_select",
         "return role in roles and any(",
         "return any(",
         "tests/transforms/test_bypass.py::test_roles",
@@ -91,9 +91,9 @@ REPORTS = (
         "tests/transforms/test_explain.py::test_the_page_draws_each_weight_over_its_clipping_range",
     ),
     Mutation(
-        "skipped-op-without-its-rule", "qfunc.transforms.explain:_why",
-        "if asked and rules.applies(index, group):",
-        "if asked and not rules.applies(index, group):",
+        "skipped-op-without-its-rule", "qfunc.transforms.explain:_reason",
+        "if values and rules.applies(index, group):",
+        "if values and not rules.applies(index, group):",
         "tests/transforms/test_explain.py::test_a_skipped_op_shows_as_float",
     ),
     Mutation(

@@ -31,8 +31,8 @@ TARGET_LAWS = (
     ),
     Mutation(
         "nothing-commutes-by-law", "qfunc.testing.laws.data_movement:commuting_ops_commute",
-        "for t in _tensors(op(fake_quantize(x, qparams, scheme)))",
-        "for t in _tensors(fake_quantize(op(x), qparams, scheme))",
+        "differ = int((after != before).sum())",
+        "differ = int((after != after).sum())",
         CAUGHT, case="averages-that-commute",
     ),
     Mutation(

@@ -61,18 +61,18 @@ TOSA = (
     ),
     Mutation(
         "average-of-centred-codes-stays-there", "qfunc.numerics.kernels.activations:average_inside",
-        "return (round_by(total / count, rounding) + off).clamp(low, high).float()",
+        "return (round_by(total / count, rounding) + offset).clamp(low, high).float()",
         "return round_by(total / count, rounding).clamp(low, high).float()",
         "tests/numerics/test_activations.py::test_codes_are_averaged_with_their_zero_point",
     ),
     Mutation(
-        "rational-places-are-cut-off", "qfunc.numerics.kernels.resize:_rational",
-        'before = torch.div(at, n, rounding_mode="floor")',
-        'before = torch.div(at, n, rounding_mode="trunc")',
+        "rational-places-are-cut-off", "qfunc.numerics.kernels.resize:_rational_places",
+        'before = torch.div(position, n, rounding_mode="floor")',
+        'before = torch.div(position, n, rounding_mode="trunc")',
         "tests/numerics/test_activations.py::test_rational_weights_are_those_of_the_places",
     ),
     Mutation(
-        "rational-sums-round-away", "qfunc.numerics.kernels.resize:_by_ratios",
+        "rational-sums-round-away", "qfunc.numerics.kernels.resize:_resize_rational",
         'm, e, ["half_up"]).float()',
         'm, e, ["half_away"]).float()',
         "tests/numerics/test_activations.py::test_integer_weights_of_neighbours",

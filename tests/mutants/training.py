@@ -49,20 +49,20 @@ TRAINING = (
         "tests/training/test_training.py::test_a_step_compiles_as_one_graph",
     ),
     Mutation(
-        "kept-whatever-changes", "qfunc.quantizers.cached_value:CachedValue.of",
+        "kept-whatever-changes", "qfunc.quantizers.cached_value:CachedValue.get",
         "a[1:] == b[1:]",
         "True",
         "tests/training/test_training.py::test_weights_are_quantized_once_in_evaluation",
     ),
     Mutation(
-        "kept-while-gradients-are-asked-for", "qfunc.quantizers.cached_value:CachedValue.of",
-        "            self.forget()  # a step",
+        "kept-while-gradients-are-asked-for", "qfunc.quantizers.cached_value:CachedValue.get",
+        "            self.clear()  # a step",
         "            pass  # a step",
         "tests/training/test_training.py::test_evaluation_sees_what_has_no_version",
     ),
     Mutation(
         "kept-whatever-the-mode", "qfunc.quantizers.fake_quantize:FakeQuantize.train",
-        "self.kept.forget()",
+        "self.cache.clear()",
         "pass",
         "tests/training/test_training.py::test_evaluation_sees_what_has_no_version",
     ),
@@ -74,13 +74,13 @@ TRAINING = (
     ),
     Mutation(
         "bias-scales-stay", "qfunc.quantizers.fake_quantize:FakeQuantize.params",
-        "if self.of:",
-        "if not self.held:",
+        "if self.factors:",
+        "if not self.scale_shape:",
         "tests/training/test_training.py::test_biases_follow_the_scales_that_train",
     ),
     Mutation(
         "kept-bias-forgets-its-sources", "qfunc.quantizers.fake_quantize:FakeQuantize.forward",
-        "for m in (self, *self.of, *norms) for t",
+        "for m in (self, *self.factors, *norms) for t",
         "for m in (self, *norms) for t",
         "tests/training/test_training.py::test_a_kept_bias_follows_the_scale_of_the_input",
     ),
@@ -92,14 +92,14 @@ TRAINING = (
     ),
     Mutation(
         "kept-weight-forgets-its-norm", "qfunc.quantizers.fake_quantize:FakeQuantize.forward",
-        "for m in (self, *self.of) for n in m.norm",
-        "for m in self.of for n in m.norm",
+        "for m in (self, *self.factors) for n in m.norm",
+        "for m in self.factors for n in m.norm",
         "tests/training/test_scale_following.py::test_a_kept_weight_follows_its_norm",
     ),
     Mutation(
         "folded-for-good-and-yet-following", "qfunc.transforms.batch_norm:fold_batch_norm",
-        "seat.module.settle()",
-        "seat.module.own()",
+        "seat.module.stop_following()",
+        "seat.module.stored_params()",
         "tests/training/test_scale_following.py::test_the_chip_has_the_codes_of_training",
     ),
     Mutation(
@@ -110,14 +110,14 @@ TRAINING = (
     ),
     Mutation(
         "frozen-models-do-not-compile", "qfunc.numerics._learned_grads:by_rule",
-        "if not wanted:",
+        "if not needs_grad:",
         "if not tensors:",
         "tests/functions/test_learned_laws.py::test_compiles_where_nothing_asks_for_a_gradient",
     ),
     Mutation(
         "ties-train-apart", "qfunc.placement.ties:_share",
-        "own[name] = tensor",
-        "own.get(name)",
+        "tensors[name] = tensor",
+        "tensors.get(name)",
         "tests/training/test_training.py::test_tied_sites_hold_one_parameter",
     ),
     Mutation(
@@ -194,7 +194,7 @@ TRAINING = (
     ),
     Mutation(
         "what-nothing-keeps-is-kept-to-quantize-it-again", "qfunc.quantizers.recompute:_Memory.pack",
-        "if entry.is_parameter or source in self.kept:",
+        "if entry.is_parameter or source in self.saved:",
         "if True:",
         "tests/training/test_recompute.py::test_gradients_are_those_of_what_was_kept[fixed]",
     ),
@@ -206,12 +206,12 @@ TRAINING = (
     ),
     Mutation(
         "compiled-functional-gradients-are-zero", "qfunc.numerics._learned_grads:by_rule",
-        "tensors = seen(tensors)",
+        "tensors = differentiable_views(tensors)",
         "tensors = tuple(tensors)",
         "tests/functions/test_compiled_functional.py::test_first_derivatives",
     ),
     Mutation(
-        "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first",
+        "compiled-second-derivatives-are-zero", "qfunc.numerics._compiled:require_first_derivative",
         "len(wrappers) > 1",
         "len(wrappers) > 9",
         "tests/functions/test_compiled_functional.py::test_other_derivatives_are_refused",

@@ -23,8 +23,8 @@ TRANSFORMERS = (
     ),
     Mutation(
         "positions-quantized", "qfunc.placement.place:_Placement._inputs",
-        "in slots(node) if node not in self.types.positions else ():",
-        "in slots(node):",
+        "in self.slots(node) if node not in self.types.positions else ():",
+        "in self.slots(node):",
         "tests/lowering/onnx/test_exported_transformers.py::test_every_product_is_quantized_and_no_position_or_mask_is[decoder]",
     ),
     Mutation(
@@ -53,7 +53,7 @@ TRANSFORMERS = (
     ),
     Mutation(
         "attention-never-drops", "qfunc.frontend.functionalize:_Builder._attention",
-        "(mask,), causal, factor, dropped)[0]",
+        "(mask,), causal, factor, dropout)[0]",
         "(mask,), causal, factor)[0]",
         "tests/frontend/test_capture_attention.py::test_both_modes_are_the_model_s",
     ),

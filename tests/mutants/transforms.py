@@ -8,7 +8,7 @@ BIASES = "tests/transforms/test_calibrate.py::test_a_shared_weight_is_widened_fo
 TRANSFORMS = (
     # reconcile
     Mutation(
-        "plan-the-first-override-wins", "qfunc.placement.place:_Placement._site",
+        "plan-the-first-override-wins", "qfunc.placement.rules:algorithm",
         "bits = change.bits or bits",
         "bits = bits or change.bits",
         "tests/transforms/test_overrides.py::test_a_later_override_of_bits_wins_though_it_is_wider",
@@ -38,9 +38,9 @@ TRANSFORMS = (
         BIASES,
     ),
     Mutation(
-        "derived-scales-as-calibrated", "qfunc.placement.partition:Partition.__init__",
-        "qparams.update(derived_qparams(view, qparams))",
-        "derived_qparams(view, qparams)",
+        "derived-scales-as-calibrated", "qfunc.quantizers.fake_quantize:FakeQuantize.params",
+        "if self.factors:",
+        "if False:",
         "tests/transforms/test_algorithms.py::test_a_bias_follows_scales_that_were_trained",
     ),
     Mutation(
@@ -89,14 +89,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "a-union-of-two-estimators", "qfunc.execution.observers:statistics",
-        '(index, site.tie) if site.tie and site.leader == "union" else seat.tensor',
-        "seat.tensor",
+        '(index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor',
+        "quantizer.tensor",
         "tests/transforms/test_calibrate.py::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
         "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
-        "if site.constant or seat.module.dynamic or not isinstance(site.value, Scheme):",
-        "if site.constant or seat.module.dynamic:",
+        "if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):",
+        "if site.constant or quantizer.module.dynamic:",
         "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
@@ -139,13 +139,13 @@ TRANSFORMS = (
     # artifacts
     Mutation(
         "a-failed-save-loses-the-old-artifact", "qfunc.lowering.artifact:Artifact.save",
-        "os.replace(old, place)",
+        "os.replace(old, path)",
         "pass",
         "tests/lowering/test_artifact.py::test_a_failure_leaves_what_was_there",
     ),
     Mutation(
         "save-overwrites-foreign-files", "qfunc.lowering.artifact:Artifact._foreign",
-        "if others or (there and REPORT not in there):",
+        "if others or (names and REPORT not in names):",
         "if False:",
         "tests/lowering/test_artifact.py::test_save_refuses_a_place_that_holds_something_else",
     ),

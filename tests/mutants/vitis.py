@@ -2,50 +2,50 @@
 
 from mutants.mutation import Mutation
 
-CODES = "tests/lowering/vendor/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
+CODES = "tests/lowering/toolchains/test_vitis.py::test_every_code_is_that_of_shifts_on_integers"
 
 VITIS = (
     Mutation(
-        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned",
-        "return codes * torch.exp2((shift + behind).double()), behind",
-        "return codes * torch.exp2((0 * shift + behind).double()), behind",
+        "bias-without-its-own-scale", "qfunc.emulation.linear:_aligned_bias",
+        "return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits",
+        "return codes * torch.exp2((0 * shift + fraction_bits).double()), fraction_bits",
         CODES,
     ),
     Mutation(
-        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted",
-        "product, within = product * 2.0**-behind, None if behind else bias",
-        "product, within = product * 1.0, None if behind else bias",
+        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted_sum",
+        "product, fused_bias = product * 2.0**-fraction_bits, None if fraction_bits else bias",
+        "product, fused_bias = product * 1.0, None if fraction_bits else bias",
         CODES,
     ),
     Mutation(
-        "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:with_bits_behind",
+        "bias-behind-the-point-rounded-first", "qfunc.numerics.kernels.requantize:add_fractional_bias",
         "return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)",
         "return (acc.double() + (bias / 2**bits).double().round().reshape(-1, *[1] * spatial)) * 2.0**bits",
-        "tests/lowering/vendor/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
+        "tests/lowering/toolchains/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
-        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted",
+        "weights-keep-their-zero-point", "qfunc.emulation.linear:_weighted_sum",
         "weight = (codes - weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "weight = (codes - 0 * weight_coding.qparams.zero_point.to(codes.dtype)).float()",
         "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(
         "terms-of-a-sum-at-the-coarser-scale", "qfunc.emulation.addition:sum_shift",
-        "    last = int(k.max())",
-        "    last = int(k.min())",
+        "    shift = int(k.max())",
+        "    shift = int(k.min())",
         CODES,
     ),
     Mutation(
         "sum-by-shifts-without-zero-points", "qfunc.numerics.kernels.addition:add_by_shifts",
         "terms = [(t - z).long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
         "terms = [t.long() << s for t, z, s in zip((a, b), zeros, left, strict=True)]",
-        "tests/lowering/vendor/test_vitis.py::test_sums_by_shifts",
+        "tests/lowering/toolchains/test_vitis.py::test_sums_by_shifts",
     ),
     Mutation(
         "reciprocals-one-bit-shorter", "qfunc.numerics.kernels.pooling:reciprocal",
         "for n in range(bits + (count - 1).bit_length())]",
         "for n in range(bits - 1 + (count - 1).bit_length())]",
-        ("tests/lowering/vendor/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
+        ("tests/lowering/toolchains/test_vitis.py::test_reciprocals_that_are_not_listed_are_the_nearest", CODES),
     ),
     Mutation(
         "reciprocals-divide", "qfunc.numerics.kernels.pooling:average_codes",
@@ -76,20 +76,20 @@ VITIS = (
     ),
     Mutation(
         "limits-found-and-not-applied", "qfunc.placement.shift_limits:limit_qparams",
-        "            result[path] = found[path]._replace(scale=found[path].scale * factor)",
-        "            result[path] = found[path]._replace(scale=found[path].scale)",
+        "            result[path] = qparams[path]._replace(scale=qparams[path].scale * factor)",
+        "            result[path] = qparams[path]._replace(scale=qparams[path].scale)",
         "tests/placement/test_shift_limits.py::test_calibration_keeps_the_limits_of_the_dpu",
     ),
     Mutation(
         "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
-        "        if isinstance(given, Codes) or coding is None:",
-        "        if isinstance(given, Codes) or coding is not None or coding is None:",
-        "tests/lowering/vendor/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
+        "        if isinstance(value, Codes) or coding is None:",
+        "        if isinstance(value, Codes) or coding is not None or coding is None:",
+        "tests/lowering/toolchains/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(
         "logarithms-decoded-as-integers", "qfunc.emulation.builder:EmulationBuilder.real",
         "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
         "dequantize_codes, value.node, coding.scale, 128, name=",
-        "tests/lowering/vendor/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
+        "tests/lowering/toolchains/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip

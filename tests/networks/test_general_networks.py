@@ -15,9 +15,10 @@ from qfunc import targets
 from qfunc.graph.arguments import flatten
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's own deprecated modules
-TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits: any x86-64 computes the same integers
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)  # of 7 bits: any x86-64 computes the same integers
 SIZES = (1, 3, 8)
 LEAST = 0.9999
 OTHERS = ("recurrent: gru, both ways, last state", "recurrent: lstm cell", "attention: cross", "attention: masks",

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels import addition, integer
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing import oracle, strategies
 
@@ -65,7 +65,7 @@ def test_sum_by_fused_multiply_adds_equals_the_oracle(data: st.DataObject) -> No
     pairs = data.draw(st.lists(st.tuples(codes, codes), min_size=1, max_size=12))
     a, b = (torch.tensor(column, dtype=torch.float32) for column in zip(*pairs, strict=True))
 
-    found = integer.add_codes(a, s_a, z_a, b, s_b, z_b, s, z, 0, 255, "half_even")
+    found = addition.add_codes(a, s_a, z_a, b, s_b, z_b, s, z, 0, 255, "half_even")
 
     assert found.tolist() == [exact.sum_fma(int(p), s_a, z_a, int(q), s_b, z_b, s, z, 0, 255) for p, q in pairs]
 
@@ -76,12 +76,12 @@ def test_sums_of_very_unequal_scales_keep_single_roundings(low_bits: int) -> Non
     s_a, s_b = 2.0**-24 * (1 + low_bits * 2.0**-23), 1 + 2.0**-23
     a, b = (v.flatten().float() for v in torch.meshgrid(torch.arange(0, 256, 15), torch.arange(0, 256, 15), indexing="ij"))
 
-    found = integer.add_codes(a, s_a, 255, b, s_b, 1, 2.0, 3, 0, 255, "half_even")
+    found = addition.add_codes(a, s_a, 255, b, s_b, 1, 2.0, 3, 0, 255, "half_even")
 
     pairs = zip(a.tolist(), b.tolist(), strict=True)
     assert found.tolist() == [exact.sum_fma(int(p), s_a, 255, int(q), s_b, 1, 2.0, 3, 0, 255) for p, q in pairs]
-    assert not integer._float64_is_exact(s_a / 2, s_b / 2)
-    assert integer._float64_is_exact(1.5, 0.01)
+    assert not addition._float64_is_exact(s_a / 2, s_b / 2)
+    assert addition._float64_is_exact(1.5, 0.01)
 
 
 def test_sum_swaps_an_operand_that_is_constant_along_the_last_axis() -> None:
@@ -91,8 +91,8 @@ def test_sum_swaps_an_operand_that_is_constant_along_the_last_axis() -> None:
     order = [(s_a, 3), (s_b, 250)]
     shown = 0
     for scale in np.linspace(0.5, 3.0, 30, dtype=np.float32).tolist():
-        found = integer.add_codes(a, *order[0], b, *order[1], scale, 9, 0, 255, "half_even")
-        back = integer.add_codes(b, *order[1], a, *order[0], scale, 9, 0, 255, "half_even")
+        found = addition.add_codes(a, *order[0], b, *order[1], scale, 9, 0, 255, "half_even")
+        back = addition.add_codes(b, *order[1], a, *order[0], scale, 9, 0, 255, "half_even")
         swapped = [exact.sum_fma(int(q), *order[1], 37, *order[0], scale, 9, 0, 255) for q in b[0].tolist()]
         straight = [exact.sum_fma(37, *order[0], int(q), *order[1], scale, 9, 0, 255) for q in b[0].tolist()]
         assert found[0].tolist() == back[0].tolist() == swapped

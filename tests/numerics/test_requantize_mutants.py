@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels import addition
 from qfunc.testing import integer_oracle as exact
 from qfunc.testing.oracle import float32
 
@@ -16,7 +16,7 @@ def test_the_offset_of_a_sum_is_fused() -> None:
     a, b = [0, 17, 128, 255], [3, 91, 200, 254]
     for k in range(1, 40):
         s_a, s_b = float(np.float32(1000 + k * 97.31)), float(np.float32(20000 + k * 13.7))
-        found = integer.add_codes(
+        found = addition.add_codes(
             torch.tensor(a).float(), s_a, 131, torch.tensor(b).float(), s_b, 77, 1.0, 9, -wide, wide, "half_even"
         )
         assert found.tolist() == [exact.sum_fma(p, s_a, 131, q, s_b, 77, 1, 9, -wide, wide) for p, q in zip(a, b, strict=True)]

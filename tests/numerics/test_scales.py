@@ -202,7 +202,7 @@ def test_an_outer_scale_shared_by_blocks_is_refused() -> None:
         nearest_scale(torch.ones(2, 4), scheme)
     assert str(error.value) == (
         "Scale.within: found PerBlock(-1, size=64), wanted PerTensor(), PerChannel(axis) or PerToken(). "
-        "Use one of these for the outer scale."
+        "Give the outer scale one of these granularities."
     )
 
 

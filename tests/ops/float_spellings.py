@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from tests.ops.spellings import Group, Spelling, w
+from tests.ops.spellings import Group, Spelling, copied, w
 
 _UNARY = {
     "tan": (), "asin": ("arcsin",), "acos": ("arccos",), "atan": ("arctan",), "sinh": (), "cosh": (), "asinh": (), "acosh": (),
@@ -25,7 +26,11 @@ def _group(kind: str, *spellings: Spelling, shape: tuple[int, ...] = (3, 4)) -> 
 FLOAT_GROUPS: dict[str, Group] = {
     **{k: _group(k, *(s for name in (k, *also) for s in _both(name))) for k, also in _UNARY.items()},
     "selu": _group("selu", lambda m, x: F.selu(x), lambda m, x: torch.selu(x)),
-    "celu": _group("celu", lambda m, x: F.celu(x, 0.5), lambda m, x: torch.celu(x)),
+    "celu": Group("celu", (3, 4), (
+        lambda m, x: F.celu(x, 0.5), lambda m, x: torch.celu(x), lambda m, x: torch.celu(x, alpha=0.7),
+        lambda m, x: F.celu(copied(x), 2, True), lambda m, x: F.celu_(copied(x)), lambda m, x: torch.celu_(copied(x), 0.3),
+        lambda m, x: m.a(x), lambda m, x: m.b(copied(x)),
+    ), lambda: {"a": nn.CELU(0.7), "b": nn.CELU(inplace=True)}),
     "softshrink": _group("softshrink", lambda m, x: F.softshrink(x, 0.2)),
     "hardshrink": _group("hardshrink", lambda m, x: F.hardshrink(x, 0.2), lambda m, x: x.hardshrink()),
     "log_sigmoid": _group("log_sigmoid", lambda m, x: F.logsigmoid(x)),

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.frontend.capture import capture
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.passes.user_norms import FrozenBatchNorm2d, WrittenOut
 
-TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)  # of 7 bits, so that any x86-64 computes the same
 
 GUARDS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / (y + 1e-5),

@@ -203,7 +203,7 @@ def test_names_that_match_nothing_are_refused_as_in_rules():
     target = chip(Refuse(edit.name("cnv"), because="guide, 3", do="Drop it."))
     assert refusal(target) == (
         "target 'chip', legality: found Name('cnv'), which matches nothing in the model, "
-        "wanted a selector that matches an op or a tensor. Near names: conv, fc."
+        "wanted a selector that matches an op or a tensor. Use one of: conv, fc."
     )
 
 

@@ -14,18 +14,18 @@ from tests.placement.refusals import Net, refusal
 @pytest.mark.parametrize(
     ("opset", "scheme", "constant", "needs"),
     [
-        (13, Scheme(Int(4)), False, "QdqLowering(opset=21), for QuantizeLinear has 4-bit integers"),
-        (20, Scheme(Int(16, signed=False)), False, "QdqLowering(opset=21), for QuantizeLinear has 16-bit integers"),
-        (13, Scheme(Int(16)), True, "QdqLowering(opset=21), for QuantizeLinear has 16-bit integers"),
-        (13, Scheme(Int(12)), True, "QdqLowering(opset=21), for QuantizeLinear has 16-bit integers"),
-        (18, Scheme(E4M3FN), False, "QdqLowering(opset=19), for QuantizeLinear has 8-bit floats"),
-        (13, Scheme(qfunc.specs.E5M2), True, "QdqLowering(opset=19), for QuantizeLinear has 8-bit floats"),
-        (19, Scheme(Int(8), Scale(PerBlock(-1, 4))), True, "QdqLowering(opset=21), for QuantizeLinear has scales per block"),
+        (13, Scheme(Int(4)), False, "QdqLowering(opset=21): QuantizeLinear has 4-bit integers"),
+        (20, Scheme(Int(16, signed=False)), False, "QdqLowering(opset=21): QuantizeLinear has 16-bit integers"),
+        (13, Scheme(Int(16)), True, "QdqLowering(opset=21): QuantizeLinear has 16-bit integers"),
+        (13, Scheme(Int(12)), True, "QdqLowering(opset=21): QuantizeLinear has 16-bit integers"),
+        (18, Scheme(E4M3FN), False, "QdqLowering(opset=19): QuantizeLinear has 8-bit floats"),
+        (13, Scheme(qfunc.specs.E5M2), True, "QdqLowering(opset=19): QuantizeLinear has 8-bit floats"),
+        (19, Scheme(Int(8), Scale(PerBlock(-1, 4))), True, "QdqLowering(opset=21): QuantizeLinear has scales per block"),
         (
             13,
             Scheme(E4M3FN, Scale(PerBlock(-1, 4))),
             True,
-            "QdqLowering(opset=21), for QuantizeLinear has scales per block",
+            "QdqLowering(opset=21): QuantizeLinear has scales per block",
         ),
         (21, Scheme(Int(4), Scale(PerBlock(-1, 4))), False, ""),
         (19, Scheme(E4M3FN), False, ""),
@@ -74,7 +74,7 @@ def test_an_opset_too_low_for_four_bits():
     assert refusal(target) == (
         "target 'qdq', op 'conv', input 'x'; op 'mean', input 'act'; op 'fc', input 'mean': found Int(4) for "
         "QdqLowering(opset=13), "
-        "wanted QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
+        "wanted QdqLowering(opset=21): QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators). "
         "Set it with edit.deploy(...), or edit the scheme."
     )
     qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import KeepFloat, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = edit.outputs(edit.op("linear"), KeepFloat())(targets.onnxruntime)
+TARGET = edit.outputs(edit.op("linear"), KeepFloat())(ONNXRUNTIME)
 
 
 class Net(nn.Module):
@@ -41,7 +41,8 @@ def test_a_product_is_integer_whether_codes_come_of_it_or_not_and_a_curve_in_flo
 
 def test_what_follows_an_unknown_float_op_is_not_exact_until_it_has_codes() -> None:
     partition = parts()
-    exact = {n.name for n in partition.exact()} & {n.name for n in partition.network.graph.nodes if n.op == "call_function"}
+    ops = {n.name for n in partition.network.graph.nodes if n.op == "call_function"}
+    exact = {n.name for n in partition.exact_nodes()} & ops
     unknown = {u.path for u in partition.float_units if u.kernel is None}
     assert unknown == {"log1p"}
     assert exact == {"one", "gelu", "relu", "three", "norm"}
@@ -49,4 +50,4 @@ def test_what_follows_an_unknown_float_op_is_not_exact_until_it_has_codes() -> N
 
 def test_what_a_cpu_computes_otherwise_is_not_exact() -> None:
     partition = parts()
-    assert {n.name for n in partition.exact() - partition.exact(("layer_norm", "linear"))} == {"norm"}
+    assert {n.name for n in partition.exact_nodes() - partition.exact_nodes(("layer_norm", "linear"))} == {"norm"}

@@ -21,8 +21,9 @@ from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
 from qfunc.placement.place import plan
 from qfunc.specs import Int, KeepFloat, NonNegative, Op, Rule, Scheme, ZeroPoint, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-ORT, TENSORRT = targets.onnxruntime, targets.tensorrt
+ORT, TENSORRT = ONNXRUNTIME, targets.tensorrt
 
 
 class Net(nn.Module):

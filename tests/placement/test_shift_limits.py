@@ -13,7 +13,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.placement.shift_limits import Bound, adjusted
+from qfunc.placement.shift_limits import Bound, satisfy_limits
 from qfunc.specs import Limit, Op
 
 REACH = range(-4, 5)
@@ -62,9 +62,9 @@ def test_one_layer_moves_as_brute_force_does(positions: dict[str, float]) -> Non
         wanted = None if moved is None or wanted is None else {**wanted, bound.adjust[0]: moved}
     if wanted is None:
         with pytest.raises(CalibrationError):
-            adjusted(LAYER, positions, _spans("wxby"))
+            satisfy_limits(LAYER, positions, _spans("wxby"))
     else:
-        assert adjusted(LAYER, positions, _spans("wxby")) == wanted
+        assert satisfy_limits(LAYER, positions, _spans("wxby")) == wanted
 
 
 @given(st.fixed_dictionaries({n: st.sampled_from([-3.0, -1.0, 0.0, 1.0, 3.0]) for n in "wxbyz"}))
@@ -72,7 +72,7 @@ def test_one_layer_moves_as_brute_force_does(positions: dict[str, float]) -> Non
 def test_what_can_be_kept_in_a_network_is_kept(positions: dict[str, float]) -> None:
     """Limits that share tensors: kept wherever every move has room, for a coarser scale is always within reach."""
     roomy = dict.fromkeys("wxbyz", (-40.0, 40.0))
-    now = adjusted(NETWORK, positions, roomy)
+    now = satisfy_limits(NETWORK, positions, roomy)
     assert not any(b.excess(now) for b in NETWORK)
     assert now["x"] <= positions["x"], "inputs of an add get coarser, never finer"
     assert now["y"] <= positions["y"]
@@ -82,20 +82,20 @@ def test_limits_that_pull_against_each_other_are_told() -> None:
     up = Bound("one", Limit(CONV, (("weight", 1),), 3, 9, "weight"), ((1, "sum", ("w",)),), ("w",))
     down = Bound("two", Limit(CONV, (("weight", 1),), -9, 1, "weight"), ((1, "sum", ("w",)),), ("w",))
     with pytest.raises(CalibrationError) as e:
-        adjusted([up, down], {"w": 0.0}, {"w": (-9.0, 9.0)})
+        satisfy_limits([up, down], {"w": 0.0}, {"w": (-9.0, 9.0)})
     assert "limits of unit" in str(e.value)
 
 
 def test_two_that_are_both_the_largest_move_together() -> None:
     both = Limit(Op("add"), (("input.max", 1),), 0, 2, "input")
     bound = Bound("add", both, ((1, "max", ("x", "y")),), ("x", "y"))
-    assert adjusted([bound], {"x": 4.0, "y": 4.0}, _spans("xy")) == {"x": 2.0, "y": 2.0}
-    assert adjusted([bound], {"x": 4.0, "y": 1.0}, _spans("xy")) == {"x": 2.0, "y": 1.0}
+    assert satisfy_limits([bound], {"x": 4.0, "y": 4.0}, _spans("xy")) == {"x": 2.0, "y": 2.0}
+    assert satisfy_limits([bound], {"x": 4.0, "y": 1.0}, _spans("xy")) == {"x": 2.0, "y": 1.0}
 
 
 def test_positions_stay_within_their_scheme() -> None:
     with pytest.raises(CalibrationError) as e:
-        adjusted(LAYER, {"w": 4.0, "x": 4.0, "b": 0.0, "y": -4.0}, {**_spans("xby"), "w": (0.0, 4.0)})
+        satisfy_limits(LAYER, {"w": 4.0, "x": 4.0, "b": 0.0, "y": -4.0}, {**_spans("xby"), "w": (0.0, 4.0)})
     assert str(e.value) == (
         "limits of unit 'conv': found 8 at the positions w 0, x 4, y -4, wanted 0 to 3 by "
         f"{CUT!r}. Change the range of one of these tensors: moving 'weight' does not keep this limit and the others."

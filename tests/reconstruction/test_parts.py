@@ -35,7 +35,7 @@ def sites(bits: tuple[int, int] = (3, 2)) -> list[tuple[FakeQuantize, Tensor]]:
         layer: nn.Module = nn.Conv1d(3, 4, 2) if len(shape) == 3 else nn.Linear(7, 5)
         module = next(s.module for s in quantizer_nodes(qfunc.quantize(target)(layer)) if s.module.site.slot == "weight")
         weight: Any = layer.weight.detach()
-        module.hold(module.qparams(), weight)
+        module.set_qparams(module.qparams(), weight)
         made.append((module, weight))
     return made
 
@@ -74,8 +74,8 @@ def test_hardening_decides_and_soft_is_hard() -> None:
     harden(module, up)
     soft = module.train()(weight)
     assert torch.equal(soft, module.eval()(weight))
-    low = module.site.function.apply(module.own()._replace(v=torch.full_like(weight, -1)), weight, module.scheme)  # type: ignore[attr-defined]
-    high = module.site.function.apply(module.own()._replace(v=torch.full_like(weight, 1)), weight, module.scheme)  # type: ignore[attr-defined]
+    low = module.site.function.apply(module.stored_params()._replace(v=torch.full_like(weight, -1)), weight, module.scheme)  # type: ignore[attr-defined]
+    high = module.site.function.apply(module.stored_params()._replace(v=torch.full_like(weight, 1)), weight, module.scheme)  # type: ignore[attr-defined]
     assert torch.equal(soft, torch.where(up, high, low))
 
 

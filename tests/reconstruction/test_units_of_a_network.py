@@ -151,6 +151,22 @@ def test_attention_with_a_mask_and_a_perceptron() -> None:
     assert found(Attention(), Blocks()) == [("qkv to out", ("qkv", "out")), ("up to down", ("up", "down"))]
 
 
+class Token(nn.Module):
+    """Two layers, and a token of constants that is joined between them for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(torch.cat([torch.zeros((x.shape[0], 1, 6)) + 0.5, x], 1))
+
+
+def test_sizes_and_tensors_of_constants_are_not_data() -> None:
+    assert [n.name for n in DataFlow(capture()(Token())).nodes] == ["x", "one", "cat", "two"]
+
+
 def test_two_inputs_and_a_weight_that_is_read_twice() -> None:
     assert found(Pair(), Blocks()) == [("left", ("left",)), ("right", ("right",)), ("both", ("both",)), ("both_1", ("both_1",))]
 

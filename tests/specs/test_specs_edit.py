@@ -1,7 +1,7 @@
 """Edits: target -> target; later edits win."""
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen
 
 from qfunc import targets
 from qfunc.errors import SpecError
@@ -30,6 +30,7 @@ from qfunc.specs import (
     ZeroPoint,
     edit,
 )  # fmt: skip
+from qfunc.specs.edit._keywords import ActivationProperties, Slots
 from qfunc.targets.onnxruntime import onnxruntime
 
 ORT = onnxruntime
@@ -41,6 +42,11 @@ class Lowering:
 
     def lower(self, model, sites):
         return {}
+
+
+def test_the_typed_keywords_are_those_that_edits_accept():
+    assert set(ActivationProperties.__annotations__) == {f.name for f in fields(edit.SchemeChange)}
+    assert set(Slots.__annotations__) == {f.name for f in fields(Rule)} - {"select"}
 
 
 def test_a_name_of_several_patterns_is_any_of_them():

@@ -148,7 +148,7 @@ def test_a_target_saved_before_legality_has_none():
 @pytest.mark.parametrize("target", EVERY, ids=lambda t: t.name)
 def test_targets_speak_of_ops_that_exist(target):
     """A misspelt kind would match nothing and refuse nothing."""
-    known = {op.kind for op in OPS} | set(MODULE_KINDS.values()) | {kind.name for kind in target.ops}
+    known = {op.kind for op in OPS} | set(MODULE_KINDS.values()) | {op.kind for op in target.ops}
     assert {kind for rule in target.legality for kind in kinds(rule.select)} <= known
 
 

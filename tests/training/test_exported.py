@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import recipes, targets
+from qfunc import recipes
 from qfunc.errors import CaptureError
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import Small, batch, loss_of, net, student
 
-TARGET = recipes.lsq()(targets.onnxruntime)
+TARGET = recipes.lsq()(ONNXRUNTIME)
 
 
 class Dropping(Small):

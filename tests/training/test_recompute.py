@@ -21,14 +21,15 @@ from qfunc.errors import CalibrationError
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from tests.functions.test_with_gradient import held, lsq
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import batch, loss_of, student
 
 STOCHASTIC, OWN = functions.Stochastic(), functions.with_gradient(held, lsq, ("scale",))
 FOUR = targets.academic(4, 4)
 CASES: dict[str, Any] = {
-    "fixed": targets.onnxruntime,
+    "fixed": ONNXRUNTIME,
     "lsq": recipes.lsq()(targets.tensorrt),
-    "lsq, biases": recipes.lsq()(targets.onnxruntime),
+    "lsq, biases": recipes.lsq()(ONNXRUNTIME),
     "lsq_plus": recipes.lsq_plus()(FOUR),
     "pact": recipes.pact(0.3)(FOUR),
     "dorefa": recipes.dorefa()(FOUR),
@@ -144,8 +145,9 @@ class Views(nn.Module):
         first, second = self.quantized(x), self.quantized(x * 0.5)
         third = self.quantized(x.transpose(1, 3))
         last = second[:, 1:, :, 3].mul_(2) * self.quantized(x)[:, 1:, :, 3]
+        doubled = self.quantized(x).mul_(2)
         total = (first.reshape(-1, 42) @ self.one).sum() + (first @ self.other).square().sum() + last.sum()
-        return total + (third.square() * third).sum() + (second * second).sum()
+        return total + (third.square() * third).sum() + (second * second).sum() + (doubled * doubled).sum()
 
 
 def test_views_and_changes_in_place() -> None:

@@ -15,8 +15,9 @@ from qfunc.estimators import Mse
 from qfunc.functions import DoReFa
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import PerTensor, Target, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
-FOUR = edit.pipe(targets.onnxruntime, recipes.lsq(), edit.weights(bits=4, estimator=Mse()))
+FOUR = edit.pipe(ONNXRUNTIME, recipes.lsq(), edit.weights(bits=4, estimator=Mse()))
 
 LOPSIDED = edit.pipe(targets.academic(4, 8), recipes.lsq(), edit.weights(estimator=Mse()))  # codes -8 to 7; also transposed
 

@@ -18,6 +18,7 @@ from qfunc.errors import CalibrationError, VerifyError
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import batch, loss_of, net, student
 
 
@@ -67,8 +68,8 @@ NOISY: dict[str, Target] = {
     "stochastic": edit.pipe(
         targets.tensorrt, edit.weights(function=functions.Stochastic(functions.Lsq())), edit.activations(function=STOCHASTIC)
     ),
-    "qdrop": edit.activations(function=DROPPED)(targets.onnxruntime),
-    "both": edit.activations(function=functions.QDrop(STOCHASTIC))(targets.onnxruntime),
+    "qdrop": edit.activations(function=DROPPED)(ONNXRUNTIME),
+    "both": edit.activations(function=functions.QDrop(STOCHASTIC))(ONNXRUNTIME),
 }
 
 
@@ -211,7 +212,7 @@ def test_before_calibration_a_state_dict_is_one_of_a_model_without_scales() -> N
 
 
 BATCH, FOLDED = qfunc.TrainBatchNorm(), qfunc.FoldBatchNorm()
-LSQ, PLAIN = recipes.lsq()(targets.onnxruntime), targets.onnxruntime
+LSQ, PLAIN = recipes.lsq()(ONNXRUNTIME), ONNXRUNTIME
 WEIGHT = "Int(7, low=-63)" if OnnxRuntimeRunner().comparable() else "Int(8, low=-127)"  # as tests/conftest.py decides
 UNFIT: dict[str, tuple[Any, Any, str]] = {
     "norms that train, where they are folded": (

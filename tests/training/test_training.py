@@ -20,6 +20,7 @@ from qfunc.errors import CalibrationError, SpecError
 from qfunc.estimators import Ema
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import Small, batch, loss_of, student
 
 
@@ -47,7 +48,7 @@ def learned(model: nn.Module) -> dict[str, Tensor]:
 
 
 RECIPES = {
-    "lsq": (recipes.lsq(), targets.onnxruntime),
+    "lsq": (recipes.lsq(), ONNXRUNTIME),
     "lsq on 4 bits": (recipes.lsq(), targets.academic(4, 4)),
     "lsq_plus": (recipes.lsq_plus(), targets.academic(4, 4)),
     "pact": (recipes.pact(0.3), targets.academic(4, 4)),
@@ -190,7 +191,7 @@ def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@pytest.mark.parametrize("target", [targets.tensorrt, edit.weights(bits=8)(targets.onnxruntime)], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [targets.tensorrt, edit.weights(bits=8)(ONNXRUNTIME)], ids=lambda t: t.name)
 def test_a_step_compiles_as_one_graph(target: Target) -> None:
     """And gives the eager step's gradients, but for the order of sums, by a backend whose backward computes values anew."""
     model = made(recipes.lsq()(target))
@@ -216,7 +217,7 @@ class Residual(nn.Module):
         return self.head(F.relu(x + self.norm(self.conv(x))).mean((2, 3)))
 
 
-@pytest.mark.parametrize("target", [targets.onnxruntime, targets.tensorrt, targets.vitis], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [ONNXRUNTIME, targets.tensorrt, targets.vitis], ids=lambda t: t.name)
 def test_gamma_of_zero_trains(target: Target) -> None:
     """Four steps: gamma and the weights move, whatever the least scale of the chip."""
     model = student(target, warm(Residual))

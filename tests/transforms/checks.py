@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.specs import Target
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.nets import network
 
 
@@ -41,13 +41,13 @@ def same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k].nan_to_num(12345.0), b[k].nan_to_num(12345.0)) for k in a)
 
 
-def quantized(name: str, *, export: bool = False, target: Target = targets.onnxruntime) -> tuple[nn.Module, Any, Any]:
+def quantized(name: str, *, export: bool = False, target: Target = ONNXRUNTIME) -> tuple[nn.Module, Any, Any]:
     """(a float model, a batch, the quantized model)."""
     model, batch = network(name)
     return model, batch, qfunc.quantize(target, arguments(batch) if export else None)(model)
 
 
-def calibrated(name: str, *, export: bool = False, target: Target = targets.onnxruntime) -> tuple[nn.Module, Any, Any]:
+def calibrated(name: str, *, export: bool = False, target: Target = ONNXRUNTIME) -> tuple[nn.Module, Any, Any]:
     """(a float model, a batch, the calibrated model)."""
     model, batch, made = quantized(name, export=export, target=target)
     return model, batch, qfunc.calibrate([batch])(made)

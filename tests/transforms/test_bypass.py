@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.float_network import float_network
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES
 from tests.transforms.test_errors import told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def names(model: Any) -> list[str]:
@@ -98,7 +98,7 @@ def test_wrong_uses_are_told_whole() -> None:
     _, _, done = calibrated("residual")
     text = (
         "bypass: found Name('conf1'), which matches nothing in the model, wanted a selector that matches an op or a tensor. "
-        "Near names: conv1, conv2."
+        "Use one of: conv1, conv2."
     )
     told(lambda: qfunc.bypass(edit.name("conf1"))(done), "SpecError", text)
     text = (

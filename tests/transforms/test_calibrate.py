@@ -23,10 +23,11 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Op, Tie, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, quantized, same_state, state
 from tests.transforms.nets import DictInput, network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def scale(model: nn.Module, site: str) -> float:
@@ -108,7 +109,7 @@ def test_no_activation_outlives_its_batch() -> None:
         observer = Observer(float_network(made), (0,), statistics([quantizer_nodes(made)]))
         for number in range(count):
             observer.read((torch.randn(1, 3, 8, 8),), number)
-        assert not observer.waiting
+        assert not observer.pending
         sizes.append(sum(t.numel() for s in observer.states for t in torch.utils._pytree.tree_leaves(s)))
     assert sizes[0] == sizes[1]
 

@@ -9,15 +9,15 @@ import torch
 from torch import fx
 
 import qfunc
-from qfunc import targets
 from qfunc.graph.float_network import float_network
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES
 from tests.transforms.test_errors import told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def ranges(model: Any, batch: Any, quantizers: set[str]) -> dict[str, tuple[float, float]]:

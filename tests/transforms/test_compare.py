@@ -14,17 +14,18 @@ from attrs import evolve
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import specs, targets
+from qfunc import specs
 from qfunc.analysis.histogram import BINS
 from qfunc.analysis.metrics import Sums
 from qfunc.graph.float_network import float_network
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, image, network
 from tests.transforms.test_errors import told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 # Sums of some hundred products in float64 differ by their order by a few 2^-53 of the sum of magnitudes.
 CLOSE = 1e-12
 

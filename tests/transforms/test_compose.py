@@ -11,10 +11,11 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, SpecError
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state
 from tests.transforms.nets import network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def test_composition_is_application_in_order() -> None:

@@ -21,10 +21,11 @@ from qfunc.lowering.onnx.writer import write_model
 from qfunc.placement.partition import Partition
 from qfunc.specs import from_json
 from qfunc.transforms.onnx_check import first_difference
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, leaves
 from tests.transforms.nets import NAMES, DictInput
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 @pytest.mark.parametrize("export", [False, True])
@@ -131,7 +132,7 @@ def test_a_float_output_that_is_computed_otherwise_is_refused(monkeypatch: pytes
 
 def test_codes_that_round_otherwise_and_spread_are_no_other_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deep network may end anywhere after one code differs: each tensor is compared given those before it."""
-    file: Any = sys.modules["qfunc.transforms.deploy"]
+    file: Any = sys.modules["qfunc.transforms.onnx_check"]
     plain = file.run_in_evaluation_mode
     monkeypatch.setattr(file, "run_in_evaluation_mode", lambda m, leaves, **how: [v + 1 for v in plain(m, leaves, **how)])
     _, _, done = calibrated("residual")

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import EmulationError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, equal, leaves
 from tests.transforms.nets import NAMES, network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 @pytest.mark.parametrize("export", [False, True])

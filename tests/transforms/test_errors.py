@@ -14,10 +14,11 @@ import qfunc
 from qfunc import lowering, specs, targets
 from qfunc.errors import QfuncError
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 OTHER = evolve(TARGET, commuting=TARGET.commuting[:-1])
 BATCH = torch.randn(2, 3, 8, 8)
 
@@ -53,7 +54,7 @@ def test_a_batch_in_place_of_batches(given: Any, name: str) -> None:
 
 def test_only_empty_batches() -> None:
     _, x, made = quantized("residual")
-    text = "site 'x': found only empty tensors, wanted some values. Pass batches of size 1 or more."
+    text = "site 'x': found only empty tensors, wanted some values. Pass batches with at least one example."
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
@@ -277,7 +278,7 @@ def test_a_selector_that_matches_nothing() -> None:
         target = edit.pipe(TARGET, change)
         text = (
             f"target 'onnxruntime', {where}: found Name('conv3'), which matches nothing in the model, wanted a selector that "
-            "matches an op or a tensor. Near names: conv2, conv1."
+            "matches an op or a tensor. Use one of: conv2, conv1."
         )
         told(lambda t=target: qfunc.quantize(t)(model), "SpecError", text)
 

@@ -11,12 +11,12 @@ import torch
 from torch import fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, equal, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def steps(model: nn.Module, batch: Any, folder: Any) -> dict[str, tuple[nn.Module, Callable[[], Any]]]:

@@ -16,13 +16,13 @@ import torch
 from torch import fx, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.graph.record import record_of
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, equal, quantized, same_state, state
 from tests.transforms.nets import NAMES, network
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 READER = """
 import sys, torch, qfunc

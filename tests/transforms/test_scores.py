@@ -14,10 +14,11 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import FloatMultiplier, Kernel, Op, edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated
 
 # Weights of 2 bits and an arithmetic that rounds down, so that no two of the four agree.
-COARSE = evolve(edit.weights(bits=2)(targets.onnxruntime), kernels=(Kernel(Op("linear"), FloatMultiplier("floor")),))
+COARSE = evolve(edit.weights(bits=2)(ONNXRUNTIME), kernels=(Kernel(Op("linear"), FloatMultiplier("floor")),))
 
 
 def error(outputs: list[Tensor], batch: Any) -> Tensor:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.analysis.lockstep import Ops
 from qfunc.graph.float_network import float_network
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
 from tests.transforms.test_errors import told
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def alone(model: Any, path: str) -> Any:

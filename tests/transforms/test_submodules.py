@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import QfuncError
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state
 
-TARGET = edit.weights(bits=7)(targets.onnxruntime)  # of 7 bits, so that any x86-64 computes the same
+TARGET = edit.weights(bits=7)(ONNXRUNTIME)  # of 7 bits, so that any x86-64 computes the same
 
 
 class Body(nn.Module):
@@ -273,7 +273,7 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
         qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), submodules="last")(model)
     assert str(refused.value) == (
         "target 'onnxruntime', rules: found ModuleType('Detektor'), which matches nothing in the model, wanted a selector that "
-        "matches an op or a tensor. Near names: Detector."
+        "matches an op or a tensor. Use one of: Detector."
     )
 
 

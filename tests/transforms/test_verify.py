@@ -13,10 +13,11 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.lowering.artifact import Artifact
+from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated
 from tests.transforms.nets import NAMES, DictInput
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 Run = Callable[[Artifact, Any], list[Any]]
 
 

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from attrs import evolve, frozen
 from torch import nn
 
 import qfunc
 from qfunc import targets
 from qfunc.lowering import QnnHtpRunner
 from tests.wrong_uses.world import TARGET, Row, bare, calibrated, in_half
+
+
+@frozen
+class WritesNothing:
+    """A lowering that returns nothing."""
+
+    def lower(self, model: Any, sites: Any) -> Any:
+        """Return None."""
+        return None
+
+
+@frozen
+class WritesText:
+    """A lowering that returns text."""
+
+    def lower(self, model: Any, sites: Any) -> Any:
+        """Return a file of text."""
+        return {"table.json": "{}"}
+
+
+@frozen
+class Nothing:
+    """A runner that returns nothing."""
+
+    def run(self, artifact: Any, inputs: Any) -> Any:
+        """Return None."""
+        return None
+
+
+@frozen
+class Fails:
+    """A runner that asks for a file that is not there."""
+
+    def run(self, artifact: Any, inputs: Any) -> Any:
+        """Raise KeyError."""
+        return artifact.files["model.bin"]
+
+
+def lowered(w: Any, lowering: Any) -> Any:
+    """The artifact by another lowering."""
+    target = evolve(TARGET, lowering=lowering)
+    return qfunc.deploy(target)(calibrated(target, w))
+
 
 # fmt: off
 ROWS: tuple[Row, ...] = (
@@ -51,6 +97,11 @@ ROWS: tuple[Row, ...] = (
      "arguments of the model's forward."),
     ("deploy without a lowering", lambda w: qfunc.deploy(bare())(calibrated(bare(), w)), "DeployError",
      "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."),
+    ("deploy by a lowering that returns nothing", lambda w: lowered(w, WritesNothing()), "DeployError",
+     "deploy(onnxruntime), files of the lowering: found None, wanted a mapping from file name to bytes. Return it from "
+     "lower(model, sites)."),
+    ("deploy by a lowering that writes text", lambda w: lowered(w, WritesText()), "DeployError",
+     "Artifact.files['table.json']: found a str, wanted bytes. Let the lowering return bytes: text.encode()."),
     ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",
      "verify: found 'onnxruntime', wanted a Target. Pass the value: one of qfunc.targets, or your own specs.Target."),
     ("verify by a runtime's name", lambda w: qfunc.verify(TARGET, "onnxruntime"), "VerifyError",
@@ -67,6 +118,13 @@ ROWS: tuple[Row, ...] = (
     ("verify by a runtime that returns nothing",
      lambda w: qfunc.verify(TARGET, lambda artifact, inputs: None)(w.calibrated, w.batches), "VerifyError",
      "verify, outputs of the runtime: found None, wanted a list of outputs. Return a list of arrays, in the model's order."),
+    ("verify by a runner that returns nothing",
+     lambda w: qfunc.verify(TARGET, Nothing())(w.calibrated, w.batches), "VerifyError",
+     "verify, outputs of the runtime: found None, wanted a list of outputs. Return a list of arrays, in the model's order."),
+    ("verify by a runner that fails",
+     lambda w: qfunc.verify(TARGET, Fails())(w.calibrated, w.batches), "VerifyError",
+     "verify, batch 1: found KeyError: 'model.bin', wanted inputs that the artifact takes. Give batches of the shapes that "
+     "calibration saw; if they are, correct Fails.run."),
     ("verify by a runtime of other outputs",
      lambda w: qfunc.verify(TARGET, lambda artifact, inputs: [inputs[0]])(w.calibrated, w.batches), "VerifyError",
      "verify, outputs of the runtime: found [[2, 3, 6, 6]], wanted [[2, 5]]. Return the outputs in the model's order."),

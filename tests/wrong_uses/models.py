@@ -72,7 +72,7 @@ ROWS: tuple[Row, ...] = (
      "capture, leaves: found a Conv2d, wanted classes of modules, or their names. Write leaves=(Conv2d,)."),
     ("a leaf that the model has not", lambda w: qfunc.quantize(TARGET, leaves="Conv3d")(w.net), "CaptureError",
      "capture, leaves: found 'Conv3d', which is not the class of any submodule, wanted classes of the model's submodules. "
-     "Near names: "
+     "Use one of: "
      "Conv2d."),
     ("leaves on the road that opens them", lambda w: qfunc.quantize(TARGET, (w.x,), leaves="Conv2d")(w.net), "CaptureError",
      "capture: found leaves together with example_inputs, wanted one of the two: torch.export inlines every module. Leave out "
@@ -88,21 +88,21 @@ ROWS: tuple[Row, ...] = (
      "capture, tracer: found a function, wanted a torch.fx.Tracer. Derive it from torch.fx.Tracer."),
     ("a rule for a name that is nowhere", lambda w: qfunc.quantize(edit.skip(edit.name("lyer4.*"))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', rules: found Name('lyer4.*'), which matches nothing in the model, wanted a selector that "
-     "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "matches an op or a tensor. Use one of: 0, 1, 2, 3, input."),
     ("a rule for a kind that is none", lambda w: qfunc.quantize(edit.skip(edit.op("convolution"))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', rules: found 'convolution', which is not a known kind of op, wanted a kind of the vocabulary or of "
-     "the target's ops. Near names: conv, constant, conv_transpose."),
+     "the target's ops. Use one of: conv, constant, conv_transpose."),
     ("a fusion of kinds that are none",
      lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), FusionStep(Op("rellu"))))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', fusions: found 'rellu', which is not a known kind of op, wanted a kind of the vocabulary or of the "
-     "target's ops. Near names: relu, prelu, elu."),
+     "target's ops. Use one of: relu, prelu, elu."),
     ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', rules: found Name('3.weight'), which matches only weights, wanted a selector that matches an op. "
-     "Near names: 0, 1, 2, 3, input."),
+     "Use one of: 0, 1, 2, 3, input."),
     ("an override of a class that is nowhere",
      lambda w: qfunc.quantize(edit.override(edit.module("Block"), weights={"bits": 4})(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', overrides: found ModuleType('Block'), which matches nothing in the model, wanted a selector "
-     "that matches an op or a tensor. Near names: Conv2d, Flatten, Linear, ReLU, Sequential."),
+     "that matches an op or a tensor. Use one of: Conv2d, Flatten, Linear, ReLU, Sequential."),
     ("a zero point where the chip has none",
      lambda w: qfunc.quantize(edit.activations(symmetric=False)(targets.tensorrt))(w.net), "SpecError",
      "target 'tensorrt', op '0', input 'input'; op '2', input '1': found a zero point, wanted none: TensorRT 11, "
@@ -113,14 +113,14 @@ ROWS: tuple[Row, ...] = (
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at that names nothing", lambda w: qfunc.quantize(TARGET, submodules="bakbone")(w.outer), "SpecError",
      "quantize, submodules: found 'bakbone', which is not the path of any submodule, wanted paths of submodules of the "
-     "Outer. Near "
-     "names: backbone, backbone.0."),
+     "Outer. Use one of: "
+     "backbone, backbone.0."),
     ("at that is empty", lambda w: qfunc.quantize(TARGET, submodules=()), "SpecError",
      "quantize, submodules: found (), wanted a path of a submodule, or a tuple of them. Write "
      "submodules='backbone' or submodules=('encoder', 'decoder.layers.*')."),
     ("at the model itself", lambda w: qfunc.quantize(TARGET, submodules="")(w.outer), "SpecError",
      "quantize, submodules: found '', which is not the path of any submodule, wanted paths of submodules of the Outer. "
-     "Near names: "
+     "Use one of: "
      "backbone, heads, spare."),
     ("at a container", lambda w: qfunc.quantize(TARGET, submodules="heads")(w.outer), "SpecError",
      "quantize, submodules: found 'heads', a ModuleList without a forward, wanted submodules with a forward. Name its entries: "
@@ -138,7 +138,7 @@ ROWS: tuple[Row, ...] = (
      "refers to it."),
     ("at what is not quantized", lambda w: qfunc.quantize(TARGET, submodules="pool")(w.outer), "SpecError",
      "quantize, submodules='pool': found a MaxPool2d in which the target quantizes nothing, wanted submodules with ops that it "
-     "quantizes. Near names: backbone, heads, spare."),
+     "quantizes. Use one of: backbone, heads, spare."),
     ("at what is quantized already", lambda w: qfunc.quantize(TARGET, submodules="backbone")(w.inside), "CalibrationError",
      "quantize, submodules='backbone': found 'backbone', which is already quantized, wanted a float submodule. Quantize the "
      "float model that it came from."),

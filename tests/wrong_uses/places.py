@@ -15,8 +15,8 @@ ROWS: tuple[Row, ...] = (
     ("saving over a file", lambda w: w.artifact.save(w.folder / "notes.txt"), "DeployError",
      "Artifact.save('{folder}/notes.txt'): found a file, wanted an empty directory. Choose a new or empty directory."),
     ("saving below a file", lambda w: w.artifact.save(w.folder / "notes.txt" / "out"), "DeployError",
-     "Artifact.save('{folder}/notes.txt/out'): found a file on the way, 'notes.txt', wanted a directory. Choose a path "
-     "through directories."),
+     "Artifact.save('{folder}/notes.txt/out'): found a file in the path, 'notes.txt', wanted a directory. Choose a path "
+     "of directories."),
     ("saving among other files", lambda w: w.artifact.save(w.folder / "mine"), "DeployError",
      "Artifact.save('{folder}/mine'): found a directory with other files (notes.txt), wanted an empty directory. Choose "
      "a new or empty directory."),
@@ -58,8 +58,8 @@ ROWS: tuple[Row, ...] = (
     ("loading into a quantized model", lambda w: qfunc.load(w.folder / "saved")(w.quantized), "CalibrationError",
      "quantize: found a quantized model, wanted a float model. Quantize the float model that it came from."),
     ("an artifact with folders in its names", lambda w: Artifact({"../model.onnx": b'', "qfunc.json": b'{}'}), "DeployError",
-     "Artifact.files: found '../model.onnx', wanted a plain file name. Let the lowering return names without folders."),
+     "Artifact.files: found '../model.onnx', wanted a plain file name. Return names without folders from the lowering."),
     ("an artifact without a report", lambda w: Artifact({"model.onnx": b''}), "DeployError",
-     "Artifact.files: found ['model.onnx'], wanted a report. Add 'qfunc.json', by which a directory is known as an artifact."),
+     "Artifact.files: found ['model.onnx'], wanted a report. Add 'qfunc.json', which marks a directory as an artifact."),
 )
 # fmt: on

@@ -45,20 +45,20 @@ ROWS: tuple[Row, ...] = (
     ("a rule for edges of a name that is nowhere",
      lambda w: quantized(edit.add(edit.op("linear"), input=KeepFloat(), edges=edit.name("x")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('x'), which matches nothing in the model, wanted a selector that matches an "
-     "op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "op or a tensor. Use one of: 0, 1, 2, 3, input."),
     ("one of two names is nowhere", lambda w: quantized(edit.skip(edit.name("0") | edit.name("head")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('head'), which matches nothing in the model, wanted a selector that matches "
-     "an op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "an op or a tensor. Use one of: 0, 1, 2, 3, input."),
     ("all but a name that is nowhere", lambda w: quantized(edit.skip(edit.op("conv") & ~edit.name("head")), w), "SpecError",
      "target 'onnxruntime', rules: found Name('head'), which matches nothing in the model, wanted a selector that matches "
-     "an op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "an op or a tensor. Use one of: 0, 1, 2, 3, input."),
     ("an attribute that no op has", lambda w: quantized(edit.skip(edit.op("conv") & Attr("dephtwise", True)), w), "SpecError",
      "target 'onnxruntime', rules: found 'dephtwise', which is not a known attribute of an op, wanted an attribute of the "
-     "vocabulary. Near names: depthwise, eps, decimals."),
+     "vocabulary. Use one of: depthwise, eps, decimals."),
     ("a fusion of a name that is nowhere",
      lambda w: quantized(edit.fuse(Fusion(edit.op("conv") & edit.name("head"), FusionStep(edit.op("relu")))), w), "SpecError",
      "target 'onnxruntime', fusions: found Name('head'), which matches nothing in the model, wanted a selector that "
-     "matches an op or a tensor. Near names: 0, 1, 2, 3, input."),
+     "matches an op or a tensor. Use one of: 0, 1, 2, 3, input."),
     ("an override of weights where none are",
      lambda w: quantized(edit.override(edit.name("2"), weights={"bits": 4}), w), "SpecError",
      "target 'onnxruntime', overrides: found Name('2'), which matches no quantized weight, wanted a selector that matches "
@@ -74,6 +74,6 @@ ROWS: tuple[Row, ...] = (
     ("an override of activations by the op that reads one",
      lambda w: quantized(edit.override(edit.name("2"), activations={"estimator": MinMax()}), w), "SpecError",
      "target 'onnxruntime', overrides: found Name('2'), which matches no quantized activation, wanted a selector that "
-     "matches one. Name '0', for which their input '1' was placed."),
+     "matches one. Name '0', because its rule quantizes their input '1'."),
 )
 # fmt: on

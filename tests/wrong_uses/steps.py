@@ -45,7 +45,7 @@ ROWS: tuple[Row, ...] = (
     ("no batches to verify", lambda w: qfunc.verify(TARGET)(w.calibrated, []), "VerifyError",
      "verify: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
     ("empty batches", lambda w: qfunc.calibrate([w.x[:0]])(w.quantized), "CalibrationError",
-     "site 'input': found only empty tensors, wanted some values. Pass batches of size 1 or more."),
+     "site 'input': found only empty tensors, wanted some values. Pass batches with at least one example."),
     ("batches of text", lambda w: qfunc.calibrate(["a"])(w.quantized), "CalibrationError",
      "calibrate, batch: found a str, wanted a tensor, tuple or dict for the inputs input (1 required). Pass batches with "
      "the arguments of the model's forward."),
@@ -116,7 +116,7 @@ ROWS: tuple[Row, ...] = (
      "&, | and ~."),
     ("bypass of nothing", lambda w: qfunc.bypass(edit.name("9"))(w.calibrated), "SpecError",
      "bypass: found Name('9'), which matches nothing in the model, wanted a selector that matches an op or a tensor. "
-     "Near names: 0, 1, 2, 3, input."),
+     "Use one of: 0, 1, 2, 3, input."),
     ("bypass of what is float", lambda w: qfunc.bypass(edit.op("flatten"))(w.calibrated), "SpecError",
      "bypass: found Op('flatten'), which matches no quantized weight or activation or bias, wanted a selector that "
      "matches a site. Print qfunc.explain(quantized)."),

@@ -14,11 +14,11 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import QfuncError
 from qfunc.specs import Target
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 Row = tuple[str, Callable[[Any], object], str, str]
 """What is wrong in words, the use, the kind of its error and the whole message."""
 

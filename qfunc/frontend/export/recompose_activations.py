@@ -46,6 +46,7 @@ CURVES = (
          "source", "dim", check=_no_halves),
     _one("prelu", op("where", _POSITIVE, _X, op("mul", _SLOPE, _X)), "x", "slope"),
     _one("celu", op("where", _POSITIVE, _X, op("mul", op("expm1", op("div", _X, Var("alpha"))), Var("alpha"))), "x", "alpha"),
+    _one("celu", op("where", _POSITIVE, _X, op("expm1", _X)), "x", 1.0),
     # log1p(exp(z)) / beta, with z = beta x, and x above the threshold
     _one("softplus", op("where", op("gt", _X, _THRESHOLD), _X, op("log1p", op("exp", _X))), "x", 1.0, "threshold"),
     _one("softplus", op("where", op("gt", _SCALED, _THRESHOLD), _X, op("div", op("log1p", op("exp", _SCALED)), _BETA)),

@@ -29,7 +29,7 @@ class Blob:
 
 @frozen(eq=False)
 class Layer:
-    """One layer: what it reads and makes, its parameters by number, and its entries in the .bin."""
+    """One layer: its inputs and outputs, its parameters by number, and its entries in the .bin."""
 
     kind: str
     name: str
@@ -50,7 +50,7 @@ class NcnnBuilder:
         self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], parameters: Mapping[int, Any] | None = None,
         *, weights: Sequence[bytes] = (), scale: float | None = None,
     ) -> Blob:  # fmt: skip
-        """Return a layer of one output, which bears its name."""
+        """Add a layer with one output, which has the name of the layer, and return the output."""
         made = Blob(self._fresh(name), tuple(int(n) for n in shape), scale)
         self.layers.append(Layer(kind, made.name, tuple(inputs), (made,), parameters or {}, tuple(weights)))
         return made
@@ -63,7 +63,7 @@ class NcnnBuilder:
         return name
 
     def constant(self, name: str, value: Array) -> Blob:
-        """Return a blob of float32 numbers that the .bin holds."""
+        """Add a blob of float32 numbers from the .bin, and return it."""
         return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)])
 
     def packed(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
@@ -76,7 +76,7 @@ class NcnnBuilder:
         return {"model.ncnn.param": ("\n".join(text) + "\n").encode(), "model.ncnn.bin": weights}
 
     def _used(self, outputs: Sequence[Blob]) -> list[Layer]:
-        # Those that an output depends on, and the inputs.
+        # The layers on which an output depends, and the inputs.
         needed, kept = {b.name for b in outputs}, []
         for layer in reversed(self.layers):
             if layer.kind == "Input" or any(b.name in needed for b in layer.outputs):
@@ -86,7 +86,7 @@ class NcnnBuilder:
 
 
 def _split(layers: list[Layer]) -> list[Layer]:
-    # A layer may read a blob that no other layer reads: the others get copies.
+    # In ncnn a blob has one reader: each of several readers gets a copy.
     readers: dict[str, int] = {}
     for layer in layers:
         for blob in layer.inputs:
@@ -109,11 +109,11 @@ def _split(layers: list[Layer]) -> list[Layer]:
 def _line(layer: Layer) -> str:
     counts = f"{len(layer.inputs)} {len(layer.outputs)}"
     blobs = [b.name for b in (*layer.inputs, *layer.outputs)]
-    parameters = [_said(k, v) for k, v in layer.parameters.items()]
+    parameters = [_parameter_text(k, v) for k, v in layer.parameters.items()]
     return " ".join([f"{layer.kind:<20}", f"{layer.name:<20}", counts, *blobs, *parameters])
 
 
-def _said(number: int, value: Parameter) -> str:
+def _parameter_text(number: int, value: Parameter) -> str:
     if isinstance(value, int | float):
         return f"{number}={_number(value)}"
     return ",".join([f"{-23300 - number}={len(value)}", *map(_number, value)])
@@ -136,12 +136,12 @@ def sizes(shape: Sequence[int], first: tuple[int, int, int, int] = (0, 1, 11, 2)
 
 
 def floats(value: Any) -> bytes:
-    """Numbers of a .bin, without a tag."""
+    """Return numbers as bytes of the .bin, without a tag."""
     return bytes(np.ascontiguousarray(value, "<f4").tobytes())
 
 
 def tagged(value: Array) -> bytes:
-    """Weights of a .bin with their tag: those of int8 filled up to whole words, or those of float32."""
+    """Return weights as bytes of the .bin with a tag: int8, padded to whole words, or float32."""
     if value.dtype != np.int8:
         return struct.pack("<I", 0) + floats(value)
     held = bytes(np.ascontiguousarray(value).tobytes())
@@ -149,7 +149,7 @@ def tagged(value: Array) -> bytes:
 
 
 def reciprocal(scale: Any) -> Array:
-    """1 / s in float32, which ncnn calls a scale."""
+    """Return 1 / s in float32, which ncnn calls a scale."""
     return np.asarray(np.float32(1) / np.asarray(scale, np.float32), np.float32)
 
 

@@ -18,23 +18,23 @@ def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
     """BinaryOp of that number, of two tensors that broadcast; `reverse` is its number with the operands swapped."""
 
     def write(step: OpContext) -> None:
-        numbers = [step.held(i) for i in (0, 1)]
+        numbers = [step.constant_input(i) for i in (0, 1)]
         for place, number in enumerate(numbers):
             if number is not None and number.value.size == 1 and numbers[1 - place] is None:
-                x = _ranked(step, step.given(1 - place), len(step.shape))
+                x = _ranked(step, step.input(1 - place), len(step.shape))
                 value = float(number.real.reshape(()))
-                return step.makes("BinaryOp", x, p0=op if place else reverse, p1=1, p2=value)
+                return step.write_result("BinaryOp", x, p0=op if place else reverse, p1=1, p2=value)
         rank = len(step.shape)
-        step.makes("BinaryOp", *(_operand(step, i, rank) for i in (0, 1)), p0=op)
+        step.write_result("BinaryOp", *(_operand(step, i, rank) for i in (0, 1)), p0=op)
         return None
 
     return write
 
 
 def _operand(step: OpContext, index: int, rank: int) -> Blob:
-    held = step.held(index)
+    held = step.constant_input(index)
     if held is None:
-        return _ranked(step, step.given(index), rank)
+        return _ranked(step, step.input(index), rank)
     value = held.real
     value = value[0] if value.ndim > rank and value.shape[0] == 1 else value
     return step.file.constant(step.node.input[index], value.reshape((1,) * (rank - value.ndim) + value.shape))
@@ -49,7 +49,7 @@ def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
     """Return a layer of one input."""
 
     def write(step: OpContext) -> None:
-        step.makes(kind, step.given(), **parameters)
+        step.write_result(kind, step.input(), **parameters)
 
     return write
 
@@ -58,32 +58,34 @@ def clip(step: OpContext) -> None:
     """Clip, with one bound or two."""
     found = step.source.bounds(step.node)
     least, most = (e if v is None else v for v, e in zip(found, ENDS, strict=True))
-    step.makes("Clip", step.given(), p0=float(least), p1=float(most))
+    step.write_result("Clip", step.input(), p0=float(least), p1=float(most))
 
 
 def leaky_relu(step: OpContext) -> None:
     """ReLU with a slope."""
-    step.makes("ReLU", step.given(), p0=float(step.attribute("alpha", 0.01)))
+    step.write_result("ReLU", step.input(), p0=float(step.attribute("alpha", 0.01)))
 
 
 def elu(step: OpContext) -> None:
     """ELU."""
-    step.makes("ELU", step.given(), p0=float(step.attribute("alpha", 1.0)))
+    step.write_result("ELU", step.input(), p0=float(step.attribute("alpha", 1.0)))
 
 
 def hard_sigmoid(step: OpContext) -> None:
     """HardSigmoid."""
-    step.makes("HardSigmoid", step.given(), p0=float(step.attribute("alpha", 0.2)), p1=float(step.attribute("beta", 0.5)))
+    step.write_result(
+        "HardSigmoid", step.input(), p0=float(step.attribute("alpha", 0.2)), p1=float(step.attribute("beta", 0.5))
+    )
 
 
 def gelu(step: OpContext) -> None:
     """GELU, by the error function or by tanh."""
-    step.makes("GELU", step.given(), p0=int(step.attribute("approximate", b"none") == b"tanh"))
+    step.write_result("GELU", step.input(), p0=int(step.attribute("approximate", b"none") == b"tanh"))
 
 
 def softmax(step: OpContext) -> None:
     """Softmax along an axis after the batch."""
-    step.makes("Softmax", step.given(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
+    step.write_result("Softmax", step.input(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
 
 
 def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
@@ -102,14 +104,14 @@ def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
 
 def prelu(step: OpContext) -> None:
     """PReLU with a slope for each channel, or one."""
-    held = step.held(1)
+    held = step.constant_input(1)
     if held is None:
         raise step.refuse("slopes that are computed", "a constant", "Compute them once, outside the model.")
     _weighted(step, "PReLU", held.real.ravel())
 
 
 def _weighted(step: OpContext, kind: str, slope: Array) -> None:
-    made = step.file.layer(kind, [step.given()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
+    made = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
     step.keep(made)
 
 

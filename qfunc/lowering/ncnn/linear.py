@@ -29,7 +29,7 @@ class Product:
         """True if the product is computed on codes."""
         return self.scale is not None
 
-    def held(self, rows: slice = slice(None)) -> list[bytes]:
+    def weight_bytes(self, rows: slice = slice(None)) -> list[bytes]:
         """Return the entries of the .bin for some of the output channels, up to the output's scale."""
         entries = [tagged(self.weight[rows])]
         entries += [] if self.bias is None else [floats(self.bias[rows])]
@@ -40,9 +40,9 @@ class Product:
 
 def product(step: OpContext, axis: int, turned: bool = False) -> Product:
     """Return the weights with their output channels, now along `axis`, first; `turned` transposes them."""
-    held = step.held(1)
+    held = step.constant_input(1)
     assert held is not None
-    bias = step.held(2)
+    bias = step.constant_input(2)
     x = step.writer.blob(step.node.input[0])
     on_codes = x.scale is not None and _by_outputs(held, axis)
     value = held.value if on_codes else held.real
@@ -66,16 +66,16 @@ def write_product(
     """Write the layer, fused with the activation after it and, for convolutions, with the quantizer after that."""
     steps, bounds, quantizer = step.fused()
     requantizes = p.integer and quantizer is not None and kind != "InnerProduct" and tuple(shape) == step.shape
-    entries, scale = p.held(), None
+    entries, scale = p.weight_bytes(), None
     name = str(steps[-1].output[0]) if steps else step.output
     if requantizes:
         assert quantizer is not None
         scale, name = step.writer.scale(quantizer), str(quantizer.output[0])
         entries.append(floats(reciprocal(scale)))
-    said = {**parameters, **_activation(bounds)}
+    values = {**parameters, **_activation(bounds)}
     if p.integer:
-        said[8] = one + 100 * requantizes
-    blob = step.file.layer(kind, [p.x], name, shape, dict(sorted(said.items())), weights=entries, scale=scale)
+        values[8] = one + 100 * requantizes
+    blob = step.file.layer(kind, [p.x], name, shape, dict(sorted(values.items())), weights=entries, scale=scale)
     result = reshaped_like(step, blob)
     step.writer.done.update(str(s.output[0]) for s in (*steps, *([quantizer] if requantizes and quantizer else [])))
     step.keep(result, name)
@@ -127,8 +127,8 @@ def _parameters(p: Product, w: Window, rows: slice = slice(None)) -> dict[int, A
 
 
 def _grouped(step: OpContext, p: Product, w: Window, groups: int, shape: Sequence[int]) -> None:
-    # ncnn's grouped layer has one scale a group: so each group is a convolution of its own, with a scale a channel.
-    # Where a group is one channel, each of its outputs is a depthwise convolution instead.
+    # ncnn's grouped layer has one scale for each group.  Separate convolutions for the groups have one for each channel.
+    # If a group has one channel, each of its outputs is a depthwise convolution instead.
     outputs, each = shape[0], p.weight.shape[1]
     per, parts = outputs // groups, []
     alone = each == 1
@@ -138,27 +138,29 @@ def _grouped(step: OpContext, p: Product, w: Window, groups: int, shape: Sequenc
             "Crop", [p.x], f"{step.output}.x{i}", (each, *p.x.shape[1:]), {9: [i * each], 10: [(i + 1) * each], 11: [0]},
             scale=p.x.scale,
         )  # fmt: skip
-        said = _parameters(p, w, rows) | ({7: groups} if alone else {}) | ({8: 1 if alone else 2} if p.integer else {})
+        values = _parameters(p, w, rows) | ({7: groups} if alone else {}) | ({8: 1 if alone else 2} if p.integer else {})
         kind = "ConvolutionDepthWise" if alone else "Convolution"
-        size = (said[0], *shape[1:])
-        parts.append(step.file.layer(kind, [x], f"{step.output}.y{i}", size, dict(sorted(said.items())), weights=p.held(rows)))
+        size = (values[0], *shape[1:])
+        parts.append(
+            step.file.layer(kind, [x], f"{step.output}.y{i}", size, dict(sorted(values.items())), weights=p.weight_bytes(rows))
+        )
     joined = step.layer("Concat", parts, "joined", shape, p0=0)
     step.keep(reshaped_like(step, step.layer("ShuffleChannel", [joined], "ordered", shape, p0=per) if alone else joined))
 
 
 def deconv(step: OpContext) -> None:
     """Deconvolution, or DeconvolutionDepthWise of several groups, in float32: ncnn has none on codes."""
-    weight, bias, groups = step.held(1), step.held(2), int(step.attribute("group", 1))
+    weight, bias, groups = step.constant_input(1), step.constant_input(2), int(step.attribute("group", 1))
     if weight is None:
         raise step.refuse("weights that are computed", "constant weights", "Keep them as a parameter or a buffer.")
     value = weight.real.reshape(groups, -1, *weight.value.shape[1:]).swapaxes(1, 2)
     rank, w = weight.value.ndim - 2, window(step, weight.value.shape[2:])
     rows = np.ascontiguousarray(value).reshape(step.shape[0], value.shape[2], *w.kernel)
-    p = Product(image(step, step.given(), rank), rows, None if bias is None else bias.real, None)
+    p = Product(image(step, step.input(), rank), rows, None if bias is None else bias.real, None)
     below, right = ([0] + [int(v) for v in step.attribute("output_padding") or [0] * rank])[-2:]
     kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
-    said = {**_parameters(p, w), 18: right, 19: below, **({} if groups == 1 else {7: groups})}
-    write_product(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), said)
+    values = {**_parameters(p, w), 18: right, 19: below, **({} if groups == 1 else {7: groups})}
+    write_product(step, kind, p, (len(rows), *signal(step.shape[1:], rank)), values)
 
 
 def gemm(step: OpContext) -> None:
@@ -169,10 +171,10 @@ def gemm(step: OpContext) -> None:
 
 def matmul(step: OpContext) -> None:
     """InnerProduct by a constant matrix, else MatMul in float32."""
-    held = step.held(1)
+    held = step.constant_input(1)
     if held is not None and held.value.ndim == 2:
         return _linear(step, product(step, 1, turned=True))
-    step.makes("MatMul", step.given(0), step.given(1))
+    step.write_result("MatMul", step.input(0), step.input(1))
     return None
 
 
@@ -181,8 +183,8 @@ def _linear(step: OpContext, p: Product) -> None:
     rows = int(np.prod(p.x.shape[:-1]))
     x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
     p = Product(x, p.weight, p.bias, p.scale)
-    said = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
-    write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), said)
+    values = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
+    write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), values)
 
 
 __all__ = ["conv", "deconv", "gemm", "matmul"]

@@ -35,7 +35,7 @@ def average_pool(step: OpContext) -> None:
 
 def _window(step: OpContext) -> tuple[Window, Blob]:
     kernel = step.attribute("kernel_shape")
-    w, x = window(step, kernel), image(step, step.given(), len(kernel))
+    w, x = window(step, kernel), image(step, step.input(), len(kernel))
     return with_ceil_mode(step, w, x.shape[1:]), x
 
 
@@ -52,7 +52,7 @@ def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
 
 def global_average_pool(step: OpContext) -> None:
     """Pooling over everything."""
-    x = step.given()
+    x = step.input()
     x = image(step, x, len(x.shape) - 1)
     made = step.layer("Pooling", [x], "", x.shape[:1], p0=1, p4=1)
     step.keep(reshaped_like(step, made))
@@ -63,7 +63,7 @@ def reduced(op: int) -> Any:
 
     def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
-        x = step.given()
+        x = step.input()
         places = list(range(len(x.shape))) if axes is None else sorted(axis_of(step, int(a)) for a in axes)
         if op == 3 and len(x.shape) == 3 and places == [1, 2]:
             return global_average_pool(step)

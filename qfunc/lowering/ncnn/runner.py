@@ -42,7 +42,7 @@ class NcnnRunner:
     threads: int = field(default=1, validator=integer(1))
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("ncnn", "ncnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -27,17 +27,17 @@ def order_type(order: tuple[int, ...]) -> int:
 
 def reshape(step: OpContext) -> None:
     """Reshape."""
-    held = step.held(0)
+    held = step.constant_input(0)
     if held is not None and held.qparams is None:
         full = step.source.shape(step.output, step.node.name)
         step.writer.constants[step.output] = Constant(held.value.reshape(full))
         return
-    step.keep(step.reshaped(step.given(), step.shape, ""))
+    step.keep(step.reshaped(step.input(), step.shape, ""))
 
 
 def transpose(step: OpContext) -> None:
     """Permute of the axes after the batch."""
-    x = step.given()
+    x = step.input()
     full = len(step.source.shape(step.node.input[0], step.node.name))
     perm = [int(p) for p in step.attribute("perm") or range(full)[::-1]]
     dropped = full - len(x.shape)
@@ -46,7 +46,7 @@ def transpose(step: OpContext) -> None:
     order = tuple(p - dropped for p in perm[dropped:])
     if order == tuple(range(len(order))):
         return step.keep(x)
-    return step.makes("Permute", x, p0=order_type(order))
+    return step.write_result("Permute", x, p0=order_type(order))
 
 
 def sliced(step: OpContext) -> None:
@@ -58,7 +58,7 @@ def sliced(step: OpContext) -> None:
     starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else [int(s) for s in steps]
-    x, cuts = step.given(), dict[int, tuple[int, int]]()
+    x, cuts = step.input(), dict[int, tuple[int, int]]()
     strides = dict[int, int]()
     for begin, end, axis, stride in zip(starts, ends, axes, steps, strict=True):
         place = axis_of(step, int(axis))
@@ -69,12 +69,12 @@ def sliced(step: OpContext) -> None:
     if len(x.shape) != 3 or 0 in strides or min(strides.values()) < 1:
         raise step.refuse(f"steps of {steps}", "1 but along height and width", "Take every entry.")
     cut = _cut(step, x, cuts, f"{step.output}.whole")
-    return step.makes("Pooling", cut, p0=0, p1=1, p2=strides.get(2, 1), p5=1, p11=1, p12=strides.get(1, 1))
+    return step.write_result("Pooling", cut, p0=0, p1=1, p2=strides.get(2, 1), p5=1, p11=1, p12=strides.get(1, 1))
 
 
 def split(step: OpContext) -> None:
     """A Crop for each part."""
-    x, axis, start = step.given(), axis_of(step, int(step.attribute("axis", 0))), 0
+    x, axis, start = step.input(), axis_of(step, int(step.attribute("axis", 0))), 0
     for index, length in enumerate(int(n) for n in step.constant(1)):
         name = str(step.node.output[index])
         step.keep(_cut(step, x, {axis: (start, start + length)}, name), name)
@@ -90,8 +90,8 @@ def _cut(step: OpContext, x: Blob, cuts: dict[int, tuple[int, int]], name: str) 
 
 def concat(step: OpContext) -> None:
     """Concat."""
-    held = [step.given(i) for i in range(len(step.node.input))]
-    step.makes("Concat", *held, p0=axis_of(step, int(step.attribute("axis"))))
+    held = [step.input(i) for i in range(len(step.node.input))]
+    step.write_result("Concat", *held, p0=axis_of(step, int(step.attribute("axis"))))
 
 
 def pad(step: OpContext) -> None:
@@ -104,7 +104,7 @@ def pad(step: OpContext) -> None:
     mode = step.attribute("mode", b"constant").decode()
     if mode not in modes:
         raise step.refuse(f"padding of mode {mode!r}", "constant, edge or reflect", "Pad by one of them.")
-    value, x = step.constant(2), step.given()
+    value, x = step.constant(2), step.input()
     pads = [int(p) for p in step.constant(1)]
     rank, kept = len(pads) // 2, len(x.shape)
     before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
@@ -126,7 +126,7 @@ def resize(step: OpContext) -> None:
         raise step.refuse(f"resizing {len(step.shape) - 1} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
     _, height, width = step.shape
     corners = int(how == "align_corners")
-    step.makes("Interp", step.given(), p0=1 if mode == "nearest" else 2, p3=height, p4=width, p6=corners)
+    step.write_result("Interp", step.input(), p0=1 if mode == "nearest" else 2, p3=height, p4=width, p6=corners)
 
 
 __all__ = ["concat", "order_type", "pad", "reshape", "resize", "sliced", "split", "transpose"]

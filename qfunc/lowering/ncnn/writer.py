@@ -1,4 +1,4 @@
-"""From a Q/DQ model to ncnn's layers: the nodes in order, and a blob for each tensor."""
+"""Write a Q/DQ model as ncnn's layers: the nodes in order, and a blob for each tensor."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Constant:
 
 
 class Writer:
-    """Walks the nodes of a model; `blobs` are those of the file, by the name that they have in ONNX."""
+    """The writer of one model; `blobs` maps names in ONNX to blobs of the file."""
 
     def __init__(self, source: QdqModel) -> None:
         self.source, self.file = source, NcnnBuilder()
         self.blobs: dict[str, Blob] = {}
         self.constants: dict[str, Constant] = {n: Constant(v) for n, v in source.constants.items()}
         self.reals: dict[str, Blob] = {}
-        self.sources: dict[str, Blob] = {}  # the real values whose codes a blob is
-        self.done: set[str] = set()  # activations and quantizers that the layer before them does
+        self.sources: dict[str, Blob] = {}  # blob of codes -> blob of the real values that it quantizes
+        self.done: set[str] = set()  # activations and quantizers that are fused into the layer before them
 
     def write(self, writers: Mapping[str, Callable[[OpContext], None]]) -> dict[str, bytes]:
         """Return the files.
@@ -61,13 +61,13 @@ class Writer:
 
     def _input(self, name: str, place: int) -> None:
         if self.source.kind(name) != REAL:
-            do = "Deploy what reads them apart, by another target."
+            do = "Move the ops that read it out of the deployed model."
             raise DeployError(where=f"input {name!r}", found="indices or truth values", wanted="float32", do=do)
         shape = blob_shape(self.source, name, name)
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
 
     def blob(self, name: str) -> Blob:
-        """Return the blob of a tensor; a constant becomes one when it is first read as such."""
+        """Return the blob of a tensor; a constant becomes a blob when it is first read."""
         if name not in self.blobs:
             self.blobs[name] = self.file.constant(name, np.atleast_1d(self.constants[name].real))
         return self.blobs[name]
@@ -107,7 +107,7 @@ class Writer:
         return made
 
     def implied(self, node: onnx.NodeProto) -> bool:
-        """Return True if the codes of the quantizer after a Clip imply the Clip: it cuts int8 to -127 .. 127.
+        """Return True if the quantizer after a Clip, which saturates at -127 and 127, implies the Clip.
 
         Not `QParams.imply`: ncnn multiplies by the float32 reciprocal of the scale and rounds half away from zero.
         """
@@ -123,7 +123,7 @@ class Writer:
 
 
 class OpContext:
-    """One op on its way into the file."""
+    """The context in which one op is written."""
 
     def __init__(self, writer: Writer, node: onnx.NodeProto) -> None:
         self.writer, self.source, self.file, self.node = writer, writer.source, writer.file, node
@@ -137,11 +137,11 @@ class OpContext:
         """Return a constant input."""
         return self.source.constant(self.node, index, default)
 
-    def held(self, index: int) -> Constant | None:
+    def constant_input(self, index: int) -> Constant | None:
         """Return a constant input of numbers or codes, or None."""
         return self.writer.constants.get(self.node.input[index]) if index < len(self.node.input) else None
 
-    def given(self, index: int = 0) -> Blob:
+    def input(self, index: int = 0) -> Blob:
         """Return an input in real units."""
         return self.writer.real(self.writer.blob(self.node.input[index]))
 
@@ -155,12 +155,12 @@ class OpContext:
         by_number = {int(k[1:]): v for k, v in parameters.items()}
         return self.file.layer(kind, inputs, f"{self.output}.{name}" if name else self.output, shape, by_number)
 
-    def makes(self, kind: str, *inputs: Blob, **parameters: Any) -> None:
-        """The layer that makes the op's result."""
+    def write_result(self, kind: str, *inputs: Blob, **parameters: Any) -> None:
+        """Write the layer that computes the op's result."""
         self.keep(self.layer(kind, inputs, "", self.shape, **parameters))
 
     def keep(self, blob: Blob, output: str = "") -> None:
-        """An existing blob as the op's result."""
+        """Use an existing blob as the op's result."""
         self.writer.blobs[output or self.output] = blob
 
     def reshaped(self, blob: Blob, shape: Sequence[int], name: str = "shaped") -> Blob:
@@ -171,7 +171,7 @@ class OpContext:
         return self.file.layer("Reshape", [blob], made, shape, sizes(shape), scale=blob.scale)
 
     def rows_of(self, blob: Blob, shape: Sequence[int]) -> Blob:
-        """The same entries with an axis more: of codes, those of the reshaped real values, as ncnn misplaces bytes there."""
+        """Return the same entries with one more axis; codes are quantized after the reshape, where ncnn misplaces bytes."""
         real = self.writer.sources.get(blob.name)
         if real is None or blob.scale is None:
             return self.reshaped(self.writer.real(blob), shape, "row")
@@ -202,12 +202,12 @@ def blob_shape(source: QdqModel, name: str, node: str) -> tuple[int, ...]:
     """
     shape = source.shape(name, node)
     if source.varies(name) not in (0, None):
-        do = "Let the first axis be the batch's, or join the ones behind it."
+        do = "Make the batch the first axis."
         raise DeployError(where=f"op {node!r}", found=f"examples along axis {source.varies(name)}", wanted="axis 0", do=do)
     shape = (shape[1:] if shape[:1] == (1,) else shape) or (1,)
     if len(shape) > 4:
-        do = "Join some of them."
-        raise DeployError(where=f"op {node!r}", found=f"{len(shape)} axes behind the batch", wanted="four at most", do=do)
+        do = "Reshape the tensor to fewer axes."
+        raise DeployError(where=f"op {node!r}", found=f"{len(shape)} axes after the batch", wanted="at most four axes", do=do)
     return shape
 
 

@@ -19,7 +19,7 @@ _FUSED: dict[tuple[float | None, float | None], str] = {
 
 
 class OpContext:
-    """One op to be written.
+    """One op.
 
     `codes` is True if the op computes on codes: its inputs are codes, and so is its result after the activations
     that TFLite fuses.
@@ -41,42 +41,42 @@ class OpContext:
         """Return a constant input."""
         return self.source.constant(self.node, index, default)
 
-    def given(self, index: int = 0) -> NhwcTensor:
-        """Return an input, of codes where the op computes on codes, else real."""
-        held = self.writer.tensor(self.node.input[index])
-        return self.writer.stored(held) if self.codes else self.writer.real(held)
+    def input(self, index: int = 0) -> NhwcTensor:
+        """Return an input: codes if the op computes on codes, else real values."""
+        tensor = self.writer.tensor(self.node.input[index])
+        return self.writer.stored(tensor) if self.codes else self.writer.real(tensor)
 
     def array(self, index: int) -> tuple[Array, QParams | None]:
-        """Return a constant input: its codes and their qparams where the op computes on codes, else its real values."""
-        held = self.writer.tensor(self.node.input[index])
-        if held.value is None:
-            raise self.refuse(f"input {held.name!r}, computed", "a constant", "Compute it once, outside the model.")
-        if self.codes or held.qparams is None:
-            return held.value, held.qparams
-        return dequantized(held.value, held.qparams), None
+        """Return a constant input: its codes and qparams if the op computes on codes, else its real values and None."""
+        tensor = self.writer.tensor(self.node.input[index])
+        if tensor.value is None:
+            raise self.refuse(f"input {tensor.name!r}, computed", "a constant", "Compute it once, outside the model.")
+        if self.codes or tensor.qparams is None:
+            return tensor.value, tensor.qparams
+        return dequantized(tensor.value, tensor.qparams), None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example of the result, as the model has it."""
+        """The shape of one example of the result in the model."""
         return self.source.shape(self.output, self.node.name)
 
     def on_codes(self, *inputs: int, fuses: bool = False, same: bool = False, fixed: QParams | None = None) -> bool:
-        """Return True if the op can compute on codes, and then write it so. Call it once, before the inputs are read.
+        """Return True if the op can compute on codes, and then set `codes`.  Call it once, before the inputs are read.
 
         Args:
-            inputs: The indices of the inputs that have to be codes.
+            inputs: The indices of the inputs that must be codes.
             fuses: The operator has a fused activation.
             same: The operator needs the same qparams on both sides.
             fixed: The only qparams of the operator's result.
         """
-        held = [self.writer.tensor(self.node.input[i]) for i in inputs]
-        if any(h.qparams is None or len(h.qparams.scale) > 1 for h in held):
+        tensors = [self.writer.tensor(self.node.input[i]) for i in inputs]
+        if any(h.qparams is None or len(h.qparams.scale) > 1 for h in tensors):
             return False
         steps, quantizer = self.source.result(self.output)
         if quantizer is None:
             return False
         qparams = self.source.qparams(quantizer)
-        if (same and any(h.qparams != qparams for h in held)) or fixed not in (None, qparams):
+        if (same and any(h.qparams != qparams for h in tensors)) or fixed not in (None, qparams):
             return False
         bounds = [self.source.bounds(s) for s in steps]
         real = [b for b in bounds if not qparams.imply(b, (-128, 127))]
@@ -100,21 +100,21 @@ class OpContext:
         """Return a new tensor for the op's result, and mark the nodes up to its quantizer as done."""
         return self.keep(self.writer.make(self.name, shape, self.qparams, **place))
 
-    def keep(self, made: NhwcTensor) -> NhwcTensor:
+    def keep(self, tensor: NhwcTensor) -> NhwcTensor:
         """Return an existing tensor as the op's result."""
-        self.writer.tensors[self.name] = made
+        self.writer.tensors[self.name] = tensor
         if self.quantizer is not None:
             self.writer.done.update([self.name, *(s.output[0] for s in self.steps)])
-        return made
+        return tensor
 
-    def between(self, name: str, shape: Sequence[int], like: NhwcTensor | None = None, **place: Any) -> NhwcTensor:
-        """Return a tensor inside the op: with an input's qparams, or the result's."""
+    def inner(self, name: str, shape: Sequence[int], like: NhwcTensor | None = None, **place: Any) -> NhwcTensor:
+        """Return a new tensor inside the op, with the qparams of `like` or of the result."""
         return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
 
-    def reshaped(self, held: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
+    def reshaped(self, tensor: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
         """Return the same entries in another shape; the first axis is the batch."""
         wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
-        self.file.operator("RESHAPE", [held, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
+        self.file.operator("RESHAPE", [tensor, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
         return into
 
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
@@ -123,7 +123,7 @@ class OpContext:
 
 
 def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:
-    """How a node is written, from how its step is."""
+    """Return the writer of a node from the writer of its context."""
     return lambda writer, node: write(OpContext(writer, node))
 
 

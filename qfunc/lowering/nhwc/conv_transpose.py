@@ -18,7 +18,7 @@ def conv_transposed(step: OpContext) -> None:
         DeployError: groups, or dilations.
     """
     on_weighted_codes(step, 1)
-    x = image(step, step.given())
+    x = image(step, step.input())
     weight, qparams = step.array(1)
     w = window(step, weight.shape[2:])
     groups, dilated = int(step.attribute("group", 1)), w.dilation != (1, 1)
@@ -38,7 +38,7 @@ def conv_transposed(step: OpContext) -> None:
         )  # fmt: skip
         return to_signal(step, made, result)
     sizes = [(x.shape[1 + i] - 1) * w.stride[i] + w.kernel[i] + more[i] for i in (0, 1)]
-    whole = step.between("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
+    whole = step.inner("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
     step.file.operator(
         "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), held, x, bias], [whole], "TransposeConvOptions",
         padding="VALID", strideH=w.stride[0], strideW=w.stride[1],

@@ -25,13 +25,29 @@ def elu(step: OpContext) -> None:
     unary("ELU")(step)
 
 
+def celu(step: OpContext) -> None:
+    """max(0, x) + alpha (exp(min(0, x) / alpha) - 1), to within alpha 2^-22. Values above 0 are exact.
+
+    TFLite's ELU has no alpha, and LiteRT's reference kernels have no ELU.
+    """
+    x, alpha = step.input(), float(step.attribute("alpha", 1.0))
+    below, curve, above = (step.inner(n, x.shape, x, last=x.last) for n in ("below", "curve", "above"))
+    step.file.operator("MINIMUM", [x, _number(step, "zero", 0.0)], [below], "MaximumMinimumOptions")
+    step.file.operator("EXP", [_binary(step, "MUL", below, _number(step, "rate", 1 / alpha), "scaled", x)], [curve])
+    lowered = _binary(step, "SUB", curve, _number(step, "one", 1.0), "lowered", x)
+    negative = _binary(step, "MUL", lowered, _number(step, "alpha", alpha), "negative", x)
+    step.file.operator("RELU", [x], [above])
+    made = step.result(x.shape, last=x.last)
+    step.file.operator("ADD", [above, negative], [made], "AddOptions", fusedActivationFunction="NONE")
+
+
 def hard_sigmoid(step: OpContext) -> None:
     """max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
-    x = step.given()
+    x = step.input()
     alpha, beta = (_number(step, n, float(step.attribute(n, d))) for n, d in (("alpha", 0.2), ("beta", 0.5)))
     sloped = _binary(step, "MUL", x, alpha, "sloped", x)
     raised = _binary(step, "ADD", sloped, beta, "raised", x)
-    positive = step.between("positive", x.shape, x, last=x.last)
+    positive = step.inner("positive", x.shape, x, last=x.last)
     step.file.operator("RELU", [raised], [positive])
     made = step.result(x.shape, last=x.last)
     step.file.operator("MINIMUM", [positive, _number(step, "one", 1.0)], [made], "MaximumMinimumOptions")
@@ -39,26 +55,26 @@ def hard_sigmoid(step: OpContext) -> None:
 
 def layer_norm(step: OpContext) -> None:
     """(x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * scale + bias, over the last axes."""
-    x = step.writer.plain(step.given())
+    x = step.writer.plain(step.input())
     rank = len(x.shape)
     axes = list(range(int(step.attribute("axis", -1)) % rank, rank))
     held = step.file.integers(axes, f"{step.name}.axes")
     mean, variance = (_reduced(step, n, x, axes) for n in ("mean", "variance"))
     step.file.operator("MEAN", [x, held], [mean], "ReducerOptions", keepDims=True)
-    square = step.between("square", x.shape, x)
+    square = step.inner("square", x.shape, x)
     step.file.operator("SQUARED_DIFFERENCE", [x, mean], [square], "SquaredDifferenceOptions")
     step.file.operator("MEAN", [square, held], [variance], "ReducerOptions", keepDims=True)
     epsilon = _number(step, "epsilon", float(step.attribute("epsilon", 1e-5)))
     wide = _binary(step, "ADD", variance, epsilon, "wide", variance)
-    inverse = step.between("inverse", variance.shape, variance)
+    inverse = step.inner("inverse", variance.shape, variance)
     step.file.operator("RSQRT", [wide], [inverse])
     value = _binary(step, "MUL", _binary(step, "SUB", x, mean, "centred", x), inverse, "normal", x)
     parts = [("MUL", "scaled", 1)] + [("ADD", "shifted", 2)] * (len(step.node.input) > 2)
     for op, name, index in parts[:-1]:
-        value = _binary(step, op, value, step.given(index), name, x)
+        value = _binary(step, op, value, step.input(index), name, x)
     op, _, index = parts[-1]
     none = "NONE"
-    made, last = step.result(x.shape), step.given(index)
+    made, last = step.result(x.shape), step.input(index)
     step.file.operator(op, [value, last], [made], f"{op.capitalize()}Options", fusedActivationFunction=none)
 
 
@@ -80,7 +96,7 @@ def gather(step: OpContext) -> None:
 
 
 def _reduced(step: OpContext, name: str, x: NhwcTensor, axes: list[int]) -> NhwcTensor:
-    return step.between(name, [1 if i in axes else n for i, n in enumerate(x.shape)], x)
+    return step.inner(name, [1 if i in axes else n for i, n in enumerate(x.shape)], x)
 
 
 def _number(step: OpContext, name: str, value: float) -> NhwcTensor:
@@ -88,10 +104,10 @@ def _number(step: OpContext, name: str, value: float) -> NhwcTensor:
 
 
 def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, like: NhwcTensor) -> NhwcTensor:
-    made = step.between(name, like.shape, like, last=like.last)
+    made = step.inner(name, like.shape, like, last=like.last)
     fields = {"fusedActivationFunction": "NONE"}
     step.file.operator(op, [a, b], [made], f"{op.capitalize()}Options", **fields)
     return made
 
 
-__all__ = ["elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]
+__all__ = ["celu", "elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]

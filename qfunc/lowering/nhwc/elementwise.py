@@ -21,7 +21,7 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], N
     def write(step: OpContext) -> None:
         if codes:
             step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
-        held = _aligned(step, [step.given(i) for i in (0, 1)])
+        held = _aligned(step, [step.input(i) for i in (0, 1)])
         rank, last = len(step.shape), any(h.last for h in held)
         shape = (step.shape[0], *step.shape[2:], step.shape[1]) if last and rank > 2 else step.shape
         fields: dict[str, Any] = {"fusedActivationFunction": step.activation} if options in _FUSING else {}
@@ -60,7 +60,7 @@ def unary(
     def write(step: OpContext) -> None:
         if codes:
             step.on_codes(0, fixed=fixed)
-        x = step.given()
+        x = step.input()
         made = step.result(x.shape, last=x.last)
         step.file.operator(op, [x], [made], options, **fields)
 
@@ -91,7 +91,7 @@ def bounded(step: OpContext) -> None:
     """RELU, RELU6 or RELU_N1_TO_1 by themselves; MAXIMUM and MINIMUM for other bounds."""
     low, high = step.source.bounds(step.node)
     step.on_codes(0, same=True)
-    x = step.given()
+    x = step.input()
     known: dict[tuple[float | None, float | None], str] = {
         (0.0, None): "RELU",
         (0.0, 6.0): "RELU6",
@@ -104,7 +104,7 @@ def bounded(step: OpContext) -> None:
         raise step.refuse("a Clip without bounds", "one bound at least", "Leave it out.")
     for place, (op, value) in enumerate(ends):
         bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(value, x))
-        made = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.between("raised", x.shape, x, last=x.last)
+        made = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.inner("raised", x.shape, x, last=x.last)
         step.file.operator(op, [x, bound], [made], "MaximumMinimumOptions")
         x = made
 
@@ -122,7 +122,7 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
     def write(step: OpContext) -> None:
         if op == "SOFTMAX":
             step.on_codes(0, fixed=UNIT)
-        x, rank = step.given(), len(step.shape)
+        x, rank = step.input(), len(step.shape)
         axis = int(step.attribute("axis", -1)) % rank
         if not (x.last and axis == 1):
             x = step.writer.plain(x)
@@ -130,9 +130,9 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
             return step.file.operator(op, [x], [step.result(x.shape, last=x.last)], options, **fields)
         order = [*(i for i in range(rank) if i != axis), axis]
         back = [int(i) for i in np.argsort(order)]
-        turned = step.between("turned", [x.shape[i] for i in order], x)
+        turned = step.inner("turned", [x.shape[i] for i in order], x)
         step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [turned], "TransposeOptions")
-        made = step.between("values", turned.shape)
+        made = step.inner("values", turned.shape)
         step.file.operator(op, [turned], [made], options, **fields)
         inputs = [made, step.file.integers(back, f"{step.name}.back")]
         step.file.operator("TRANSPOSE", inputs, [step.result(step.shape)], "TransposeOptions")
@@ -143,7 +143,7 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
 def prelu(step: OpContext) -> None:
     """PRELU with a slope for each channel."""
     step.on_codes(0, 1)
-    x = step.given()
+    x = step.input()
     slope, qparams = step.array(1)
     x = step.writer.channels_last(x)
     value = slope.reshape((1,) * (len(x.shape) - slope.ndim) + slope.shape)

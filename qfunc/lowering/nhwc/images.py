@@ -17,7 +17,7 @@ def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
     if len(held.shape) != 3:
         return held
     shape = (held.shape[0], 1, *held.shape[1:])
-    return step.reshaped(held, shape, step.between("row", shape, held, last=True))
+    return step.reshaped(held, shape, step.inner("row", shape, held, last=True))
 
 
 def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
@@ -25,7 +25,7 @@ def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, Nhw
     if len(step.shape) == 4:
         made = step.result(shape, last=True)
         return made, made
-    inner = step.between("rows", shape, last=True)
+    inner = step.inner("rows", shape, last=True)
     return inner, step.result((shape[0], *shape[2:]), last=True)
 
 
@@ -70,7 +70,7 @@ def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -
         return held, "SAME"
     pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
     shape = [n + sum(p) for n, p in zip(held.shape, pairs, strict=True)]
-    made = step.between("padded", shape, held, last=True)
+    made = step.inner("padded", shape, held, last=True)
     inputs = [held, step.file.integers(pairs, f"{step.name}.pads")]
     if lowest:
         value = np.array([-128], np.int8) if held.qparams else np.array([np.finfo(np.float32).min], np.float32)

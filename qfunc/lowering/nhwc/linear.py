@@ -48,7 +48,7 @@ def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) ->
 def conv(step: OpContext) -> None:
     """CONV_2D, or DEPTHWISE_CONV_2D where each channel is convolved by itself."""
     on_weighted_codes(step, 0)
-    x = image(step, step.given())
+    x = image(step, step.input())
     weight, qparams = step.array(1)
     groups, outputs = int(step.attribute("group", 1)), weight.shape[0]
     w = window(step, weight.shape[2:])
@@ -91,13 +91,13 @@ def matmul(step: OpContext) -> None:
         do = "Multiply by one matrix, or compute the batch of matrices."
         raise step.refuse(f"a constant of {other.value.ndim} axes behind the product", "a matrix", do)
     step.on_codes(0, 1)
-    held = [step.writer.plain(step.given(i)) for i in (0, 1)]
+    held = [step.writer.plain(step.input(i)) for i in (0, 1)]
     step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")
 
 
 def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
     on_weighted_codes(step, axis)
-    x = step.given()
+    x = step.input()
     weight, qparams = step.array(1)
     weight = turn(weight)
     if x.order is not None:

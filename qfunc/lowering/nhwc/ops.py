@@ -8,7 +8,7 @@ import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
 from qfunc.lowering.nhwc.conv_transpose import conv_transposed
-from qfunc.lowering.nhwc.decompositions import elu, gather, gelu, hard_sigmoid, layer_norm
+from qfunc.lowering.nhwc.decompositions import celu, elu, gather, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.linear import conv, gemm, matmul
 from qfunc.lowering.nhwc.pooling import average_pool, global_average_pool, max_pool, reduced
@@ -25,7 +25,7 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
     "ReduceMean": reduced("MEAN"), "ReduceSum": reduced("SUM"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
     "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
-    "Gelu": gelu, "Elu": elu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
+    "Gelu": gelu, "Elu": elu, "Celu": celu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
     "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),
     "Abs": unary("ABS", codes=False),
     "Softmax": softmax("SOFTMAX", "SoftmaxOptions", beta=1.0), "LogSoftmax": softmax("LOG_SOFTMAX"),

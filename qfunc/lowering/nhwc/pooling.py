@@ -14,7 +14,7 @@ from qfunc.lowering.windows import Window, window, with_ceil_mode
 def max_pool(step: OpContext) -> None:
     """MAX_POOL_2D."""
     step.on_codes(0, fuses=True, same=True)
-    x = image(step, step.given())
+    x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     if w.dilation != (1, 1) and not step.file.any_padding:
         raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
@@ -25,7 +25,7 @@ def max_pool(step: OpContext) -> None:
 def average_pool(step: OpContext) -> None:
     """AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
     step.on_codes(0, fuses=True, same=True)
-    x = image(step, step.given())
+    x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     whole = not any((*w.before, *w.after)) or bool(step.attribute("count_include_pad", 0) and not step.attribute("ceil_mode"))
     inside = step.file.any_padding and not (step.attribute("count_include_pad", 0) and any(step.attribute("pads") or ()))
@@ -35,7 +35,7 @@ def average_pool(step: OpContext) -> None:
     padding: Padding = "VALID"
     if whole and any((*w.before, *w.after)):
         pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
-        made = step.between("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
+        made = step.inner("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
         step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [made], "PadOptions")
         x = made
     else:
@@ -74,7 +74,7 @@ def reduced(op: str) -> Callable[[OpContext], None]:
 def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     if op == "MEAN":
         step.on_codes(0)
-    x = step.given()
+    x = step.input()
     images = set(range(2, len(x.shape))) <= set(axes)  # then what is left has one order either way
     if not keep and not images:
         x = step.writer.plain(x)
@@ -83,7 +83,7 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     held = step.file.integers(at, f"{step.name}.axes")
     made = step.result(shape, last=x.last and keep)
     # With kept axes the optimised kernels have a MEAN of their own, which rounds z_x s_x / s_y by itself.
-    inner = step.between("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
+    inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
     step.file.operator(op, [x, held], [inner], "ReducerOptions", keepDims=False)
     if keep:
         step.reshaped(inner, shape, made)

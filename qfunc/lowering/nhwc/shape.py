@@ -30,7 +30,7 @@ def reshape(step: OpContext) -> None:
         step.keep(NhwcTensor(-1, given.name, value.shape, given.qparams, value=value))
         return
     step.on_codes(0, same=True)
-    x, shape = step.given(), step.shape
+    x, shape = step.input(), step.shape
     varies = step.source.varies(step.output)
     if x.last and len(shape) == 2 and shape[0] == x.shape[0] and _only_linear(step):
         spatial = (x.shape[-1], *x.shape[1:-1])
@@ -74,7 +74,7 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
 def transpose(step: OpContext) -> None:
     """TRANSPOSE, or nothing where the file's order of axes is the one asked for."""
     step.on_codes(0, same=True)
-    x = step.given()
+    x = step.input()
     rank = len(x.shape)
     perm = [int(p) for p in step.attribute("perm") or range(rank)[::-1]]
     order = [axis_at(p, x) for p in perm]
@@ -88,7 +88,7 @@ def transpose(step: OpContext) -> None:
 def sliced(step: OpContext) -> None:
     """STRIDED_SLICE."""
     step.on_codes(0, same=True)
-    x = step.given()
+    x = step.input()
     starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -117,7 +117,7 @@ def split(step: OpContext) -> None:
     for index, length in enumerate(lengths):
         part = OpContext(step.writer, step.node, index)
         part.on_codes(0, same=True)
-        x = part.given()
+        x = part.input()
         cut(part, x, {axis_at(int(step.attribute("axis", 0)), x): (start, start + length, 1)})
         start += length
 
@@ -126,7 +126,7 @@ def concat(step: OpContext) -> None:
     """CONCATENATION."""
     count = len(step.node.input)
     step.on_codes(*range(count), same=True)
-    held = [step.given(i) for i in range(count)]
+    held = [step.input(i) for i in range(count)]
     last = any(h.last for h in held)
     held = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in held]
     axis = axis_at(int(step.attribute("axis")), held[0])
@@ -145,7 +145,7 @@ def pad(step: OpContext) -> None:
         raise step.refuse(f"padding of mode {mode!r}", "constant or reflect", "Pad by one of them.")
     if mode == "reflect" or not number:
         step.on_codes(0, same=True)
-    x = step.given()
+    x = step.input()
     rank = len(x.shape)
     pads = [int(p) for p in step.constant(1)]
     pairs = [[0, 0] for _ in range(rank)]
@@ -166,7 +166,7 @@ def resize(step: OpContext) -> None:
     if len(step.shape) != 4 or mode not in ("nearest", "linear"):
         raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
     step.on_codes(0, same=True)
-    x = step.writer.channels_last(step.given())
+    x = step.writer.channels_last(step.input())
     size: Sequence[int] = step.shape[2:]
     made = step.result((x.shape[0], *size, x.shape[-1]), last=True)
     op = (
@@ -183,7 +183,7 @@ def resize(step: OpContext) -> None:
 def expand(step: OpContext) -> None:
     """BROADCAST_TO."""
     step.on_codes(0, same=True)
-    x = step.writer.plain(step.given())
+    x = step.writer.plain(step.input())
     if step.source.varies(step.output) is not None and len(x.shape) != len(step.shape):
         raise step.refuse("axes in front of the batch", "the batch first", "Unsqueeze behind the batch.")
     factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]

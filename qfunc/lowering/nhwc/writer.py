@@ -1,4 +1,4 @@
-"""From a Q/DQ model to a file of TFLite's operators: the nodes in order, and the memory layout of tensors."""
+"""Write a Q/DQ model as TFLite's operators: the nodes in order, and the memory layout of tensors."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ LAST = ".nhwc"
 
 
 COLUMNS = ".columns"
-"""The suffix of a flattened image's name if its channels were last."""
+"""The suffix of a flattened image's name if the channels of the image are last."""
 
 
 class Writer:
-    """Walks the nodes of a model; `tensors` are those of the file, by the name that they have in ONNX."""
+    """The writer of one model; `tensors` maps names in ONNX to tensors of the file."""
 
     def __init__(self, source: QdqModel, file: Builder) -> None:
         self.source, self.file = source, file
         self.tensors: dict[str, NhwcTensor] = {}
-        self.other: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, what was made of it)
+        self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, its other form)
         self.constants: list[NhwcTensor] = []
-        self.done: set[str] = set()  # activations and quantizers that the op before them does
+        self.done: set[str] = set()  # activations and quantizers that are fused into the op before them
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
         """Return the file.
 
         Raises:
-            DeployError: an op that has no form in TFLite.
+            DeployError: an op that TFLite does not have.
         """
         inputs = [self._input(info.name) for info in self.source.graph.input]
 
@@ -61,15 +61,15 @@ class Writer:
     def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)
         if kind not in _INPUTS:
-            do = "Keep masks out of the model's inputs."
+            do = "Compute masks inside the model."
             raise DeployError(where=f"input {name!r}", found="truth values", wanted="float32 or indices", do=do)
         varies = self.source.varies(name)
         self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
 
     def _output(self, name: str) -> NhwcTensor:
-        held = self.real(self.plain(self.tensor(name)), name)
-        return held
+        tensor = self.real(self.plain(self.tensor(name)), name)
+        return tensor
 
     def tensor(self, name: str) -> NhwcTensor:
         """Return the tensor of that name in ONNX; constants are stored when they are first read."""
@@ -89,90 +89,92 @@ class Writer:
         self.tensors[result] = NhwcTensor(-1, name, value.shape, qparams, value=value)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
-        held, qparams = self.tensor(node.input[0]), self.source.qparams(node)
-        if held.qparams == qparams:
-            self.tensors[node.output[0]] = held
+        tensor, qparams = self.tensor(node.input[0]), self.source.qparams(node)
+        if tensor.qparams == qparams:
+            self.tensors[node.output[0]] = tensor
             return
-        real = self.real(held)
-        made = self.make(node.output[0], real.shape, qparams, last=real.last)
-        self.file.operator("QUANTIZE", [real], [made], "QuantizeOptions")
-        self.tensors[node.output[0]] = made
+        real = self.real(tensor)
+        result = self.make(node.output[0], real.shape, qparams, last=real.last)
+        self.file.operator("QUANTIZE", [real], [result], "QuantizeOptions")
+        self.tensors[node.output[0]] = result
 
     def make(self, name: str, shape: Sequence[int], qparams: QParams | None, *, last: bool = False, **place: Any) -> NhwcTensor:
         """Return a new tensor with the suffix of its layout."""
         ending = LAST if last else COLUMNS if place.get("order") is not None else ""
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
-    def stored(self, held: NhwcTensor) -> NhwcTensor:
+    def stored(self, tensor: NhwcTensor) -> NhwcTensor:
         """Return a constant of codes as a tensor of the file."""
-        if held.index >= 0:
-            return held
-        assert held.value is not None
-        key = (id(held), "stored")
-        if key not in self.other:
-            self.constants.append(held)
-            self.other[key] = self.file.tensor(held.name, held.shape, held.qparams, value=held.value, last=held.last)
-        return self.other[key]
+        if tensor.index >= 0:
+            return tensor
+        assert tensor.value is not None
+        key = (id(tensor), "stored")
+        if key not in self.derived:
+            self.constants.append(tensor)
+            self.derived[key] = self.file.tensor(
+                tensor.name, tensor.shape, tensor.qparams, value=tensor.value, last=tensor.last
+            )
+        return self.derived[key]
 
-    def real(self, held: NhwcTensor, name: str = "") -> NhwcTensor:
+    def real(self, tensor: NhwcTensor, name: str = "") -> NhwcTensor:
         """Return the real values of a tensor."""
-        if held.qparams is None:
-            return self.stored(held)
-        if held.value is not None and not name:
-            return self._real_constant(held)
-        key = (held.index, "real")
-        if key not in self.other or name:
-            made = self.make(name or f"{base(held)}.real", held.shape, None, last=held.last, order=held.order)
-            self.file.operator("DEQUANTIZE", [self.stored(held)], [made], "DequantizeOptions")
-            self.other.setdefault(key, made)
-            return made
-        return self.other[key]
+        if tensor.qparams is None:
+            return self.stored(tensor)
+        if tensor.value is not None and not name:
+            return self._real_constant(tensor)
+        key = (tensor.index, "real")
+        if key not in self.derived or name:
+            result = self.make(name or f"{base(tensor)}.real", tensor.shape, None, last=tensor.last, order=tensor.order)
+            self.file.operator("DEQUANTIZE", [self.stored(tensor)], [result], "DequantizeOptions")
+            self.derived.setdefault(key, result)
+            return result
+        return self.derived[key]
 
-    def _real_constant(self, held: NhwcTensor) -> NhwcTensor:
-        key = (id(held), "real")
-        if key not in self.other:
-            assert held.value is not None
-            assert held.qparams is not None
-            self.constants.append(held)  # so that no other tensor gets its id
-            value = dequantized(held.value, held.qparams)
-            self.other[key] = self.file.tensor(f"{held.name}.real", value.shape, value=value)
-        return self.other[key]
+    def _real_constant(self, tensor: NhwcTensor) -> NhwcTensor:
+        key = (id(tensor), "real")
+        if key not in self.derived:
+            assert tensor.value is not None
+            assert tensor.qparams is not None
+            self.constants.append(tensor)  # so that no other tensor gets its id
+            value = dequantized(tensor.value, tensor.qparams)
+            self.derived[key] = self.file.tensor(f"{tensor.name}.real", value.shape, value=value)
+        return self.derived[key]
 
-    def plain(self, held: NhwcTensor) -> NhwcTensor:
-        """Return a tensor with its axes as the model has them."""
-        if held.order is not None:
+    def plain(self, tensor: NhwcTensor) -> NhwcTensor:
+        """Return a tensor with its axes in the order of the model."""
+        if tensor.order is not None:
             raise DeployError(
-                where=f"tensor {held.name!r}", found="a flattened image read by an op that is no linear layer",
-                wanted="a linear layer behind it", do="Put the flattening right before a linear layer.",
+                where=f"tensor {tensor.name!r}", found="a flattened image before an op that is no linear layer",
+                wanted="a linear layer after it", do="Move the flattening to directly before a linear layer.",
             )  # fmt: skip
-        if not held.last:
-            return held
-        order = [0, len(held.shape) - 1, *range(1, len(held.shape) - 1)]
-        return self.turned(held, order, last=False)
+        if not tensor.last:
+            return tensor
+        order = [0, len(tensor.shape) - 1, *range(1, len(tensor.shape) - 1)]
+        return self.turned(tensor, order, last=False)
 
-    def channels_last(self, held: NhwcTensor) -> NhwcTensor:
+    def channels_last(self, tensor: NhwcTensor) -> NhwcTensor:
         """Return a tensor with its channels, axis 1 of the model's own, last."""
-        if held.last or len(held.shape) < 3:
-            return held
-        order = [0, *range(2, len(held.shape)), 1]
-        return self.turned(held, order, last=True)
+        if tensor.last or len(tensor.shape) < 3:
+            return tensor
+        order = [0, *range(2, len(tensor.shape)), 1]
+        return self.turned(tensor, order, last=True)
 
-    def turned(self, held: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
+    def turned(self, tensor: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
         """Return a tensor with its axes in that order."""
-        if held.value is not None:
-            value = np.ascontiguousarray(held.value.transpose(order))
-            if held.index < 0:
-                return NhwcTensor(-1, held.name, value.shape, held.qparams, last=last, value=value)
-            return self.file.tensor(f"{base(held)}{LAST * last}", value.shape, held.qparams, value=value, last=last)
-        key = (held.index, f"turned {list(order)}")
-        if key not in self.other:
-            made = self.make(base(held), [held.shape[i] for i in order], held.qparams, last=last)
-            perm = self.file.integers(order, f"{base(held)}.order")
-            self.file.operator("TRANSPOSE", [held, perm], [made], "TransposeOptions")
-            self.other[key] = made
-        return self.other[key]
+        if tensor.value is not None:
+            value = np.ascontiguousarray(tensor.value.transpose(order))
+            if tensor.index < 0:
+                return NhwcTensor(-1, tensor.name, value.shape, tensor.qparams, last=last, value=value)
+            return self.file.tensor(f"{base(tensor)}{LAST * last}", value.shape, tensor.qparams, value=value, last=last)
+        key = (tensor.index, f"turned {list(order)}")
+        if key not in self.derived:
+            result = self.make(base(tensor), [tensor.shape[i] for i in order], tensor.qparams, last=last)
+            perm = self.file.integers(order, f"{base(tensor)}.order")
+            self.file.operator("TRANSPOSE", [tensor, perm], [result], "TransposeOptions")
+            self.derived[key] = result
+        return self.derived[key]
 
 
-def base(held: NhwcTensor) -> str:
+def base(tensor: NhwcTensor) -> str:
     """Return the name of a tensor without the suffix of its layout."""
-    return held.name.removesuffix(LAST)
+    return tensor.name.removesuffix(LAST)

@@ -12,24 +12,24 @@ from qfunc.lowering.onnx.dynamic_shapes import causal
 from qfunc.lowering.onnx.formula import Write
 
 
-def _scaled(c: OpContext) -> str:
+def _scale(c: OpContext) -> str:
     factor = known(c, c.shape("like").dims[-1]) ** -0.5 if c["factor"] is None else float(c["factor"])
     return c.write("Mul", c.input(), c.graph.number(factor, f"{c.name}.factor"))
 
 
-def _masked(c: OpContext) -> str:
-    g, low = c.graph, -math.inf
+def _mask(c: OpContext) -> str:
+    g, minus_infinity = c.graph, -math.inf
     if c["causal"]:
         op, operands = causal(c, c.input(), c.shape().dims[-2:])
         return c.write(op, *operands)
     if c["mask"] is None:
         return c.write("Identity", c.input())
     if c.shape("mask").dtype == torch.bool:
-        return c.write("Where", c.input("mask"), c.input(), g.number(low, f"{c.name}.drop"))
+        return c.write("Where", c.input("mask"), c.input(), g.number(minus_infinity, f"{c.name}.drop"))
     return c.write("Add", c.input(), c.input("mask"))
 
 
-def _left_out(c: OpContext) -> str:
+def _negate_mask(c: OpContext) -> str:
     return c.write("Not" if c.shape("mask").dtype == torch.bool else "Identity", c.input("mask"))
 
 
@@ -55,11 +55,11 @@ def _sdpa(c: OpContext) -> str:
 
 def _repeat_heads(c: OpContext) -> str:
     heads, times = known(c, c.shape().dims[-3]), known(c, c.shape("like").dims[-3])
-    places = np.repeat(np.arange(heads), times // heads).astype(np.int64)
-    return c.write("Gather", c.input(), c.graph.constant(places, f"{c.name}.places"), axis=c.shape().rank - 3)
+    indices = np.repeat(np.arange(heads), times // heads).astype(np.int64)
+    return c.write("Gather", c.input(), c.graph.constant(indices, f"{c.name}.places"), axis=c.shape().rank - 3)
 
 
 WRITERS: dict[str, Write] = {
-    "sdpa": _sdpa, "scale": _scaled, "mask": _masked, "left_out": _left_out, "repeat_heads": _repeat_heads,
+    "sdpa": _sdpa, "scale": _scale, "mask": _mask, "left_out": _negate_mask, "repeat_heads": _repeat_heads,
 }  # fmt: skip
 """The writers of this family, by kind."""

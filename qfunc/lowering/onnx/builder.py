@@ -1,4 +1,4 @@
-"""Writing one ONNX graph: unique names, initializers, nodes, Q/DQ pairs."""
+"""A builder of ONNX graphs: unique names, initializers, nodes, Q/DQ pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int
 
 _SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21, "Trilu": 14}
-"""The opset that brought an operator in the form that is written, if it is later than 13."""
+"""The opset that introduced an operator in its present form, if later than 13."""
 
 
 _STORED = {
@@ -35,7 +35,7 @@ _ELEMENT = {
 
 
 class GraphBuilder:
-    """A graph under construction, for one opset, 13 or later; tensors are known by name."""
+    """A graph under construction for one opset, 13 or later; tensors are referred to by name."""
 
     def __init__(self, opset: int = OPSET) -> None:
         self.opset = opset
@@ -45,7 +45,7 @@ class GraphBuilder:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.taken: set[str] = set()
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
-        self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes tried -> an input, its axis, the axis's name
+        self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes in the runs -> an input, its axis, the axis's name
         self.sizes: dict[Any, str] = {}
 
     def fresh(self, name: str) -> str:
@@ -55,7 +55,7 @@ class GraphBuilder:
         return unique
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Return one node named after its output; returns the output's name.
+        """Add a node, named after its output, and return the output's name.
 
         Raises:
             DeployError: the opset has no such operator.
@@ -69,13 +69,13 @@ class GraphBuilder:
         return output
 
     def many(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
-        """Return one node with several outputs."""
+        """Add a node with several outputs, and return their names."""
         names = [self.fresh(o) for o in outputs]
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
         return names
 
     def constant(self, value: Tensor | np.ndarray[Any, Any], name: str) -> str:
-        """Return an initializer; equal content under one name is stored once."""
+        """Add an initializer and return its name; equal content under one name is stored once."""
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         proto = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         if self.initializers.get(name) == proto:
@@ -85,22 +85,22 @@ class GraphBuilder:
         return proto.name
 
     def integers(self, *values: int, name: str) -> str:
-        """Return a constant int64 vector: shapes, axes, pads."""
+        """Add a constant int64 vector (shapes, axes, pads) and return its name."""
         return self.constant(np.array(values, dtype=np.int64), name)
 
     def number(self, value: float, name: str) -> str:
-        """Return a constant float32 scalar."""
+        """Add a constant float32 scalar and return its name."""
         return self.constant(np.array(value, dtype=np.float32), name)
 
     def stored(self, codes: Tensor, fmt: Int, name: str) -> str:
-        """Integer codes as an initializer of their storage type; equal ones under one name are stored once."""
+        """Add integer codes as an initializer of their storage type, and return its name."""
         dtype = helper.tensor_dtype_to_np_dtype(storage(fmt, name))
         return self.constant(codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype), name)
 
     def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Return a node of a function of the model's own, given in ONNX's text form; every runtime can run it.
+        """Add a call of a function that the model defines, given in ONNX's text form, and return the output's name.
 
-        The function's own opset may be later than the model's, which then counts.
+        If the function imports a later opset than the model, the model's opset is used.
         """
         parsed = onnx.parser.parse_function(function)
         for used in parsed.opset_import:
@@ -109,7 +109,7 @@ class GraphBuilder:
         return self.node(parsed.name, inputs, output, domain=parsed.domain, **attributes)
 
     def declare(self, name: str, shape: Shape, *, output: bool = False) -> None:
-        """An input or output of the model; axes that vary have names, the first of all is the batch."""
+        """Declare an input or output of the model; axes that vary have names, the first of them is the batch."""
         dims: list[int | str] = []
         for axis, (size, tried) in enumerate(zip(shape.dims, shape.tried or shape.dims, strict=True)):
             label = "batch" if output and len(self.axes) < 2 else f"{name}_{axis}"
@@ -120,7 +120,7 @@ class GraphBuilder:
         (self.outputs if output else self.inputs).append(info)
 
     def size(self, tried: Any) -> str | None:
-        """Return a vector of the one size that an axis of an input has in a call; None if no input has such an axis."""
+        """Return a vector with the size of an input's axis in a call; None if no input has such an axis."""
         if tried not in self.axes:
             return None
         if tried not in self.sizes:
@@ -136,14 +136,14 @@ class GraphBuilder:
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
         functions = list(self.functions.values())
         oldest = helper.find_min_ir_version_for(imports[:1])
-        ir_version = max(oldest, 8) if functions else oldest  # IR 8 brought functions
+        ir_version = max(oldest, 8) if functions else oldest  # IR 8 introduced functions
         made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
         return made
 
 
 def element_type(dtype: torch.dtype) -> int:
-    """ONNX's number for a torch type.
+    """Return ONNX's number for a torch type.
 
     >>> element_type(torch.float32)
     1
@@ -152,9 +152,9 @@ def element_type(dtype: torch.dtype) -> int:
 
 
 def stored_in(fmt: Int, whole: bool = False) -> Int:
-    """Return the integer of ONNX that holds a format's codes; `whole`, in bytes also those of 4 bits.
+    """Return the integer type of ONNX for a format's codes; `whole` stores 4 bits in a byte.
 
-    ONNX Runtime loads no integers of 4 bits of which a Clip in front leaves a part.
+    ONNX Runtime cannot load 4-bit integers if a Clip before them restricts the codes.
 
     >>> stored_in(Int(7)), stored_in(Int(3, signed=False)), stored_in(Int(4)), stored_in(Int(4), whole=True)
     (Int(8), Int(8, signed=False), Int(4), Int(8))

@@ -10,6 +10,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.errors import DeployError
+from qfunc.graph.selectors import arguments
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.ops.definition import EMPTY, Op
@@ -17,16 +18,17 @@ from qfunc.ops.node import attribute
 from qfunc.ops.opset import BY_TARGET, OPS
 from qfunc.specs import OpKind
 
-Between = Callable[[str, str], str]
+QuantizeInner = Callable[[str, str], str]
+"""(tensor, "before" or "after") -> the quantized tensor."""
 
 
 @frozen(eq=False)
 class OpContext:
-    """One op to be written: its node, the names of its inputs, the shapes of all values, the output's name.
+    """One op: its node, the names of its inputs, the shapes of all values, and the name of its output.
 
-    `between(tensor, place)` puts a quantizer on an inner tensor, so that the nodes "before" or "after" the op move
-    codes: the quantizer of its input, or of its unit.  `held(node)` is the value of a constant. `lifted(node, rows)`
-    is the name of a constant with its rows in another order and a new first axis.
+    `quantize_inner(tensor, place)` quantizes a tensor inside the op by the quantizer of its input ("before") or of its
+    unit ("after"), so that the nodes before or after the op move codes.  `constant_value(node)` is the value of a
+    constant.  `permuted_constant(node, rows)` is the name of a constant with permuted rows and a new first axis.
     """
 
     graph: GraphBuilder
@@ -34,26 +36,26 @@ class OpContext:
     read: Callable[[fx.Node], str]
     shapes: dict[str, Any]
     name: str
-    between: Between
-    held: Callable[[fx.Node], Tensor]
-    lifted: Callable[[fx.Node, Tensor], str]
+    quantize_inner: QuantizeInner
+    constant_value: Callable[[fx.Node], Tensor]
+    permuted_constant: Callable[[fx.Node, Tensor], str]
     module: nn.Module | None = None
     own: OpKind | None = None
 
     def __getitem__(self, parameter: str) -> Any:
         if self.own is None:
             return attribute(self.node, parameter)
-        # One of the user's ops: its arguments bear the names of its slots, what it lacks has the default of its kind.
-        given = dict(zip(self.own.slots, self.node.args, strict=False)) | self.node.kwargs
+        # A user's op: its arguments have the names of its parameters; what it lacks has the default of its kind.
+        given = dict(arguments(self.own, self.node))
         if parameter in given:
             return given[parameter]
         default = self._op.signature.parameters[parameter].default if self.takes(parameter) else EMPTY
         if default is EMPTY:
             raise DeployError(
                 where=f"op {self.name!r}",
-                found=f"slots {self.own.slots} of {self.own.name!r}, which behaves like {self._op.kind!r}",
+                found=f"parameters {self.own.parameters} of {self.own.kind!r}, which behaves like {self._op.kind!r}",
                 wanted=f"one named {parameter!r}",
-                do="Name the arguments in OpKind.slots as that kind does.",
+                do="Use the parameter names of that kind in OpKind.parameters.",
             )
         return default
 
@@ -69,7 +71,7 @@ class OpContext:
     def _op(self) -> Op:
         if self.own is None:
             return BY_TARGET[self.node.target]
-        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.name))
+        return next(op for op in OPS if op.kind == (self.own.behaves_like or self.own.kind))
 
     def input(self, parameter: str = "input") -> str:
         """Return the name of a tensor argument; a Python number becomes a constant of the other operand's type."""
@@ -97,7 +99,7 @@ class OpContext:
 
 
 def known(c: OpContext, dim: int | None) -> int:
-    """Return a size that is the same in every call.
+    """Return a size, which must be the same in every call.
 
     Raises:
         DeployError: the size varies.
@@ -109,7 +111,7 @@ def known(c: OpContext, dim: int | None) -> int:
 
 
 def normalized(c: OpContext) -> int:
-    """Return the number of last axes that a norm is over; its shape may be a number, a tuple or a part of a size."""
+    """Return the number of last axes of a norm; `normalized_shape` may be a number, a tuple or a part of a size."""
     given = c["normalized_shape"]
     given = c.shapes[given.name] if isinstance(given, fx.Node) else given
     return 1 if isinstance(given, int) else len(given)

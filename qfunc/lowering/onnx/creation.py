@@ -24,19 +24,19 @@ def operand(c: OpContext, parameter: str, dtype: torch.dtype) -> str:
     if not isinstance(value, fx.Node):
         return c.graph.constant(torch.tensor(value, dtype=dtype), f"{c.name}.{parameter}")
     shape = c.shapes[value.name]
-    held = shape.dtype if isinstance(shape, Shape) else torch.int64
+    source_dtype = shape.dtype if isinstance(shape, Shape) else torch.int64
     name = c.read(value) if isinstance(shape, Shape) else vector(c, [value], f"{c.name}.{parameter}")
-    return name if held == dtype else c.graph.node("Cast", [name], f"{c.name}.{parameter}_cast", to=element_type(dtype))
+    return name if source_dtype == dtype else c.graph.node("Cast", [name], f"{c.name}.{parameter}_cast", to=element_type(dtype))
 
 
 def promoted(c: OpContext, *parameters: str) -> torch.dtype:
-    """Return the type to which torch promotes arguments."""
+    """Return the type to which torch promotes the arguments."""
     values = [number(c, c[p]) for p in parameters]
-    held = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
-    wide = held[0] if len(held) == 1 else torch.promote_types(*held)
-    real = any(isinstance(v, float) for v in values) and not wide.is_floating_point
-    plain = any(isinstance(v, int) and not isinstance(v, bool) for v in values) and wide == torch.bool
-    return torch.float32 if real else torch.int64 if plain else wide
+    dtypes = [c.shapes[v.name].dtype for v in values if isinstance(v, fx.Node) and isinstance(c.shapes[v.name], Shape)]
+    common = dtypes[0] if len(dtypes) == 1 else torch.promote_types(*dtypes)
+    mixes_float = any(isinstance(v, float) for v in values) and not common.is_floating_point
+    mixes_integer = any(isinstance(v, int) and not isinstance(v, bool) for v in values) and common == torch.bool
+    return torch.float32 if mixes_float else torch.int64 if mixes_integer else common
 
 
 def _cast(c: OpContext) -> str:
@@ -44,20 +44,20 @@ def _cast(c: OpContext) -> str:
 
 
 def _arange(c: OpContext) -> str:
-    given = [number(c, c[p]) for p in ("start", "end", "step")]
-    if not any(isinstance(v, fx.Node) for v in given):
-        return c.graph.constant(torch.arange(*given, dtype=c.result.dtype), c.name)
-    if any(isinstance(v, float) for v in given):
-        do = "Multiply an arange of whole numbers."
-        raise DeployError(where=f"op {c.name!r}", found=f"arange{tuple(given)}", wanted="whole numbers", do=do)
+    bounds = [number(c, c[p]) for p in ("start", "end", "step")]
+    if not any(isinstance(v, fx.Node) for v in bounds):
+        return c.graph.constant(torch.arange(*bounds, dtype=c.result.dtype), c.name)
+    if any(isinstance(v, float) for v in bounds):
+        do = "Write an arange of integers times the step."
+        raise DeployError(where=f"op {c.name!r}", found=f"arange{tuple(bounds)}", wanted="integers", do=do)
     axes = c.graph.integers(0, name=f"{c.name}.axes")
-    ends = [
+    scalars = [
         c.graph.node("Squeeze", [vector(c, [v], f"{c.name}.{p}"), axes], f"{c.name}.{p}_number")
-        for p, v in zip(("start", "end", "step"), given, strict=True)
+        for p, v in zip(("start", "end", "step"), bounds, strict=True)
     ]
     if c.result.dtype == torch.int64:
-        return c.write("Range", *ends)
-    return c.write("Cast", c.graph.node("Range", ends, f"{c.name}.range"), to=element_type(c.result.dtype))
+        return c.write("Range", *scalars)
+    return c.write("Cast", c.graph.node("Range", scalars, f"{c.name}.range"), to=element_type(c.result.dtype))
 
 
 def _full(c: OpContext) -> str:

@@ -1,4 +1,4 @@
-"""Sizes that vary from call to call, in ONNX: read from the model's inputs, or computed from what is."""
+"""Sizes that vary from call to call, in ONNX: read from the model's inputs, or computed from such sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vector(c: OpContext, entries: Sequence[Any], name: str) -> str:
     """Return an int64 vector of sizes: a constant, or one that the model computes.
 
     Raises:
-        DeployError: a size that is computed from something else than sizes by +, -, *, // and %.
+        DeployError: a size that is not computed from sizes by +, -, *, // and %.
     """
     known = [number(c, e) for e in entries]
     if all(isinstance(e, int) for e in known):
@@ -50,8 +50,8 @@ def _piece(c: OpContext, value: Any, name: str) -> str:
     if isinstance(value, int):
         return c.graph.integers(value, name=name)
     tried = value.tried if isinstance(value, Varying) else getattr(c.shapes[value.name], "tried", ())
-    if (found := c.graph.size(tried)) is not None:
-        return found
+    if (size := c.graph.size(tried)) is not None:
+        return size
     if isinstance(value, fx.Node) and value.target in _ARITHMETIC:
         parts = [_piece(c, a, f"{name}.{k}") for k, a in enumerate(value.args)]
         if value.target is operator.floordiv:  # ONNX divides towards zero, and its Mod has the sign of the divisor
@@ -60,12 +60,12 @@ def _piece(c: OpContext, value: Any, name: str) -> str:
     if isinstance(value, fx.Node) and (place := _axis(value)) is not None:
         shape = c.graph.node("Shape", [c.read(place[0])], f"{name}.shape")
         return c.graph.node("Gather", [shape, c.graph.integers(place[1], name=f"{name}.axis")], name)
-    found_as = f"a size computed by {value.format_node()}" if isinstance(value, fx.Node) else f"a size that was {tried}"
+    found = f"a size computed by {value.format_node()}" if isinstance(value, fx.Node) else f"a size that varied: {tried}"
     raise DeployError(
         where=f"op {c.name!r}",
-        found=found_as,
+        found=found,
         wanted="a size of an input, or +, -, *, // and % of sizes",
-        do="Export with that axis fixed, or reshape the model's input before it.",
+        do="Export with that axis fixed, or compute the size from sizes of the inputs.",
     )
 
 
@@ -82,12 +82,12 @@ def shape_operand(c: OpContext, name: str, source: Shape | None = None) -> str:
     """Return the shape operand of a Reshape to the op's result: 0 copies an axis of `source`, -1 stands for one that varies.
 
     Raises:
-        DeployError: two axes vary, and are no sizes of the inputs.
+        DeployError: two axes vary that are no sizes of the inputs.
     """
     dims: list[Any] = list(c.result.dims)
     varying = [k for k, d in enumerate(dims) if d is None]
     if len(varying) > 1:
-        # The first axes stay where they are; so does the batch of most reshapes.
+        # Copy leading axes that do not change: in most reshapes the batch.
         for k in varying[:-1] if _copied(c, source, varying[-1]) is None else varying:
             dims[k] = _copied(c, source, k)
         varying = [k for k, d in enumerate(dims) if d is None]
@@ -97,7 +97,7 @@ def shape_operand(c: OpContext, name: str, source: Shape | None = None) -> str:
             dims[k] = Varying(c.result.tried[k])
         varying = [k for k, d in enumerate(dims) if d is None]
     if len(varying) > 1:
-        found, wanted = f"a reshape to {c.result.dims}, where None follows the batch", "one such axis at most"
+        found, wanted = f"a reshape to {c.result.dims}, where None varies with the batch", "at most one such axis"
         raise DeployError(where=f"op {c.name!r}", found=found, wanted=wanted, do="Keep the batch on one axis.")
     return vector(c, [-1 if d is None else d for d in dims], name)
 
@@ -116,7 +116,7 @@ def causal(c: OpContext, scores: str, dims: Sequence[int | None]) -> tuple[str, 
     """Return the op and the operands that mask the entries of scores [..., L, S] after the diagonal.
 
     Args:
-        dims: L and S; None where one varies, and the diagonal is found when the model runs.
+        dims: L and S; None where one varies, so that the model computes the diagonal.
     """
     g, name = c.graph, c.name
     if all(d is not None for d in dims):

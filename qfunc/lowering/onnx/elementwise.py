@@ -18,7 +18,7 @@ from qfunc.ops.arithmetic import guarded
 def _floor_divide(c: OpContext) -> str:
     if c.result.dtype.is_floating_point:
         return formula("Div x other; Floor .")(c)
-    g = c.graph  # integers of ONNX divide towards zero
+    g = c.graph  # ONNX divides integers towards zero
     real = [g.node("Cast", [c.input(p)], f"{c.name}.{p}.real", to=11) for p in ("input", "other")]
     return c.write("Cast", g.node("Floor", [g.node("Div", real, f"{c.name}.div")], f"{c.name}.floor"), to=_integer_type(c))
 
@@ -27,19 +27,19 @@ def _remainder(c: OpContext) -> str:
     if not c.result.dtype.is_floating_point:
         return c.write("Mod", c.input(), c.input("other"))
     g = c.graph
-    whole = g.node("Floor", [g.node("Div", [c.input(), c.input("other")], f"{c.name}.div")], f"{c.name}.floor")
-    return c.write("Sub", c.input(), g.node("Mul", [whole, c.input("other")], f"{c.name}.multiple"))
+    floor = g.node("Floor", [g.node("Div", [c.input(), c.input("other")], f"{c.name}.div")], f"{c.name}.floor")
+    return c.write("Sub", c.input(), g.node("Mul", [floor, c.input("other")], f"{c.name}.multiple"))
 
 
 def _threshold(c: OpContext) -> str:
     g = c.graph
     over = g.node("Greater", [c.input(), g.number(float(c["threshold"]), f"{c.name}.threshold")], f"{c.name}.over")
-    apart = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would quantize a Where of numbers by itself
-    return c.write("Where", over, apart, g.number(float(c["value"]), f"{c.name}.value"))
+    difference = g.node("Max", [c.input()], f"{c.name}.float")  # a copy: ONNX Runtime would quantize a Where of numbers
+    return c.write("Where", over, difference, g.number(float(c["value"]), f"{c.name}.value"))
 
 
 def _softplus(c: OpContext) -> str:
-    # log(1 + exp(beta x)) / beta, and x where beta x is above the threshold: from 20 on both are one float32.
+    # log(1 + exp(beta x)) / beta, or x where beta x is above the threshold; from 20 on both are the same float32.
     g, x, beta, threshold = c.graph, c.input(), float(c["beta"]), float(c["threshold"])
     if beta == 1 and threshold >= 20:
         return c.write("Softplus", x)
@@ -67,18 +67,18 @@ def _guard(c: OpContext) -> str:
     return c.write(sum_or_max, c.input(), c.graph.number(float(c["least"]), f"{c.name}.least"))
 
 
-def _scaled_term(op: str) -> Write:
+def _term_times_value(op: str) -> Write:
     def write(c: OpContext) -> str:
-        changed = c.graph.node(op, [c.input("tensor1"), c.input("tensor2")], f"{c.name}.{op.lower()}")
+        term = c.graph.node(op, [c.input("tensor1"), c.input("tensor2")], f"{c.name}.{op.lower()}")
         factor = c.graph.number(float(c["value"]), f"{c.name}.value")
-        return c.write("Add", c.input(), c.graph.node("Mul", [changed, factor], f"{c.name}.scaled"))
+        return c.write("Add", c.input(), c.graph.node("Mul", [term, factor], f"{c.name}.scaled"))
 
     return write
 
 
 def _lerp(c: OpContext) -> str:
-    apart = c.graph.node("Sub", [c.input("end"), c.input()], f"{c.name}.apart")
-    return c.write("Add", c.input(), c.graph.node("Mul", [apart, c.input("weight")], f"{c.name}.part"))
+    difference = c.graph.node("Sub", [c.input("end"), c.input()], f"{c.name}.apart")
+    return c.write("Add", c.input(), c.graph.node("Mul", [difference, c.input("weight")], f"{c.name}.part"))
 
 
 _DOUBLE = element_type(torch.float64)
@@ -94,7 +94,7 @@ def _scaled_add(c: OpContext) -> str:
 
 
 def _trunc_divide(c: OpContext) -> str:
-    if not c.result.dtype.is_floating_point:  # integers of ONNX divide towards zero
+    if not c.result.dtype.is_floating_point:  # ONNX divides integers towards zero
         return c.write("Div", *operands(c, c.result.dtype, "input", "other"))
     return formula("Div x other; Abs .; Floor .; Sign $0; Mul . $2")(c)
 
@@ -126,7 +126,7 @@ def _nan_to_num(c: OpContext) -> str:
 
 
 def _hypot(c: OpContext) -> str:
-    # In float64, where the squares of float32 have room.
+    # In float64, which represents the squares of float32 without overflow.
     g, wide = c.graph, [c.graph.node("Cast", [c.input(p)], f"{c.name}.{p}.wide", to=_DOUBLE) for p in ("input", "other")]
     squares = [g.node("Mul", [w, w], f"{c.name}.square_{k}") for k, w in enumerate(wide)]
     root = g.node("Sqrt", [g.node("Add", squares, f"{c.name}.sum")], f"{c.name}.root")
@@ -183,7 +183,7 @@ def _integer_type(c: OpContext) -> int:
 WRITERS: dict[str, Write] = {
     "add": _binary("Add"), "sub": _binary("Sub"), "mul": _binary("Mul"), "div": _binary("Div"),
     "pow": _binary("Pow", "exponent"), "minimum": _binary("Min"), "maximum": _binary("Max"), "scaled_add": _scaled_add,
-    "addcmul": _scaled_term("Mul"), "addcdiv": _scaled_term("Div"), "lerp": _lerp, "floor_divide": _floor_divide,
+    "addcmul": _term_times_value("Mul"), "addcdiv": _term_times_value("Div"), "lerp": _lerp, "floor_divide": _floor_divide,
     "trunc_divide": _trunc_divide, "remainder": _remainder, "hypot": _hypot,
     "atan2": formula(f"Equal other 0; Where . {_LEAST} other; Div x .; Atan .; Less x 0; Where . {-math.pi} {math.pi}; "
                      "Less other 0; Where . $5 0; Add $3 ."),

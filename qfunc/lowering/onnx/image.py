@@ -36,31 +36,37 @@ def _grid_sample(c: OpContext) -> str:
 
 
 def _im2col(c: OpContext) -> str:
-    # A grouped convolution that takes one entry of each window a channel.
+    # A grouped convolution with one output channel for each entry of a window.
     _images(c, 4)
     kernel, dilation, padding, stride = (per_axis(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
     channels = known(c, c.shape().dims[1])
-    given = {"kernel_shape": kernel, "dilations": dilation, "strides": stride, "pads": padding * 2, "group": channels}
-    taken = c.graph.node("Conv", [c.input(), _entries(c, channels, kernel)], f"{c.name}.windows", **given)
+    attributes = {"kernel_shape": kernel, "dilations": dilation, "strides": stride, "pads": padding * 2, "group": channels}
+    windows = c.graph.node("Conv", [c.input(), _entries(c, channels, kernel)], f"{c.name}.windows", **attributes)
     shape = c.graph.integers(0, channels * math.prod(kernel), -1, name=f"{c.name}.shape")
-    # A copy: else ONNX Runtime would reshape codes.
-    return c.write("Max", c.graph.node("Reshape", [taken, shape], f"{c.name}.columns"))
+    # A copy: ONNX Runtime would reshape codes.
+    return c.write("Max", c.graph.node("Reshape", [windows, shape], f"{c.name}.columns"))
 
 
 def _col2im(c: OpContext) -> str:
-    # The transpose of im2col: each window is added where it was taken.
+    # The transpose of im2col: each window is added at its place in the image.
     _images(c, 3)
     kernel, dilation, padding, stride = (per_axis(c[p]) for p in ("kernel_size", "dilation", "padding", "stride"))
     size = per_axis(c["output_size"])
     axes = list(zip(size, kernel, dilation, padding, stride, strict=True))
     counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes]
-    left = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]
+    output_padding = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, d, p, s in axes]
     columns = known(c, c.shape().dims[1])
     shape = c.graph.integers(0, columns, *counts, name=f"{c.name}.shape")
-    given = {"kernel_shape": kernel, "dilations": dilation, "strides": stride, "pads": padding * 2, "output_padding": left}
+    attributes = {
+        "kernel_shape": kernel,
+        "dilations": dilation,
+        "strides": stride,
+        "pads": padding * 2,
+        "output_padding": output_padding,
+    }
     channels = columns // math.prod(kernel)
     image = c.graph.node("Reshape", [c.input(), shape], f"{c.name}.windows")
-    return c.write("ConvTranspose", image, _entries(c, channels, kernel), group=channels, **given)
+    return c.write("ConvTranspose", image, _entries(c, channels, kernel), group=channels, **attributes)
 
 
 def _images(c: OpContext, rank: int) -> None:
@@ -70,35 +76,35 @@ def _images(c: OpContext, rank: int) -> None:
 
 
 def _entries(c: OpContext, channels: int, kernel: list[int]) -> str:
-    # For each channel a kernel for each entry of a window, 1 there and 0 elsewhere.
+    # For each channel one kernel for each entry of a window: 1 at the entry, 0 elsewhere.
     count = math.prod(kernel)
     one = np.tile(np.eye(count, dtype=np.float32).reshape(count, 1, *kernel), (channels, 1, 1, 1))
     return c.graph.constant(one, f"{c.name}.entries")
 
 
 def _windows(c: OpContext) -> str:
-    # One Gather by the places of each window, whose axis then goes to the end.
+    # One Gather by the indices of each window; then the axis of the windows becomes the last.
     axis, rank = c["dimension"] % c.shape().rank, c.shape().rank
     length = known(c, c.shape().dims[axis])
-    places = np.arange(0, length - c["size"] + 1, c["step"])[:, None] + np.arange(c["size"])
-    indices = c.graph.constant(places.astype(np.int64), f"{c.name}.places")
-    taken = c.graph.node("Gather", [c.input(), indices], f"{c.name}.windows", axis=axis)
+    positions = np.arange(0, length - c["size"] + 1, c["step"])[:, None] + np.arange(c["size"])
+    indices = c.graph.constant(positions.astype(np.int64), f"{c.name}.places")
+    windows = c.graph.node("Gather", [c.input(), indices], f"{c.name}.windows", axis=axis)
     order = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
-    # A copy: else ONNX Runtime would transpose codes.
-    last = c.graph.node("Transpose", [taken], f"{c.name}.last", perm=order)
+    # A copy: ONNX Runtime would transpose codes.
+    last = c.graph.node("Transpose", [windows], f"{c.name}.last", perm=order)
     return c.write("Max" if c.result.dtype == torch.float32 else "Identity", last)
 
 
 def _antialias(c: OpContext) -> str:
-    # Along each axis a matrix that torch makes of the identity: Y = A X B^T.
+    # Y = A X B^T, where torch computes the matrix of each axis from the identity.
     height, width = (known(c, d) for d in c.shape().dims[2:])
     high, wide = (known(c, d) for d in c.result.dims[2:])
     factors = (None, None) if c["scale_factor"] is None else _factors(c["scale_factor"])
     rows = _matrix(c, height, (high, height), (factors[0], 1.0))
     columns = _matrix(c, width, (width, wide), (1.0, factors[1]))
     g = c.graph
-    tall = g.node("MatMul", [g.constant(rows, f"{c.name}.rows"), c.input()], f"{c.name}.tall")
-    return c.write("MatMul", tall, g.constant(columns, f"{c.name}.columns"))
+    left_product = g.node("MatMul", [g.constant(rows, f"{c.name}.rows"), c.input()], f"{c.name}.tall")
+    return c.write("MatMul", left_product, g.constant(columns, f"{c.name}.columns"))
 
 
 def _factors(value: Any) -> tuple[float, float]:
@@ -109,19 +115,19 @@ def _factors(value: Any) -> tuple[float, float]:
 def _matrix(c: OpContext, length: int, size: tuple[int, int], factors: tuple[float | None, ...]) -> Any:
     rest = c["mode"], c["align_corners"], c["recompute_scale_factor"]
     eye = torch.eye(length)[None, None]
-    made = antialiased(eye, size, None, *rest) if None in factors else antialiased(eye, None, factors, *rest)  # type: ignore[arg-type]
-    return made[0, 0].numpy()
+    matrix = antialiased(eye, size, None, *rest) if None in factors else antialiased(eye, None, factors, *rest)  # type: ignore[arg-type]
+    return matrix[0, 0].numpy()
 
 
 def _resize(c: OpContext) -> str:
     """Resize by factors or to sizes, with torch's coordinates."""
     if c["mode"] == "area":
-        return _averaged(c)
+        return _area(c)
     named = {"nearest": "nearest", "nearest-exact": "nearest", "bicubic": "cubic"}
     mode = named.get(c["mode"], "linear" if c["mode"] in ("linear", "bilinear", "trilinear") else None)
     if mode is None:
         wanted = "nearest, nearest-exact, linear, bilinear, trilinear, bicubic or area"
-        raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of them.")
+        raise DeployError(where=f"op {c.name!r}", found=f"mode {c['mode']!r}", wanted=wanted, do="Use one of these modes.")
     corners = "align_corners" if c["align_corners"] else "half_pixel"
     attributes: dict[str, Any] = {"coordinate_transformation_mode": corners, "mode": mode}
     if mode == "nearest":
@@ -144,7 +150,7 @@ def _resize(c: OpContext) -> str:
 
 
 def _factor(have: int, want: int, nearest: bool) -> float | None:
-    # A float32 near want / have with which ONNX finds `want` entries, each where torch finds it; None if there is none.
+    # A float32 near want / have with which ONNX computes `want` entries at the positions of torch, or None.
     if not have or not want:
         return None
     exact, place = np.float32(want / have), np.arange(want, dtype=np.float32)
@@ -155,7 +161,7 @@ def _factor(have: int, want: int, nearest: bool) -> float | None:
     return None
 
 
-def _averaged(c: OpContext) -> str:
+def _area(c: OpContext) -> str:
     # "area" is adaptive average pooling.
     out, source = c.result.dims[2:], c.shape().dims[2:]
     if any(not s or not o or s % o for s, o in zip(source, out, strict=True)):
@@ -163,7 +169,7 @@ def _averaged(c: OpContext) -> str:
         raise DeployError(where=f"op {c.name!r}", found=f"mode 'area' from {source} to {out}", wanted="whole windows", do=do)
     kernel = [int(s) // int(o) for s, o in zip(source, out, strict=True)]  # type: ignore[arg-type]
     pooled = c.graph.node("AveragePool", [c.input()], f"{c.name}.pooled", kernel_shape=kernel, strides=kernel)
-    return c.write("Max", pooled)  # a copy: else ONNX Runtime would pool codes, which no kernel of "resize" does
+    return c.write("Max", pooled)  # a copy: ONNX Runtime would pool codes, for which "resize" has no kernel
 
 
 WRITERS: dict[str, Write] = {

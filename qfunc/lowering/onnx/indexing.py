@@ -19,7 +19,7 @@ def _where(c: OpContext) -> str:
     given = [*operands(c, torch.bool, "condition"), *operands(c, c.result.dtype, "input", "other")]
     if c.result.dtype != torch.float32:
         return c.write("Where", *given)
-    # A copy: without it ONNX Runtime selects among codes, even if one of the values has none.
+    # A copy: ONNX Runtime would select among codes, even if one of the values has no codes.
     return c.write("Max", c.graph.node("Where", given, f"{c.name}.chosen"))
 
 
@@ -72,9 +72,9 @@ def _one_hot(c: OpContext) -> str:
 
 
 def _slice(c: OpContext) -> str:
-    """Indexing by numbers, slices, None and ... ."""
+    """Write indexing by numbers, slices, None and ... ."""
     index = c["index"] if isinstance(c["index"], tuple | list) else (c["index"],)
-    index = [_numbers(c, i) for i in index]
+    index = [_constant_numbers(c, i) for i in index]
     if any(not isinstance(i, int | slice | None | type(Ellipsis)) for i in index):
         do = "Index with numbers and slices."
         raise DeployError(where=f"op {c.name!r}", found=f"indexing by {index}", wanted="numbers, slices, None or ...", do=do)
@@ -82,42 +82,42 @@ def _slice(c: OpContext) -> str:
     place = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
     full = [*index[:place], *[slice(None)] * (rank - used), *index[place + 1 :]]
     cuts: list[tuple[Any, Any, int, int]] = []
-    gone: list[int] = []
-    new: list[int] = []
+    squeezed: list[int] = []
+    unsqueezed: list[int] = []
     axis = 0
     for at, entry in enumerate(full):
         if entry is None:
-            new.append(at - len(gone))
+            unsqueezed.append(at - len(squeezed))
             continue
         if isinstance(entry, int):
             cuts.append((entry, entry + 1 if entry != -1 else 2**62, axis, 1))
-            gone.append(axis)
+            squeezed.append(axis)
         elif (entry.start, entry.stop, entry.step) not in ((None, None, None), (0, None, None), (0, None, 1), (None, None, 1)):
             cuts.append((entry.start or 0, 2**62 if entry.stop is None else entry.stop, axis, entry.step or 1))
         axis += 1
-    return _sliced(c, cuts, gone, new)
+    return _sliced(c, cuts, squeezed, unsqueezed)
 
 
-def _numbers(c: OpContext, entry: Any) -> Any:
-    # What is computed from sizes that never vary is a plain number.
+def _constant_numbers(c: OpContext, entry: Any) -> Any:
+    # A number computed from fixed sizes is a constant.
     if isinstance(entry, slice):
         return slice(*(number(c, v) for v in (entry.start, entry.stop, entry.step)))
     return number(c, entry)
 
 
-def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], gone: list[int], new: list[int]) -> str:
+def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], squeezed: list[int], unsqueezed: list[int]) -> str:
     g, value = c.graph, c.input()
     steps: list[tuple[str, list[list[Any]]]] = []
-    if cuts or not (gone or new):
+    if cuts or not (squeezed or unsqueezed):
         columns = [list(column) for column in zip(*cuts, strict=True)] if cuts else [[0], [2**62], [0], [1]]
         steps.append(("Slice", columns))
-    steps += [("Squeeze", [gone])] if gone else []
-    steps += [("Unsqueeze", [new])] if new else []
+    steps += [("Squeeze", [squeezed])] if squeezed else []
+    steps += [("Unsqueeze", [unsqueezed])] if unsqueezed else []
     for k, (op, vectors) in enumerate(steps):
         arguments = [vector(c, v, f"{c.name}.{op.lower()}_{i}") for i, v in enumerate(vectors)]
         last = k == len(steps) - 1
-        made = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
-        value = made if last else c.between(made, "after")
+        result = g.node(op, [value, *arguments], c.name if last else f"{c.name}.{op.lower()}")
+        value = result if last else c.quantize_inner(result, "after")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Constants of 4 bits, two in a byte."""
+"""Packing of 4-bit constants, two in a byte."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _packing(instance: Any, attribute: Any, value: Any) -> None:
 class PackInt4:
     """The files of a lowering whose model stores weights of at most 4 bits as INT4 or UINT4: half the bytes.
 
-    Otherwise such codes are stored in bytes, which integer kernels of 8 bits read.  ONNX Runtime 1.31 on a CPU has none for
-    4 bits: it dequantizes packed weights when it loads the model and computes in float, so that `verify` reports the
-    difference to the integers that `emulate` computes.  TensorRT 11 takes 4-bit weights packed only.
+    Other lowerings store such codes in bytes, which 8-bit integer kernels read.  ONNX Runtime 1.31 has no 4-bit kernels for
+    CPUs: it dequantizes packed weights when it loads the model and computes in float, so that `verify` reports the
+    difference from the integers that `emulate` computes.  TensorRT 11 accepts 4-bit weights only if they are packed.
 
     Raises:
         SpecError: a lowering of an opset before 21.
@@ -46,7 +46,7 @@ class PackInt4:
 
     @property
     def opset(self) -> int:
-        """That of the lowering.
+        """The opset of packed models, 21.
 
         >>> PackInt4().opset
         21
@@ -59,7 +59,7 @@ class PackInt4:
         return dict(self.lowering.lower(packed(model, sites), sites))
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """As the lowering's.
+        """Return what the lowering refuses; see `QdqLowering.refuses`.
 
         >>> PackInt4().refuses(Scheme(Int(4)), constant=True)
         ''
@@ -86,9 +86,9 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
     from qfunc.lowering.onnx.builder import storage
     from qfunc.lowering.qdq_reader import QdqModel
 
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    source = QdqModel(made)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    source = QdqModel(copy)
     for site in sites:
         fmt = site.format
         if site.role == "activation" or not isinstance(fmt, Int) or fmt.bits > BITS:
@@ -96,8 +96,8 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
         kind = storage(Int(BITS, fmt.signed), site.name)
         for place in site.places:
             codes, _, zero = source.producers[place.real].input
-            for held in (source.initializers[codes], source.initializers[zero]):
-                if held.data_type != kind:  # several places may share it
-                    array = numpy_helper.to_array(held).astype(helper.tensor_dtype_to_np_dtype(kind))
-                    held.CopyFrom(numpy_helper.from_array(array, held.name))
-    return made
+            for constant in (source.initializers[codes], source.initializers[zero]):
+                if constant.data_type != kind:  # several places may share it
+                    array = numpy_helper.to_array(constant).astype(helper.tensor_dtype_to_np_dtype(kind))
+                    constant.CopyFrom(numpy_helper.from_array(array, constant.name))
+    return copy

@@ -1,4 +1,4 @@
-"""The plainest lowering: the standard Q/DQ model itself."""
+"""The lowering to the standard Q/DQ model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class QdqLowering:
     """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime loads it.
 
     `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
-    19, integers of 4 and 16 bits and scales per block with 21; a target that needs more than the opset has
-    is refused by `qfunc.quantize`.
+    19, integers of 4 and 16 bits and scales per block with 21; `qfunc.quantize` refuses a
+    target that needs a later opset.
 
     Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
 
@@ -32,7 +32,7 @@ class QdqLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the model's bytes, the same for the same model."""
+        """Return the model's bytes."""
         return {"model.onnx": model.SerializeToString(deterministic=True)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
@@ -40,7 +40,7 @@ class QdqLowering:
 
         >>> from qfunc.specs import Int, Scheme
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=False)
-        'QdqLowering(opset=21), for QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        'QdqLowering(opset=21): QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
         >>> QdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)  # stored in a byte
         ''
         """
@@ -63,13 +63,13 @@ class ExplicitQdqLowering:
     opset: int = opset_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the model's bytes, the same for the same model."""
+        """Return the model's bytes."""
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         return QdqLowering().lower(float_model(model, ()), sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return as `QdqLowering.refuses` does.
+        """Return what `QdqLowering.refuses` returns, for this lowering.
 
         >>> from qfunc.specs import Int, Scheme
         >>> ExplicitQdqLowering(opset=13).refuses(Scheme(Int(4)), constant=True)
@@ -80,10 +80,10 @@ class ExplicitQdqLowering:
 
 def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:
     if isinstance(scheme.format, Int) and scheme.format.bits > 16 and not constant:
-        return "at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators)"
+        return "at most 16 bits: QuantizeLinear has no wider codes (ONNX operators)"
     for needed, what in _needs(scheme, constant):
         if opset < needed:
-            return f"{name}(opset={needed}), for QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
+            return f"{name}(opset={needed}): QuantizeLinear has {what} from opset {needed} on (ONNX operators)"
     return ""
 
 

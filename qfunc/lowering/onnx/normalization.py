@@ -20,11 +20,11 @@ def _response_norm(c: OpContext) -> str:
 def _instance_norm(c: OpContext) -> str:
     if not c["use_input_stats"]:
         do = "Use nn.BatchNorm, or use_input_stats=True."
-        raise DeployError(where=f"op {c.name!r}", found="running statistics", wanted="those of the input", do=do)
+        raise DeployError(where=f"op {c.name!r}", found="running statistics", wanted="statistics of the input", do=do)
     channels = known(c, c.shape().dims[1])
-    given = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
+    affine = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
              for p, fill in (("weight", 1), ("bias", 0))]  # fmt: skip
-    return c.write("InstanceNormalization", c.input(), *given, epsilon=float(c["eps"]))
+    return c.write("InstanceNormalization", c.input(), *affine, epsilon=float(c["eps"]))
 
 
 def _rms_norm(c: OpContext) -> str:
@@ -33,10 +33,10 @@ def _rms_norm(c: OpContext) -> str:
     square = g.node("Mul", [c.input(), c.input()], f"{name}.square")
     mean = reduced(c, "ReduceMean", square, axes, True, f"{name}.mean")
     eps = torch.finfo(c.result.dtype).eps if c["eps"] is None else c["eps"]
-    spread = g.node("Sqrt", [g.node("Add", [mean, g.number(eps, f"{name}.eps")], f"{name}.shifted")], f"{name}.rms")
+    root = g.node("Sqrt", [g.node("Add", [mean, g.number(eps, f"{name}.eps")], f"{name}.shifted")], f"{name}.rms")
     if c["weight"] is None:
-        return c.write("Div", c.input(), spread)
-    return c.write("Mul", g.node("Div", [c.input(), spread], f"{name}.normed"), c.input("weight"))
+        return c.write("Div", c.input(), root)
+    return c.write("Mul", g.node("Div", [c.input(), root], f"{name}.normed"), c.input("weight"))
 
 
 def _layer_norm(c: OpContext) -> str:
@@ -51,26 +51,26 @@ def _layer_norm(c: OpContext) -> str:
 
 def _group_norm(c: OpContext) -> str:
     channels = known(c, c.shape().dims[1])
-    given = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
+    affine = [c.input(p) if c[p] is not None else c.graph.constant(np.full(channels, fill, np.float32), f"{c.name}.{p}")
              for p, fill in (("weight", 1), ("bias", 0))]  # fmt: skip
-    return c.write("GroupNormalization", c.input(), *given, num_groups=int(c["num_groups"]), epsilon=float(c["eps"]))
+    return c.write("GroupNormalization", c.input(), *affine, num_groups=int(c["num_groups"]), epsilon=float(c["eps"]))
 
 
 def write_norm_module(c: OpContext, kind: str) -> str:
-    """BatchNorm and InstanceNorm modules that could not be folded."""
+    """Write a BatchNorm or InstanceNorm module that was not folded."""
     module: Any = c.module
     channels = int(module.num_features)
     weight = torch.ones(channels) if module.weight is None else module.weight
     bias = torch.zeros(channels) if module.bias is None else module.bias
-    held = [c.graph.constant(t, f"{c.name}.{n}") for t, n in ((weight, "weight"), (bias, "bias"))]
+    affine = [c.graph.constant(t, f"{c.name}.{n}") for t, n in ((weight, "weight"), (bias, "bias"))]
     source = c.read(c.node.args[0])  # type: ignore[arg-type]
     if kind == "batch_norm" and module.running_mean is None:
         do = "Train with track_running_stats=True, or put nn.GroupNorm or nn.InstanceNorm in its place."
-        raise DeployError(where=f"op {c.name!r}", found="a BatchNorm without running statistics", wanted="constants", do=do)
+        raise DeployError(where=f"op {c.name!r}", found="no running statistics", wanted="running statistics", do=do)
     if kind == "instance_norm" and module.running_mean is None:
-        return c.write("InstanceNormalization", source, *held, epsilon=float(module.eps))
+        return c.write("InstanceNormalization", source, *affine, epsilon=float(module.eps))
     stats = [c.graph.constant(getattr(module, n), f"{c.name}.{n}") for n in ("running_mean", "running_var")]
-    return c.write("BatchNormalization", source, *held, *stats, epsilon=float(module.eps))
+    return c.write("BatchNormalization", source, *affine, *stats, epsilon=float(module.eps))
 
 
 def _normalize(c: OpContext) -> str:

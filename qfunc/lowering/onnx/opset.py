@@ -1,4 +1,4 @@
-"""The ONNX opset: its default, and the field of a lowering that chooses another."""
+"""The default ONNX opset, and the field by which a lowering sets another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qfunc.specs._check import integer
 
 
 def opset_field() -> Any:
-    """Return the opset of a lowering's ONNX models, 13 to 21 and by default the latest; old toolchains read old ones only.
+    """Return the attrs field of a lowering's opset: 13 to 21, by default the latest; old toolchains read old opsets only.
 
     >>> from qfunc.lowering import SnpeEncodings
     >>> SnpeEncodings(opset=13).opset

@@ -49,7 +49,7 @@ def _global_avg_pool(c: OpContext) -> str:
         return reduced(c, "ReduceMean", c.input(), [-2, -1], bool(c["keepdim"]))
     if c["keepdim"]:
         return c.write("GlobalAveragePool", c.input())
-    pooled = c.between(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
+    pooled = c.quantize_inner(c.graph.node("GlobalAveragePool", [c.input()], f"{c.name}.pooled"), "after")
     return c.write("Squeeze", pooled, c.graph.integers(2, 3, name=f"{c.name}.axes"))
 
 
@@ -66,7 +66,7 @@ def _adaptive_avg_pool(c: OpContext) -> str:
 
 
 def _lp_pool(c: OpContext) -> str:
-    # The root of the sum of powers: ONNX's own LpPool takes their magnitudes.
+    # The root of the sum of powers; ONNX's LpPool takes magnitudes first.
     g, order, kernel = c.graph, float(c["norm_type"]), per_axis(c["kernel_size"], c.shape().rank - 2)
     stride = per_axis(c["stride"] or c["kernel_size"], len(kernel))
     powers = g.node("Pow", [c.input(), g.number(order, f"{c.name}.order")], f"{c.name}.powers")

@@ -1,4 +1,4 @@
-"""How one tensor is quantized in ONNX: Q/DQ for integers, functions of the model's own for all else."""
+"""The nodes that quantize one tensor: Q/DQ for integers, functions of the model for other formats."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: str, hidden: bool = False) -> str:
     """Write the quantizer of a float tensor, and return the name of its values in real units, `name.real`.
 
-    `hidden` keeps ONNX Runtime from joining the pair into kernels of integers.  A function with a method
-    `onnx(graph, tensor, qparams, scheme, name)` writes its own; narrow integers are clipped first, for
+    `hidden` keeps ONNX Runtime from fusing the pair into integer kernels.  A quantize function with a method
+    `onnx(graph, tensor, qparams, scheme, name)` writes its own nodes.  Narrow integers are clipped first, because
     QuantizeLinear saturates at the ends of its type.
 
     Raises:
         SpecError: a format that has no ONNX operator.
     """
-    site = coding.seat.module.site
+    site = coding.quantizer.module.site
     if isinstance(site.function, OnnxFunction):
         return site.function.onnx(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
     fmt = site.scheme.format
@@ -76,15 +76,15 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
         return graph.call(LOG_QUANTIZE, [tensor, z], f"{name}.real", steps=steps, top=top)
     require_writable(coding)
     codes_of = coding.format
-    held = stored_in(codes_of, whole=hidden)
-    parameters, attributes = _qparams(graph, coding, name, storage(held, name))
-    if (codes_of.qmin, codes_of.qmax) != (held.qmin, held.qmax):
+    storage_type = stored_in(codes_of, whole=hidden)
+    parameters, attributes = _qparams(graph, coding, name, storage(storage_type, name))
+    if (codes_of.qmin, codes_of.qmax) != (storage_type.qmin, storage_type.qmax):
         tensor = _clipped(graph, tensor, coding, name)
     if not hidden:
         codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
         return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
-    # ONNX Runtime joins pairs of codes, too, for which it has no kernel, and then refuses to load, or puts others in
-    # their place: Max of one tensor is a copy that it does not look through.
+    # ONNX Runtime also fuses pairs of codes for which it has no kernel, and then refuses to load the model or changes
+    # the codes.  It does not look through a Max of one tensor, which is a copy.
     copied = graph.node("Max", [tensor], f"{name}.copied")
     codes = graph.node("QuantizeLinear", [copied, *parameters], f"{name}.codes", **attributes)
     real = graph.node("DequantizeLinear", [codes, *parameters], f"{name}.held", **attributes)
@@ -94,43 +94,43 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
 def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: str, rows: Tensor | None = None) -> str:
     """Return a quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
 
-    `rows` puts the constant's rows in another order and adds a first axis.
+    `rows` permutes the constant's rows and adds a first axis.
     """
 
-    def placed(tensor: Tensor) -> Tensor:
+    def permute(tensor: Tensor) -> Tensor:
         return tensor if rows is None else tensor[rows][None]
 
     if _logarithmic(coding):
-        module = coding.seat.module
+        module = coding.quantizer.module
         with torch.no_grad():
-            return graph.constant(placed(module.site.function.apply(module.params(), value, module.site.scheme)), name)
+            return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
     require_writable(coding)
     fmt = coding.format
-    held = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
-    stored = graph.stored(placed(coding.codes(value)), held, f"{name}.codes")
-    parameters, attributes = _qparams(graph, coding, name, storage(held, name), rows)
+    storage_type = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
+    stored = graph.stored(permute(coding.codes(value)), storage_type, f"{name}.codes")
+    parameters, attributes = _qparams(graph, coding, name, storage(storage_type, name), rows)
     return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
 
 
 def require_writable(coding: Encoding) -> None:
-    """Refuses a site whose format ONNX cannot hold.
+    """Raise if ONNX has no form of a site's format.
 
     Raises:
         SpecError: names the site.
     """
-    if not is_integer_encoding(coding.seat) and not _logarithmic(coding):
-        require_integers(coding.seat)
+    if not is_integer_encoding(coding.quantizer) and not _logarithmic(coding):
+        require_integers(coding.quantizer)
 
 
 def _logarithmic(coding: Encoding) -> bool:
-    return isinstance(coding.seat.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
+    return isinstance(coding.quantizer.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
 
 
 def _qparams(
     graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
     """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
-    scheme = coding.seat.module.site.scheme
+    scheme = coding.quantizer.module.site.scheme
     scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
     axis = None
     if isinstance(scheme.scale.shared, PerChannel):
@@ -146,7 +146,7 @@ def _qparams(
 
 
 def _clipped(graph: GraphBuilder, tensor: str, coding: Encoding, name: str) -> str:
-    # (q - z) s divided by s is within an ulp of q - z: the ends stay codes of the format.
+    # (q - z) s divided by s is within an ulp of q - z, so that the ends stay codes of the format.
     fmt, scale, zero = coding.format, coding.qparams.scale.cpu(), coding.qparams.zero_point.cpu()
     ends = [graph.constant(((q - zero) * scale).float(), f"{name}.{end}") for q, end in ((fmt.qmin, "low"), (fmt.qmax, "high"))]
     if scale.ndim == 0:

@@ -11,7 +11,7 @@ from qfunc.lowering.onnx.context import OpContext, known
 from qfunc.lowering.onnx.formula import Writer
 
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where torch has the gates that ONNX wants: i, f, g, o become i, o, f, c; r, z, n become z, r, h."""
+"""The positions in torch of ONNX's gates: i, f, g, o become i, o, f, c; r, z, n become z, r, h."""
 
 
 def _rows(c: OpContext, kind: str) -> Tensor:
@@ -22,33 +22,34 @@ def _rows(c: OpContext, kind: str) -> Tensor:
 
 def _bias(c: OpContext, rows: Tensor, name: str) -> Tensor:
     node = c[name]
-    return c.held(node).detach()[rows] if isinstance(node, fx.Node) else torch.zeros(len(rows))
+    return c.constant_value(node).detach()[rows] if isinstance(node, fx.Node) else torch.zeros(len(rows))
 
 
 def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[str]]:
-    """Return one layer in one direction; ONNX has an axis of directions."""
+    """Return the writer of one layer in one direction; ONNX has an axis of directions."""
 
     def write(c: OpContext) -> list[str]:
         g, name, batched = c.graph, c.name, c.shape().rank == 3
         middle = g.integers(1, name=f"{name}.middle")
         x = c.input() if batched else g.node("Unsqueeze", [c.input(), middle], f"{name}.batched")
         rows = _rows(c, kind)
-        weights = [c.lifted(c[n], rows) for n in ("weight_ih", "weight_hh")]
+        weights = [c.permuted_constant(c[n], rows) for n in ("weight_ih", "weight_hh")]
         biases = [_bias(c, rows, n) for n in ("bias_ih", "bias_hh")]
         bias = g.constant(torch.cat(biases)[None].float(), f"{name}.biases") if c["bias_ih"] is not None else ""
-        given = [_state(c, s, batched, middle) for s in states]
-        made = [f"{name}.{n}" for n in ("steps", *(f"last_{s}" for s in states))]
+        initial_states = [_state(c, s, batched, middle) for s in states]
+        output_names = [f"{name}.{n}" for n in ("steps", *(f"last_{s}" for s in states))]
         outputs = g.many(
-            kind.upper(), [x, *weights, bias, "", *given], made, hidden_size=known(c, c.shape("weight_hh").dims[-1]),
-            direction="reverse" if c["reverse"] else "forward", linear_before_reset=1 if kind == "gru" else None,
+            kind.upper(), [x, *weights, bias, "", *initial_states], output_names,
+            hidden_size=known(c, c.shape("weight_hh").dims[-1]), direction="reverse" if c["reverse"] else "forward",
+            linear_before_reset=1 if kind == "gru" else None,
             activations=[c["nonlinearity"].capitalize()] if kind == "rnn" else None,
         )  # fmt: skip
-        steps, ends = g.node("Squeeze", [outputs[0], middle], f"{name}.one_way"), outputs[1:]
+        steps, last_states = g.node("Squeeze", [outputs[0], middle], f"{name}.one_way"), outputs[1:]
         if not batched:
             steps = g.node("Squeeze", [steps, middle], f"{name}.alone")
-            ends = [g.node("Squeeze", [o, middle], f"{o}.alone") for o in ends]
-        # A copy: ONNX Runtime would put the quantizer before what moves the values, between it and the recurrence.
-        return [g.node("Max", [steps], f"{name}.output"), *(g.node("Max", [e], f"{e}.output") for e in ends)]
+            last_states = [g.node("Squeeze", [o, middle], f"{o}.alone") for o in last_states]
+        # A copy: ONNX Runtime would move the quantizer between the recurrence and the ops that move its values.
+        return [g.node("Max", [steps], f"{name}.output"), *(g.node("Max", [e], f"{e}.output") for e in last_states)]
 
     return write
 

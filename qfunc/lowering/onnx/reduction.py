@@ -35,10 +35,12 @@ def _reduce(op: str) -> Write:
 
 
 def _logical(op: str) -> Write:
-    # any and all: the greatest or least of 0 and 1.
+    # any and all are the maximum and the minimum of 0 and 1.
     def write(c: OpContext) -> str:
-        held = c.graph.node("Cast", [c.graph.node("Cast", [c.input()], f"{c.name}.bool", to=BOOL)], f"{c.name}.int", to=INT32)
-        found = reduced(c, op, held, dims_of(c), bool(c["keepdim"]), f"{c.name}.reduced")
+        integers = c.graph.node(
+            "Cast", [c.graph.node("Cast", [c.input()], f"{c.name}.bool", to=BOOL)], f"{c.name}.int", to=INT32
+        )
+        found = reduced(c, op, integers, dims_of(c), bool(c["keepdim"]), f"{c.name}.reduced")
         return c.write("Cast", found, to=BOOL)
 
     return write
@@ -55,12 +57,12 @@ def _arg(op: str) -> Write:
 
 
 def _squares(c: OpContext) -> tuple[str, list[str]]:
-    # The mean, with its axes, and what is divided to make the variance.
+    # The mean with its axes kept, and the dividend and divisor of the variance.
     g, dims = c.graph, dims_of(c)
     count = math.prod(known(c, c.shape().dims[d]) for d in dims)
     mean = reduced(c, "ReduceMean", c.input(), dims, True, f"{c.name}.mean")
-    apart = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
-    total = reduced(c, "ReduceSumSquare", apart, dims, bool(c["keepdim"]), f"{c.name}.squares")
+    deviations = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
+    total = reduced(c, "ReduceSumSquare", deviations, dims, bool(c["keepdim"]), f"{c.name}.squares")
     return mean, [total, g.number(max(count - float(c["correction"]), 0.0), f"{c.name}.degrees")]
 
 
@@ -75,10 +77,10 @@ def _variance(root: bool) -> Write:
 def _moments(root: bool) -> Callable[[OpContext], list[str]]:
     def write(c: OpContext) -> list[str]:
         g, (mean, parts) = c.graph, _squares(c)
-        spread = g.node("Div", parts, f"{c.name}.var")
+        variance = g.node("Div", parts, f"{c.name}.var")
         if not c["keepdim"]:
             mean = g.node("Squeeze", [mean, g.integers(*dims_of(c), name=f"{c.name}.gone")], f"{c.name}.mean_alone")
-        return [g.node("Sqrt", [spread], f"{c.name}.std") if root else spread, mean]
+        return [g.node("Sqrt", [variance], f"{c.name}.std") if root else variance, mean]
 
     return write
 

@@ -1,4 +1,4 @@
-"""A deployed model without its quantizers: what toolchains load that keep the qparams in a file of their own."""
+"""Remove the quantizers of a deployed model, for toolchains that read qparams from a separate file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: Collection[str] = ()) -> onnx.ModelProto:
     """Return a new model that computes in float with the quantized weights: s (q - z), as float32 constants.
 
-    Tensors have the names of `QuantizedTensor.places`; the model that was given is unchanged.
+    Tensors have the names of `QuantizedTensor.places`; the given model does not change.
 
     Args:
         kept: Names of sites whose quantizers stay.
@@ -30,10 +30,10 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     >>> [n.op_type for n in float_model(model, [site]).graph.node]
     ['Identity']
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    graph = made.graph
-    source = QdqModel(made)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    source = QdqModel(copy)
     stored = set(source.initializers)
     renamed: dict[str, str] = {}
     whole: set[str] = set()
@@ -51,23 +51,23 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     renamed = {n.output[0]: n.input[0] for n in graph.node if is_copy(n) and n.output[0] not in whole} | renamed
     for node in graph.node:
         for index, name in enumerate(node.input):
-            node.input[index] = _last(renamed, name)
+            node.input[index] = _resolve(renamed, name)
     _rename_outputs(graph, renamed)
-    prune(made)
-    return made
+    prune(copy)
+    return copy
 
 
-def _last(renamed: dict[str, str], name: str) -> str:
+def _resolve(renamed: dict[str, str], name: str) -> str:
     while renamed.get(name, name) != name:
         name = renamed[name]
     return name
 
 
 def _rename_outputs(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
-    # An output takes the float tensor's name, unless that is an input's or another output's already.
+    # An output gets the float tensor's name, unless an input or another output already has it.
     taken = {i.name for i in graph.input} | {i.name for i in graph.initializer}
     for output in graph.output:
-        name = _last(renamed, output.name)
+        name = _resolve(renamed, output.name)
         if name in taken:
             graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))
             for node in list(graph.node)[:-1]:
@@ -79,7 +79,7 @@ def _rename_outputs(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
 
 
 def prune(model: onnx.ModelProto) -> None:
-    """Drops the nodes, constants and functions that no output needs; for lowerings, on models that they own."""
+    """Remove the nodes, constants and functions that no output needs, in place."""
     graph = model.graph
     needed = {o.name for o in graph.output}
     kept = []

@@ -18,18 +18,18 @@ from qfunc.ops.indexing import element
 
 
 def _reshape(c: OpContext) -> str:
-    """Reshape."""
+    """Write Reshape."""
     return c.write("Reshape", c.input(), shape_operand(c, f"{c.name}.shape", c.shape()))
 
 
 def _flatten(c: OpContext) -> str:
-    """Flatten, or Reshape where it keeps more than one axis."""
+    """Write Flatten, or Reshape if more than one axis stays."""
     whole = c["start_dim"] == 1 and c["end_dim"] in (-1, c.shape().rank - 1)
     return c.write("Flatten", c.input(), axis=1) if whole else _reshape(c)
 
 
 def _transpose(c: OpContext) -> str:
-    """Transpose of two axes or by an order."""
+    """Write a transpose of two axes or by an order."""
     rank = c.shape().rank
     if c.takes("dims"):
         order = [d % rank for d in c["dims"]]
@@ -52,7 +52,7 @@ def _moved(c: OpContext, rank: int) -> list[int]:
 
 
 def _over_axes(op: str) -> Write:
-    """Squeeze and Unsqueeze."""
+    """Return the writer of Squeeze or Unsqueeze."""
 
     def write(c: OpContext) -> str:
         rank = c.shape().rank
@@ -65,7 +65,7 @@ def _over_axes(op: str) -> Write:
 
 
 def _expand(c: OpContext) -> str:
-    """Expand; axes that the input has already stay."""
+    """Write Expand; axes of the same size stay."""
     ours = c.shape().tried
     have = ((),) * (c.result.rank - len(ours)) + ours
     dims = [1 if d is None and h == t else e
@@ -74,7 +74,7 @@ def _expand(c: OpContext) -> str:
 
 
 def _pad(c: OpContext) -> str:
-    """Pad."""
+    """Write Pad."""
     rank, pads = c.shape().rank, list(c["pad"])
     begin, end = [0] * rank, [0] * rank
     for k in range(len(pads) // 2):
@@ -85,7 +85,7 @@ def _pad(c: OpContext) -> str:
 
 
 def _split(c: OpContext) -> list[str]:
-    # Slices, unless each part is read once: the runtime splits codes only if all parts are codes.
+    # Split if each part is read once, else Slices: the runtime splits codes only if all parts are codes.
     parts: tuple[Shape, ...] = c.shapes[c.node.name]
     axis = c["dim"] % c.shape().rank
     lengths = [known(c, p.dims[axis]) for p in parts]
@@ -164,13 +164,13 @@ def _tile(c: OpContext) -> str:
 
 def _stack(c: OpContext) -> str:
     if not isinstance(c["tensors"], list | tuple):
-        do = "Name the parts: a, b = x.unbind(0)."
+        do = "Unpack the parts: a, b = x.unbind(0)."
         raise DeployError(
-            where=f"op {c.name!r}", found="a stack of what another op returns as a whole", wanted="tensors", do=do
+            where=f"op {c.name!r}", found="a stack of the whole result of an op with several results", wanted="tensors", do=do
         )
     g, axis = c.graph, c.graph.integers(c["dim"], name=f"{c.name}.axis")
     parts = [g.node("Unsqueeze", [c.read(n), axis], f"{c.name}.{k}") for k, n in enumerate(c["tensors"])]
-    # A copy: without it ONNX Runtime concatenates codes, for which "stack" has no kernel.
+    # A copy: ONNX Runtime would concatenate codes, for which "stack" has no kernel.
     joined = g.node("Concat", parts, f"{c.name}.joined", axis=c["dim"])
     return c.write("Max", joined) if c.result.dtype == torch.float32 else c.write("Identity", joined)
 
@@ -187,10 +187,10 @@ def _unbind(c: OpContext) -> list[str]:
 def regrouped(c: OpContext, inner: list[int], order: list[int]) -> str:
     """Write Reshape, Transpose and Reshape, on codes if the unit has codes. The batch, the first axis, keeps its size."""
     g = c.graph
-    split = c.between(
+    split = c.quantize_inner(
         g.node("Reshape", [c.input(), g.integers(0, *inner, name=f"{c.name}.inner_shape")], f"{c.name}.split"), "after"
     )
-    turned = c.between(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
+    turned = c.quantize_inner(g.node("Transpose", [split], f"{c.name}.turned", perm=order), "after")
     outer = [known(c, d) for d in c.result.dims[1:]]
     return c.write("Reshape", turned, g.integers(0, *outer, name=f"{c.name}.shape"))
 

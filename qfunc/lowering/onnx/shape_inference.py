@@ -1,4 +1,4 @@
-"""Shapes of every value of a network, and which axes vary from call to call, found without computing."""
+"""Infer the shape of every value of a network, and the axes that vary from call to call, on the meta device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
 
 Axes = tuple[tuple[str | None, ...], ...]
-"""Of each input of a model, the names of the axes that vary; None where an axis is fixed."""
+"""For each input of a model, the names of the axes that vary; None for a fixed axis."""
 
 
 @frozen
 class Shape:
-    """The shape of one tensor; an axis that varies is None.  `tried` are the sizes in the runs that found it."""
+    """The shape of one tensor; an axis that varies is None.  `tried` has the sizes in each run."""
 
     dims: tuple[int | None, ...]
     dtype: torch.dtype
@@ -42,9 +42,9 @@ class Varying:
 
 
 def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axes | None = ()) -> dict[str, Any]:
-    """Node name -> Shape, a tuple of them, `Varying`, or a plain value that is always the same.
+    """Return {node name: Shape, a tuple of Shapes, `Varying`, or a value that is always the same}.
 
-    The network runs on the meta device with two or three sizes of each axis; what differs varies.  Without `axes` the
+    The network runs on the meta device with two or three sizes of each axis; values that differ vary.  Without `axes` the
     first axis of the inputs is the batch, unless the network takes only one batch size.  With `axes` None nothing varies.
 
     Raises:
@@ -61,8 +61,8 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
     assert error is not None
     said = first_line(error)
     wanted, do = "a network that runs with the shapes seen in calibration", "Give deploy the example_inputs."
-    if "meta tensors" in said:  # it asks a tensor for its values, and here it has none
-        wanted = "an op that does the same whatever the values are, as an artifact does"
+    if "meta tensors" in said:  # it reads values, which tensors on the meta device do not have
+        wanted = "an op that does not depend on values, as in an artifact"
         do = (
             "Write it with torch.where, or quantize the submodules around it: quantize(target, submodules=('backbone', "
             "'head'))."
@@ -76,7 +76,7 @@ FAR, MOST_TIES = 38, 50
 
 
 def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[Sizes]]:
-    """Shapes to run together: other sizes on every axis that varies; at last the shapes themselves."""
+    """Yield the shapes of the runs of one trial: other sizes on every axis that varies; last the shapes themselves."""
     given = [i.shape for i in inputs]
     if axes is None:
         yield [given, given]
@@ -113,7 +113,7 @@ def _sizes(now: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
 
 
 def _size(now: int, k: int, offset: int, step: int) -> int:
-    # Of the k-th axis.
+    # The size of the k-th axis in one run.
     if step < 0 and offset == FAR:
         return now // 2 - k
     return now + (step * (2 * k) if step else 0) + (step or 1) * offset

@@ -1,4 +1,4 @@
-"""From a partitioned model to standard ONNX with Q/DQ: every coded tensor ends in one pair."""
+"""Write a partitioned model as standard ONNX with Q/DQ: one pair for each quantized tensor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
-from qfunc.lowering.onnx.ops import WRITERS
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
-from qfunc.ops.node import has, op_of, slots
+from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 
@@ -37,7 +36,7 @@ def write_model(
     DequantizeLinear); an op that only moves codes has the same qparams on both sides.
 
     Raises:
-        DeployError: an op or type that cannot be written; names node and cure.
+        DeployError: an op or type without an ONNX form.
     """
     writer = _Writer(partition, inputs, opset, axes)
     model = writer.write()
@@ -53,7 +52,7 @@ class _Writer:
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
         self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
-        self.places: dict[str, list[Place]] = {}  # seat -> where its qparams stand in the model
+        self.places: dict[str, list[Place]] = {}  # seat -> the places in the model where its qparams apply
 
     def write(self) -> onnx.ModelProto:
         for node in self.network.graph.nodes:
@@ -69,7 +68,7 @@ class _Writer:
         return self.partition.paths[node]
 
     def _has_tensors(self, node: fx.Node) -> bool:
-        # Sizes and what is computed from them are constants in the shapes of their readers.
+        # Sizes, and values computed from them, are constants in the shapes of their readers.
         value = self.shapes[node.name]
         if isinstance(node.target, type):  # the user's tuple
             return False
@@ -88,7 +87,7 @@ class _Writer:
 
     def _output(self, leaf: Any, node: fx.Node) -> None:
         if not isinstance(leaf, fx.Node):
-            return  # what the model returns beside tensors, None or a number, is no output of the artifact
+            return  # None and numbers are no outputs of the artifact
         shape = self.shapes.get(leaf.name)
         if isinstance(leaf.target, type):  # the user's tuple or dataclass
             for inner in flatten((leaf.args, leaf.kwargs)):
@@ -115,16 +114,17 @@ class _Writer:
             self._pair(node)
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
-        own = next((o for o in self.partition.target.ops if o.name == kind), None)
+        user_op = self.partition.context.own(node)
         call = OpContext(
-            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._between(node),
-            lambda n: read_attr(self.network, n), lambda n, rows: self._lifted(n, node, rows), module,
-            own if op_of(node) is None else None,
+            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._quantize_inner(node),
+            lambda n: read_attr(self.network, n), lambda n, rows: self._permuted_constant(n, node, rows), module,
+            user_op if op_of(node) is None else None,
         )  # fmt: skip
+        # These modules have running statistics; the ops of the same kinds are functions of their inputs.
         if kind in ("batch_norm", "instance_norm") and module is not None:
             names: str | list[str] = write_norm_module(call, kind)
         else:
-            names = write_op(call, kind, own, self.path(node))
+            names = write_op(call, kind, user_op, self.path(node))
         if isinstance(names, list):
             self.parts[node.name] = names
             return
@@ -135,33 +135,36 @@ class _Writer:
         path = self.path(node)
         return path if path not in self.graph.taken else f"{path}.value"
 
-    def _between(self, node: fx.Node) -> Any:
+    def _quantize_inner(self, node: fx.Node) -> Any:
         def pair(tensor: str, place: str) -> str:
             if place == "before":
-                producer = next(n for s, n in slots(node) if s == "input")
+                producer = next(n for s, n in self.partition.slots(node) if s == "input")
                 coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
             else:
                 tensor, coding, name = self._inner(node, tensor)
-            if coding is None or coding.seat.module.site.by_channel:  # no runtime computes on such codes
+            if coding is None or coding.quantizer.module.site.by_channel:  # no runtime computes on such codes
                 return tensor
             return self._quantized(tensor, coding, name)
 
         return pair
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
-        # The unit ends here, before what only moves its codes; its activations stand before its quantizer.
+        # The unit ends here, before the ops that only move its codes; its activations are before its quantizer.
         unit = next(u for u in self.partition.units if node in u.group.nodes)
         group, coding = unit.group, self.partition.output_coding(unit.group.output)
         rest = group.nodes[1:]
-        if coding is None or self._bare(unit) or not all(has(n, Trait.CLAMPS) for n in rest):
+        clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
+        if coding is None or self._has_float_weights(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
+            own = self.partition.context.own(step)
             call = OpContext(
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
+                own=own if op_of(step) is None else None,
             )  # fmt: skip
-            tensor = str(WRITERS[self.partition.kinds[step]](call))
+            tensor = str(write_op(call, self.partition.kinds[step], own, self.path(step)))
             self.done[step.name] = node.name
         return tensor, coding, name
 
@@ -171,61 +174,61 @@ class _Writer:
             self._coded(node, coding)
 
     def _coded(self, node: fx.Node, coding: Encoding) -> str:
-        key = (node.name, coding.seat.path)
+        key = (node.name, coding.quantizer.path)
         if key not in self.real:
-            self.real[key] = self._quantized(self._apart(node), coding, self.path(node), self.raw[node.name])
+            self.real[key] = self._quantized(self._copy_of_float(node), coding, self.path(node), self.raw[node.name])
         return self.real[key]
 
     def _quantized(self, tensor: str, coding: Encoding, name: str, place: str = "") -> str:
         real = write_quantizer(self.graph, tensor, coding, name, not self.partition.computes_on(coding))
-        self._placed(coding, place or tensor, real)
+        self._add_place(coding, place or tensor, real)
         return real
 
-    def _placed(self, coding: Encoding, tensor: str, real: str) -> None:
-        self.places.setdefault(coding.seat.path, []).append(Place(tensor, real))
+    def _add_place(self, coding: Encoding, tensor: str, real: str) -> None:
+        self.places.setdefault(coding.quantizer.path, []).append(Place(tensor, real))
 
-    def _apart(self, node: fx.Node) -> str:
-        # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases by itself
-        # (WeightBiasQuantization).  Max of one tensor is a copy that it does not look through.
-        # It drops a Relu or Clip that the codes' ends imply, so what counts is the op before those.
+    def _copy_of_float(self, node: fx.Node) -> str:
+        # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases
+        # (WeightBiasQuantization).  It does not look through a Max of one tensor, which is a copy.
+        # It removes a Relu or Clip that the ends of the codes imply, so that the op before those decides.
         source = node
-        while has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
+        while self.partition.context.has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [u for u in self.partition.units if u.group.output in (node, source)]
-        if not any(self._bare(unit) for unit in units):
+        if not any(self._has_float_weights(unit) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 
-    def _bare(self, unit: Unit) -> bool:
+    def _has_float_weights(self, unit: Unit) -> bool:
         root = unit.group.root
-        if unit.integer or not has(root, Trait.WEIGHTED):
+        if unit.integer or not self.partition.context.has(root, Trait.WEIGHTED):
             return False
-        return any(self.partition.coding(n, root) is None for s, n in slots(root) if s in ("weight", "bias"))
+        return any(self.partition.coding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
         coding = self.partition.coding(producer, reader)
         if producer.op == "get_attr":
             constant = self._constant(producer, coding)
-            weight = coding is not None and (("weight", producer) in slots(reader))
+            weight = coding is not None and (("weight", producer) in self.partition.slots(reader))
             if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
-                # Else ONNX Runtime makes it MatMulNBits, which quantizes the activation.
+                # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant
         return self.raw[producer.name] if coding is None else self._coded(producer, coding)
 
     def _float_input(self, node: fx.Node) -> bool:
-        return any(s == "input" and self.partition.coding(n, node) is None for s, n in slots(node))
+        return any(s == "input" and self.partition.coding(n, node) is None for s, n in self.partition.slots(node))
 
-    def _lifted(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
+    def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
         coding, value, name = self.partition.coding(node, reader), read_attr(self.network, node).detach(), str(node.target)
         if coding is None:
             return self.graph.constant(value[rows][None], name)
         real = write_constant(self.graph, value, coding, name, rows)
-        self._placed(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
+        self._add_place(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
         return real
 
     def _constant(self, node: fx.Node, coding: Encoding | None) -> str:
-        key = (node.name, coding.seat.path if coding else "")
+        key = (node.name, coding.quantizer.path if coding else "")
         if key not in self.real:
             value = read_attr(self.network, node).detach()
             name = str(node.target)
@@ -234,7 +237,7 @@ class _Writer:
             else:
                 self.real[key] = write_constant(self.graph, value, coding, name)
                 stored = self.real[key] in self.graph.initializers
-                self._placed(coding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
+                self._add_place(coding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
         return self.real[key]
 
 

@@ -28,11 +28,11 @@ class OpenVinoRunner:
 
     @property
     def flips(self) -> float:
-        """Which share of the codes it may round the other way: its float32 sums have an order of their own."""
+        """The share of codes that it may round the other way, because its float32 sums have another order."""
         return 1e-3
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("openvino", "openvino")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -62,7 +62,7 @@ class OpenVinoRunner:
         return ObservedModel(self.compiled(model), self.compiled(model, tuple(made)), seen)
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where it computes an artifact (None: any) exactly, else why it may not on this CPU."""
+        """Return "" if it computes an artifact (None: any) exactly, else the reason why this CPU may not."""
         weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)

@@ -32,7 +32,7 @@ class QnnHtpRunner:
     arch: int = field(default=73, validator=integer(68))
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("onnxruntime_qnn", "onnxruntime-qnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -33,7 +33,7 @@ class LiteRtRunner:
     threads: int = field(default=0, validator=integer(0))
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("ai_edge_litert", "ai-edge-litert")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -55,7 +55,7 @@ class LiteRtRunner:
         return ModelWithCodes(plain.run, self.opened(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where it computes as the targets say, else why it may not on this CPU."""
+        """Return "" if it computes as the targets describe, else the reason why this CPU may not."""
         return other_kernels()
 
     def opened(self, model: bytes) -> Opened:

@@ -41,7 +41,7 @@ def conv_transposed(step: OpContext) -> None:
         DeployError: groups, dilations, or more padding than a window covers.
     """
     on_weighted_codes(step, 1)
-    x = image(step, step.given())
+    x = image(step, step.input())
     weight, qparams = step.array(1)
     w = window(step, weight.shape[2:])
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]

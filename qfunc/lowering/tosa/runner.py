@@ -36,7 +36,7 @@ class TosaRunner:
     """
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("tosa_reference_model", "tosa-tools")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -37,7 +37,7 @@ def _decimal(value: float) -> float:
 def table_function(step: OpContext) -> None:
     """A function of each entry, on codes."""
     step.on_codes(0)
-    x = step.given()
+    x = step.input()
     given = {a.name: step.attribute(a.name) for a in step.node.attribute}
     step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **given)
 
@@ -50,7 +50,7 @@ def sigmoid(step: OpContext) -> None:
     whole = OpContext(step.writer, product)
     place = list(product.input).index(x)
     whole.on_codes(place)
-    held = whole.given(place)
+    held = whole.input(place)
     step.writer.done.add(whole.output)
     whole.file.operator("Silu", [held], [whole.result(held.shape, last=held.last)])
 

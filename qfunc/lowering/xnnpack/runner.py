@@ -34,7 +34,7 @@ class ExecuTorchRunner:
     """
 
     def missing(self) -> str:
-        """ "" where it can run, else what is not there."""
+        """Return "" if it can run, else what is missing."""
         return not_installed("executorch", "executorch")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Compute activations and averages of codes in fixed-point arithmetic."""
+"""Activations and averages of codes in fixed-point arithmetic."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def mean_fixed(
     count = math.prod(codes.shape[d] for d in dims)
     m, e = (int(v) for v in fixed_multiplier(torch.tensor(ratio, dtype=torch.float64)))
     k = max(0, min(count.bit_length() - 1, 32, 62 - e))
-    pair = torch.tensor((m << k) // count), torch.tensor(e + k)
+    multiplier = torch.tensor((m << k) // count), torch.tensor(e + k)
     total = (codes - zero_in).double().sum(list(dims), keepdim=keepdim)
-    return (scale_fixed(total, *pair, steps) + zero_point).clamp(low, high).float()
+    return (scale_fixed(total, *multiplier, steps) + zero_point).clamp(low, high).float()
 
 
 def average_inside(
@@ -82,14 +82,14 @@ def average_inside(
     image = torch.ones_like(codes[:1, :1]).double()
     pool = torch.nn.functional.avg_pool2d
 
-    def summed(x: Tensor) -> Tensor:
+    def window_sum(x: Tensor) -> Tensor:
         return pool(x, kernel, stride, padding, ceil_mode, True, 1)  # type: ignore[arg-type]
 
-    inside, around = summed(image).round(), float(math.prod(kernel))
-    count = torch.full_like(inside, around) if pads and not ceil_mode else inside
-    off = fill if centred else 0
-    total = summed(codes.double() - off) + (count - inside) * (fill - off)
-    return (round_by(total / count, rounding) + off).clamp(low, high).float()
+    inside, window_size = window_sum(image).round(), float(math.prod(kernel))
+    count = torch.full_like(inside, window_size) if pads and not ceil_mode else inside
+    offset = fill if centred else 0
+    total = window_sum(codes.double() - offset) + (count - inside) * (fill - offset)
+    return (round_by(total / count, rounding) + offset).clamp(low, high).float()
 
 
 def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
@@ -101,43 +101,45 @@ def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zer
     f32 = torch.float32
     fine = float(torch.tensor(1 / 128, dtype=f32) * torch.tensor(scale_in, dtype=f32))
     sixth = float(torch.tensor(3.0, dtype=f32) / torch.tensor(32768.0, dtype=f32))
-    (m_y, e_y), (m_6, e_6) = (_sixteen(fine / s) for s in (scale, sixth))
+    (m_y, e_y), (m_6, e_6) = (_multiplier16(fine / s) for s in (scale, sixth))
     x = (codes - zero_in).long() << 7
     height = _high16(x, m_y)
-    share = _saturated(x << (e_6 - 1)) if e_6 > 0 else x
+    share = _saturate16(x << (e_6 - 1)) if e_6 > 0 else x
     share = _high16(share, m_6)
-    share = _saturated(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), "half_away")
+    share = _saturate16(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), "half_away")
     share = (share + 2**15) >> 1
     cut = torch.div(share * height, 2**15, rounding_mode="trunc")
     value = shift_right(cut << max(e_y, 0), torch.tensor(max(-e_y, 0)), "half_away")
     return (value + zero_point).clamp(low, high).float()
 
 
-def _sixteen(real: float) -> tuple[int, int]:
+def _multiplier16(real: float) -> tuple[int, int]:
     # (m of 15 bits, e) with real ~ m 2^(e - 15): the multiplier of 31 bits, rounded half up and saturated.
     m, e = (int(v) for v in fixed_multiplier(torch.tensor(real, dtype=torch.float64)))
     return min((m + 2**15) >> 16, 2**15 - 1), 31 - e
 
 
-def _saturated(x: Tensor) -> Tensor:
+def _saturate16(x: Tensor) -> Tensor:
     return x.clamp(-(2**15), 2**15 - 1)
 
 
 def _high16(x: Tensor, m: int) -> Tensor:
     # The saturating rounding doubling high multiply of 16 bits.
     product = x * m
-    return _saturated(torch.div(product + torch.where(product >= 0, 2**14, 1 - 2**14), 2**15, rounding_mode="trunc"))
+    return _saturate16(torch.div(product + torch.where(product >= 0, 2**14, 1 - 2**14), 2**15, rounding_mode="trunc"))
 
 
-def sloped(x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, low: int, high: int, rounding: str) -> Tensor:
+def prelu_codes(
+    x: Tensor, below: Tensor, multipliers: list[float], zero_point: int, low: int, high: int, rounding: str
+) -> Tensor:
     """Return the codes of a prelu in float32: requantize(x, M), and requantize(x * slope, M of the slope) where x < 0."""
-    above, under = (
+    above, negative = (
         integer.requantize(v, torch.tensor(m), zero_point, low, high, rounding, "after")
         for v, m in zip((x, below), multipliers, strict=True)
     )
-    return torch.where(x >= 0, above, under)
+    return torch.where(x >= 0, above, negative)
 
 
-def along_channels(x: Tensor, slope: Tensor) -> Tensor:
+def scale_channels(x: Tensor, slope: Tensor) -> Tensor:
     """Return x times `slope`, which has one number or one per channel (axis 1)."""
     return x * (slope.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else slope)

@@ -21,8 +21,8 @@ def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
     """
     fraction, exponent = torch.frexp(real.double())
     m = round_by(fraction * 2.0**bits, "half_away").long()
-    over = m == 2**bits
-    m, e = torch.where(over, m // 2, m), bits - exponent.long() - over.long()
+    overflow = m == 2**bits
+    m, e = torch.where(overflow, m // 2, m), bits - exponent.long() - overflow.long()
     tiny = e > bits + 31
     return m.masked_fill(tiny, 0), e.masked_fill(tiny, bits)
 
@@ -56,12 +56,12 @@ def shift_right(value: Tensor, shift: Tensor, rounding: str) -> Tensor:
     >>> shift_right(torch.tensor([-3, 3]), torch.tensor(1), "half_up").tolist()
     [-1, 2]
     """
-    whole = value >> shift
-    rest = value - (whole << shift)
+    floor = value >> shift
+    rest = value - (floor << shift)
     if rounding == "floor":
-        return whole
+        return floor
     if rounding == "trunc":
-        return whole + ((value < 0) & (rest > 0)).long()
+        return floor + ((value < 0) & (rest > 0)).long()
     half = torch.ones_like(shift) << (shift - 1).clamp(min=0)
     tie = (rest == half) & (shift > 0)
     if rounding == "half_up":
@@ -73,10 +73,10 @@ def shift_right(value: Tensor, shift: Tensor, rounding: str) -> Tensor:
     elif rounding == "half_to_zero":
         up = tie & (value < 0)
     elif rounding == "half_even":
-        up = tie & (whole % 2 != 0)
+        up = tie & (floor % 2 != 0)
     elif rounding == "negative_ceil_else_half_even":
-        up = tie & ((value < 0) | (whole % 2 != 0))
+        up = tie & ((value < 0) | (floor % 2 != 0))
     else:
         wanted = "a nearest mode, floor or trunc"
         raise SpecError(where="shift_right", found=repr(rounding), wanted=wanted, do="Use another rounding in the target.")
-    return whole + ((rest > half) | up).long()
+    return floor + ((rest > half) | up).long()

@@ -1,4 +1,4 @@
-"""Softmax of codes in 32-bit fixed point, as TensorFlow Lite's reference kernels compute it."""
+"""Softmax of codes in 32-bit fixed point, as in the reference kernels of TensorFlow Lite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, shift_right
 
-_INTEGER, _SUMMED = 5, 12  # integer bits of the exponent's argument, and of the sum of exponentials
+_ARGUMENT_BITS, _SUM_BITS = 5, 12  # integer bits of the exponent's argument, and of the sum of exponentials
 _ONE = 2**31 - 1
 _EXP_EIGHTH, _THIRD = 1895147668, 715827883  # exp(-1/8) and 1/3, times 2^31
 _POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)  # exp(-2^k) times 2^31, k = -2 ... 4
@@ -22,29 +22,29 @@ def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int)
     >>> softmax_fixed(torch.tensor([[10.0, 10.0]]), -1, 0.1, -128, 127).tolist()
     [[0.0, 0.0]]
     """
-    moved = codes.long().movedim(dim, -1)
-    e = _exponentials(scale_in)[moved - moved.amax(-1, keepdim=True) + 255]
-    total = shift_right(e, torch.tensor(_SUMMED), "half_away").sum(-1, keepdim=True)
-    unit, over = _reciprocal(total)
-    share = shift_right(_high(unit, e), over + 23, "half_away")
-    return (share + low).clamp(low, high).float().movedim(-1, dim)
+    logits = codes.long().movedim(dim, -1)
+    e = _exponentials(scale_in)[logits - logits.amax(-1, keepdim=True) + 255]
+    total = shift_right(e, torch.tensor(_SUM_BITS), "half_away").sum(-1, keepdim=True)
+    reciprocal, over = _reciprocal(total)
+    probability = shift_right(_high(reciprocal, e), over + 23, "half_away")
+    return (probability + low).clamp(low, high).float().movedim(-1, dim)
 
 
 def _exponentials(scale: float) -> Tensor:
     # exp(d s) times 2^31 for d = -255 ... 0; 0 where d s does not fit into 5 integer bits.
-    m, e = fixed_multiplier(torch.tensor(min(scale * 2.0 ** (31 - _INTEGER), 2.0**31 - 1), dtype=torch.float64))
+    m, e = fixed_multiplier(torch.tensor(min(scale * 2.0 ** (31 - _ARGUMENT_BITS), 2.0**31 - 1), dtype=torch.float64))
     left, d = 31 - int(e), torch.arange(-255, 1)
-    least = -((((1 << _INTEGER) - 1) << (31 - _INTEGER)) >> left)
+    least = -((((1 << _ARGUMENT_BITS) - 1) << (31 - _ARGUMENT_BITS)) >> left)
     a = _high(d << left, m)
-    quarter = 1 << (31 - _INTEGER - 2)
+    quarter = 1 << (31 - _ARGUMENT_BITS - 2)
     rest = (a & (quarter - 1)) - quarter  # in [-1/4, 0): a minus a multiple of 1/4
-    value, times = _near_zero(rest << _INTEGER), rest - a
+    value, times = _exp_quarter(rest << _ARGUMENT_BITS), rest - a
     for k, power in enumerate(_POWERS):
         value = torch.where((times & (quarter << k)) != 0, _high(value, torch.tensor(power)), value)
     return torch.where(a == 0, _ONE, value).masked_fill(d < least, 0)
 
 
-def _near_zero(a: Tensor) -> Tensor:
+def _exp_quarter(a: Tensor) -> Tensor:
     # exp(a) for a in [-1/4, 0), by its Taylor series around -1/8 to the fourth power.
     x = a + 2**28
     x2 = _high(x, x)
@@ -61,11 +61,11 @@ def _reciprocal(total: Tensor) -> tuple[Tensor, Tensor]:
     half = (fraction + _ONE + 1) >> 1
     x = 1515870810 + _high(half, torch.tensor(-1010580540))
     for _ in range(3):
-        x = x + _doubled(_high(x, 2**29 - _high(half, x)), 2)
-    return _doubled(x, 1), length - (32 - _SUMMED)
+        x = x + _shift_left(_high(x, 2**29 - _high(half, x)), 2)
+    return _shift_left(x, 1), length - (32 - _SUM_BITS)
 
 
-def _doubled(x: Tensor, times: int) -> Tensor:
+def _shift_left(x: Tensor, times: int) -> Tensor:
     # x 2^times, saturated to 32 bits.
     return (x << times).clamp(-(2**31), _ONE)
 

@@ -1,7 +1,7 @@
-"""Integer kernels: quantize, requantize, add, pool and apply softmax to codes.
+"""Integer kernels: quantize, requantize, pool and apply softmax to codes.
 
-Codes and accumulators are integers stored in floating point (`accumulators` computes the exact ones).  Scales are Python
-floats or tensors, exactly representable in float32.
+Codes and accumulators are integers stored in floating point; `accumulators` computes the exact
+accumulators.  Scales are Python floats or tensors, exactly representable in float32.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high:
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Return round_float32(a*b + c) of float32 operands, with one rounding for product and sum.
 
-    The product is exact in float64.  The float64 sum is rounded to odd by means of its two-sum error, so that
+    The product is exact in float64.  The two-sum error rounds the float64 sum to odd, so that
     the conversion to float32 does not round twice.
     Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE TC 2008.
 
@@ -71,71 +71,19 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """
     product, c = a.double() * b.double(), c.double()
     total = product + c
-    if not _between(total):
+    if not _double_rounding_is_possible(total):
         return total.float()
-    part = total - product
-    error = (product - (total - part)) + (c - part)
+    addend = total - product
+    error = (product - (total - addend)) + (c - addend)
     even = (total.contiguous().view(torch.int64) & 1) == 0
-    nudged = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
-    return torch.where((error != 0) & even, nudged, total).float()
+    odd = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), error))
+    return torch.where((error != 0) & even, odd, total).float()
 
 
-def _between(total: Tensor) -> bool:
-    # True if a float64 is midway between two float32, where its own rounding would decide, or is subnormal in float32.
+def _double_rounding_is_possible(total: Tensor) -> bool:
+    # True if a float64 is midway between two float32, so that its rounding decides, or if it is subnormal in float32.
     bits = total.contiguous().view(torch.int64) & 0x1FFFFFFF
     return bool(((bits == 0x10000000) | ((total.abs() < 2.0**-125) & (total != 0))).any())
-
-
-def add_codes(
-    a: Tensor, scale_a: float, zero_a: int, b: Tensor, scale_b: float, zero_b: int,
-    scale: float, zero_point: int, low: int, high: int, rounding: str, channels_last: bool | None = None,
-) -> Tensor:  # fmt: skip
-    """Return the codes of a + b, computed with two fused multiply-adds that include the zero point: see `specs.SumFma`.
-
-    r_a = float32(s_a/s), r_b = float32(s_b/s), f = float32(z - fma(r_a, z_a, float32(r_b*z_b))).
-
-    Args:
-        channels_last: The runtime swaps the operands if, in its layout, a is constant along the last axis and b
-            is not.  True: axis 1 is last (between convolutions).  False: the layout of the tensors.  None: the
-            layout of the tensors, but 4-d tensors are not swapped, which is right for [N, C, 1, 1] between
-            convolutions and for masks [N, 1, 1, T].
-    Source: ONNX Runtime mlas/lib/qladd.cpp (AVX2, AVX512); the layouts are measured.
-
-    >>> add_codes(torch.tensor([3.0]), 0.5, 1, torch.tensor([5.0]), 0.5, 1, 1.0, 0, 0, 255, "half_even").tolist()
-    [3.0]
-    """
-    may_swap = a.shape != b.shape and (a.ndim != 4 or channels_last is not None)
-    if may_swap and _scalar_along_last(a, b, bool(channels_last)):
-        a, scale_a, zero_a, b, scale_b, zero_b = b, scale_b, zero_b, a, scale_a, zero_a
-    f32 = torch.float32
-    s = torch.tensor(scale, dtype=f32)
-    r_a, r_b = torch.tensor(scale_a, dtype=f32) / s, torch.tensor(scale_b, dtype=f32) / s
-    z_a, z_b = torch.tensor(float(zero_a)), torch.tensor(float(zero_b))
-    fixed = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
-    add = _wide_sum if _float64_is_exact(scale_a / scale, scale_b / scale) else fma
-    return round_by(add(a, r_a, add(b, r_b, fixed)), rounding, low).clamp(low, high)
-
-
-def _wide_sum(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return (a.double() * b.double() + c.double()).float()
-
-
-def _float64_is_exact(r_a: float, r_b: float) -> bool:
-    # Every term is a multiple of the last bit of r_a, r_b or 1, and |codes| <= 2^16 bounds the sums.  If that many
-    # bits fit into float64, the float64 sum is exact and the cast to float32 is the only rounding.
-    last = min(1.0, *(2.0 ** (math.frexp(r)[1] - 25) for r in (r_a, r_b)))
-    return 2.0**17 * (r_a + r_b + 1) < 2.0**53 * last
-
-
-def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
-    rank = max(a.ndim, b.ndim)
-    axes = [0, *range(2, rank), 1] if channels_last else list(range(rank))
-    shapes = [(*[1] * (rank - t.ndim), *t.shape) for t in (a, b)]
-    for axis in reversed(axes):
-        n_a, n_b = (int(shape[axis]) for shape in shapes)
-        if (n_a, n_b) != (1, 1):
-            return n_a == 1 and n_b != 1
-    return False
 
 
 def average_pool_real(
@@ -150,13 +98,13 @@ def average_pool_real(
     [[[0.5, 2.5]]]
     """
     rank, size = x.ndim - 2, x.shape[2:]
-    outs = [_pooled(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
-    need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
-    pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
+    out_sizes = [_output_size(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
+    end_pads = [max(0, (out_sizes[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
+    pads = [p for d in reversed(range(rank)) for p in (padding[d], end_pads[d])]
     x, inside = F.pad(x, pads) if any(pads) else x, F.pad(torch.ones(size, device=x.device), pads)
     total, count = None, torch.zeros((), device=x.device)
     for offset in product(*(range(k) for k in kernel)):
-        window = [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, outs, stride, strict=True)]
+        window = [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, out_sizes, stride, strict=True)]
         term = x[(slice(None), slice(None), *window)]
         total = term.clone() if total is None else total.add_(term)
         count = count + inside[tuple(window)]
@@ -164,7 +112,7 @@ def average_pool_real(
     return total / (float(math.prod(kernel)) if include_pad else count)
 
 
-def _pooled(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+def _output_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
     span = size + 2 * pad - kernel
     out = (-(-span // stride) if ceil_mode else span // stride) + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
@@ -222,12 +170,12 @@ def softmax_codes(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
     [[128.0, 128.0]]
     """
-    moved = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
+    terms = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
     s = float(torch.tensor(scale_in, dtype=torch.float32))
-    room = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / moved.shape[0]))
-    shift = max(0.0, room - 5.0) / s
+    log_limit = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / terms.shape[0]))
+    shift = max(0.0, log_limit - 5.0) / s
     table = torch.exp((torch.arange(256, dtype=torch.float64) - 255 + shift) * s).float()
-    e = table[moved - moved.amax(0) + 255]
+    e = table[terms - terms.amax(0) + 255]
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
@@ -241,13 +189,13 @@ def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
     >>> softmax_float(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, -128, -128, 127).tolist()
     [[0.0, 0.0]]
     """
-    moved = codes.movedim(dim, 0).contiguous()
-    e = torch.exp(-torch.tensor(scale_in) * (moved.amax(0) - moved))
+    terms = codes.movedim(dim, 0).contiguous()
+    e = torch.exp(-torch.tensor(scale_in) * (terms.amax(0) - terms))
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
-    share = e * (1 / (total * torch.tensor(scale)))
-    return ((share.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
+    probability = e * (1 / (total * torch.tensor(scale)))
+    return ((probability.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
 
 
 def global_average_codes(

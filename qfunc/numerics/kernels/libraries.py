@@ -1,4 +1,4 @@
-"""Kernel libraries in float: which function computes an op as a library does."""
+"""Kernel libraries in float: the function with which each library computes an op."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths,
 
 LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {
-        "mlas": mlas.FORMS,
+        "mlas": mlas.FUNCTIONS,
         "mlas_logistic": {"sigmoid": integer.logistic},
-        "ncnn": ncnn.FORMS,
+        "ncnn": ncnn.FUNCTIONS,
         "xnnpack": {"gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double},
         "gelu_erfc": {"gelu": integer.gelu_erfc},
     }

@@ -1,4 +1,4 @@
-"""ONNX Runtime's float32 ops between integer units, with its order of summation and its approximations.
+"""ONNX Runtime's float32 ops, with its order of summation and its approximations.
 
 The kernels are those of MLAS for x86-64 with AVX-512; a fused multiply-add rounds once.
 """
@@ -21,9 +21,11 @@ _ERF_FAR = (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.0677
 _EXP = tuple(float.fromhex(c) for c in ("0x1.694p-10", "0x1.125edcp-7", "0x1.555b5ap-5", "0x1.55545p-3", "0x1.fffff6p-2",
                                             "1.0", "1.0"))  # fmt: skip
 
-_TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
-              6.37261928875436e-04, 4.89352455891786e-03)  # fmt: skip
-_TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+_TANH_NUMERATOR = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
+    6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
+_TANH_DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
 
 
 def layer_norm(
@@ -47,15 +49,15 @@ def layer_norm(
     epsilon = torch.tensor(eps, dtype=torch.float32)
     if size < _LANES:
         mean, squares = _welford(rows)
-        value = (rows - mean) / _root(squares / size + epsilon) * w
+        value = (rows - mean) / _sqrt(squares / size + epsilon) * w
         return (value if b is None else value + b).reshape(input.shape)
     mean = (rows.double().sum(-1, keepdim=True) / size).float()
-    centred = rows - mean
-    scaled = centred * (1 / _root(_by_lanes(centred)[..., None] / size + epsilon))
-    return (scaled * w if b is None else fma(scaled, w.expand_as(rows), b.expand_as(rows))).reshape(input.shape)
+    deviations = rows - mean
+    quotient = deviations * (1 / _sqrt(_sum_of_squares(deviations)[..., None] / size + epsilon))
+    return (quotient * w if b is None else fma(quotient, w.expand_as(rows), b.expand_as(rows))).reshape(input.shape)
 
 
-def _root(x: Tensor) -> Tensor:
+def _sqrt(x: Tensor) -> Tensor:
     # torch's float32 square root is not correctly rounded for one number in six; the rounded float64 root is.
     return x.double().sqrt().float()
 
@@ -63,22 +65,22 @@ def _root(x: Tensor) -> Tensor:
 def _welford(rows: Tensor) -> tuple[Tensor, Tensor]:
     mean = squares = torch.zeros_like(rows[..., :1])
     for at in range(rows.shape[-1]):
-        before = rows[..., at : at + 1] - mean
-        mean = mean + before / (at + 1)
-        squares = squares + before * (rows[..., at : at + 1] - mean)
+        delta = rows[..., at : at + 1] - mean
+        mean = mean + delta / (at + 1)
+        squares = squares + delta * (rows[..., at : at + 1] - mean)
     return mean, squares
 
 
-def _by_lanes(centred: Tensor) -> Tensor:
+def _sum_of_squares(deviations: Tensor) -> Tensor:
     # The sum of squares: eight lanes, reduced by halves, then the remainder of less than eight entries.
-    whole = centred.shape[-1] // _LANES * _LANES
-    lanes = torch.zeros_like(centred[..., :_LANES])
+    whole = deviations.shape[-1] // _LANES * _LANES
+    lanes = torch.zeros_like(deviations[..., :_LANES])
     for at in range(0, whole, _LANES):
-        lanes = fma(centred[..., at : at + _LANES], centred[..., at : at + _LANES], lanes)
+        lanes = fma(deviations[..., at : at + _LANES], deviations[..., at : at + _LANES], lanes)
     while lanes.shape[-1] > 1:
         lanes = lanes[..., : lanes.shape[-1] // 2] + lanes[..., lanes.shape[-1] // 2 :]
     total = lanes[..., 0]
-    rest = centred[..., whole:]
+    rest = deviations[..., whole:]
     for at in range(rest.shape[-1] // 4 * 4):
         total = total + rest[..., at] * rest[..., at]
     for at in range(rest.shape[-1] // 4 * 4, rest.shape[-1]):
@@ -110,15 +112,15 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     >>> gelu(torch.tensor([0.0, 10.0])).tolist()
     [0.0, 10.0]
     """
-    curve = _by_tanh if approximate == "tanh" else _by_erf
-    return _by_blocks(lambda x: 0.5 * x * (curve(x) + 1), input.float(), 0)
+    curve = _tanh_curve if approximate == "tanh" else _erf_curve
+    return _apply_by_blocks(lambda x: 0.5 * x * (curve(x) + 1), input.float(), 0)
 
 
-def _by_erf(x: Tensor) -> Tensor:
+def _erf_curve(x: Tensor) -> Tensor:
     return erf(x * torch.tensor(math.sqrt(0.5), dtype=torch.float32))
 
 
-def _by_tanh(x: Tensor) -> Tensor:
+def _tanh_curve(x: Tensor) -> Tensor:
     b, c = torch.tensor([0.7978845608028654, 0.035677408136300125])
     return tanh(x * (c * x * x + b))
 
@@ -132,7 +134,7 @@ def tanh(input: Tensor) -> Tensor:
     [0.0, 1.0]
     """
     x = input.float().clamp(-9.0, 9.0)
-    return x * horner(_TANH_OVER, x * x) / horner(_TANH_UNDER, x * x)
+    return x * horner(_TANH_NUMERATOR, x * x) / horner(_TANH_DENOMINATOR, x * x)
 
 
 def silu(input: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ def softmax(input: Tensor, dim: int) -> Tensor:
     >>> softmax(torch.tensor([[1.0, 1.0]]), -1).tolist()
     [[0.5, 0.5]]
     """
-    return _by_blocks(_softmax, input.float().movedim(dim, -1), 1).movedim(-1, dim)
+    return _apply_by_blocks(_softmax, input.float().movedim(dim, -1), 1).movedim(-1, dim)
 
 
 def _softmax(x: Tensor) -> Tensor:
@@ -181,7 +183,7 @@ def _softmax(x: Tensor) -> Tensor:
     return e * (1 / (fours[..., :1] + fours[..., 1:]))
 
 
-def _by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Tensor:
+def _apply_by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Tensor:
     # Apply a function of the last axes to parts of the tensor that fit into the cache.
     flat = x.reshape(-1, *x.shape[x.ndim - axes :])
     rows = max(1, _BLOCK // max(1, math.prod(flat.shape[1:])))
@@ -191,17 +193,17 @@ def _by_blocks(function: Callable[[Tensor], Tensor], x: Tensor, axes: int) -> Te
 def _exp(x: Tensor, coefficients: tuple[float, ...], low: float) -> Tensor:
     # 2^m p(x - m ln 2) for low <= x <= 0; adding and subtracting 1.5 * 2^23 rounds x / ln 2 to the integer m.
     x = x.clamp(min=low)
-    by_ln2, high, rest, magic = torch.tensor([math.log2(math.e), -6.93145752e-1, -1.42860677e-6, 12582912.0])
-    m = fma(x, by_ln2, magic) - magic
+    log2_e, high, rest, round_shift = torch.tensor([math.log2(math.e), -6.93145752e-1, -1.42860677e-6, 12582912.0])
+    m = fma(x, log2_e, round_shift) - round_shift
     power = horner(coefficients, fma(m, rest, fma(m, high, x)))
     return (power.double() * torch.exp2(m.double())).float()  # rounds a subnormal result only once
 
 
-FORMS: dict[str, Callable[..., Tensor]] = {
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "layer_norm": layer_norm, "gelu": gelu, "softmax": softmax, "erf": erf,
     "tanh": tanh, "sigmoid": logistic,
     "silu": silu, "hardsigmoid": hard_sigmoid, "hardswish": hard_swish_by_sixths,
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FORMS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "tanh"]
+__all__ = ["FUNCTIONS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "tanh"]

@@ -1,4 +1,4 @@
-"""ncnn's float32 ops, as its kernels for x86-64 with FMA compute them without the packed layout."""
+"""ncnn's float32 ops, as its kernels for x86-64 compute them with FMA and without the packed layout."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def mean_of_image(input: Tensor, keepdim: bool, dim: Any = (-2, -1)) -> Tensor:
     """
     flat = input.flatten(-2).float()
     count = flat.shape[-1]
-    four = torch.zeros(*flat.shape[:-1], 4, dtype=torch.float32, device=flat.device)
+    sums = torch.zeros(*flat.shape[:-1], 4, dtype=torch.float32, device=flat.device)
     for at in range(0, count // 4 * 4, 4):
-        four = four + flat[..., at : at + 4]
-    total = (four[..., 0] + four[..., 2]) + (four[..., 1] + four[..., 3])
+        sums = sums + flat[..., at : at + 4]
+    total = (sums[..., 0] + sums[..., 2]) + (sums[..., 1] + sums[..., 3])
     for at in range(count // 4 * 4, count):
         total = total + flat[..., at]
     mean = total * (1 / torch.tensor(float(count)))
@@ -45,18 +45,18 @@ def average(
     [[[[0.5, 2.5]]]]
     """
     rank = input.ndim - 2
-    kernel, steps, around = (_each(v, rank) for v in (kernel_size, stride or kernel_size, padding))
-    counts_all = count_include_pad and any(around)
-    if not counts_all:
-        return average_pool_real(input.float(), kernel, steps, around, ceil_mode, False)
-    return _sum(input.float(), kernel, steps, around) * (1 / torch.tensor(float(math.prod(kernel))))
+    kernel, strides, pads = (_per_axis(v, rank) for v in (kernel_size, stride or kernel_size, padding))
+    counts_padding = count_include_pad and any(pads)
+    if not counts_padding:
+        return average_pool_real(input.float(), kernel, strides, pads, ceil_mode, False)
+    return _window_sum(input.float(), kernel, strides, pads) * (1 / torch.tensor(float(math.prod(kernel))))
 
 
-def _sum(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]) -> Tensor:
+def _window_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]) -> Tensor:
     # In window order, row by row.
     x = torch.nn.functional.pad(x, [p for q in reversed(padding) for p in (q, q)])
     if len(kernel) == 1:
-        return _sum(x.unsqueeze(-2), (1, *kernel), (1, *stride), (0, 0)).squeeze(-2)
+        return _window_sum(x.unsqueeze(-2), (1, *kernel), (1, *stride), (0, 0)).squeeze(-2)
     height, width = ((n - k) // s + 1 for n, k, s in zip(x.shape[-2:], kernel, stride, strict=True))
     total = torch.zeros(*x.shape[:-2], height, width, dtype=torch.float32, device=x.device)
     for i in range(kernel[0]):
@@ -73,12 +73,12 @@ def average_to(input: Tensor, output_size: Any) -> Tensor:
     [[[[1.5]]]]
     """
     spatial = input.shape[2:]
-    sizes = _each(output_size, len(spatial))
-    wanted = [n if s is None else s for s, n in zip(sizes, spatial, strict=True)]
-    if all(s == 1 for s in wanted):
-        mean = mean_of_image(input if len(wanted) == 2 else input.unsqueeze(-2), True)
-        return mean if len(wanted) == 2 else mean.squeeze(-2)
-    kernel = tuple(n // s for n, s in zip(spatial, wanted, strict=True))
+    sizes = _per_axis(output_size, len(spatial))
+    out_size = [n if s is None else s for s, n in zip(sizes, spatial, strict=True)]
+    if all(s == 1 for s in out_size):
+        mean = mean_of_image(input if len(out_size) == 2 else input.unsqueeze(-2), True)
+        return mean if len(out_size) == 2 else mean.squeeze(-2)
+    kernel = tuple(n // s for n, s in zip(spatial, out_size, strict=True))
     return average(input, kernel)
 
 
@@ -127,16 +127,16 @@ def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.where(input > 0, input, (exp(input) - 1) * alpha)
 
 
-def _each(value: Any, rank: int) -> tuple[Any, ...]:
+def _per_axis(value: Any, rank: int) -> tuple[Any, ...]:
     if isinstance(value, list | tuple):
         return tuple(value) if len(value) == rank else (value[0],) * rank
     return (value,) * rank
 
 
-FORMS: dict[str, Callable[..., Tensor]] = {
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "global_avg_pool": mean_of_image, "avg_pool": average, "adaptive_avg_pool": average_to, "hardswish": hard_swish,
     "hardsigmoid": hard_sigmoid, "elu": elu, "exp": exp,
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FORMS", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]
+__all__ = ["FUNCTIONS", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]

@@ -1,4 +1,4 @@
-"""Average-pool codes, with the arithmetic of each kind of kernel."""
+"""Average pooling of codes, with the arithmetic of each kind of kernel."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ def adaptive_pool_codes(
         EmulationError: another size, which no runtime computes as an average pool.
     """
     spatial = list(codes.shape[2:])
-    target = (
+    out_size = (
         [size] * len(spatial)
         if isinstance(size, int)
         else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
     )
-    if any(n % s for n, s in zip(spatial, target, strict=True)):
+    if any(n % s for n, s in zip(spatial, out_size, strict=True)):
         raise EmulationError(
-            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(target)}",
+            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(out_size)}",
             wanted="a size that divides the input's", do="Resize the input, or pool to a divisor of its size.",
         )  # fmt: skip
-    kernel = [n // s for n, s in zip(spatial, target, strict=True)]
+    kernel = [n // s for n, s in zip(spatial, out_size, strict=True)]
     none = [0] * len(kernel)
     return average_pool_codes(
         codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
@@ -104,8 +104,8 @@ def average_codes(
         kernel, stride, padding = [1, *pool[0]], [1, *(pool[1] or pool[0])], [0, *pool[2]]
         total = F.avg_pool2d(image.unsqueeze(-2), kernel, stride, padding, divisor_override=1).squeeze(-2)
     else:
-        pooled_sum = F.avg_pool3d if rank == 3 else F.avg_pool2d
-        total = pooled_sum(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
+        pool_sum = F.avg_pool3d if rank == 3 else F.avg_pool2d
+        total = pool_sum(image, pool[0], pool[1] or pool[0], pool[2], divisor_override=1)
     k, n = reciprocal(window, table, bits)
     mean = total * ratio / math.prod(window) if n is None else total * k * 2.0**-n * ratio
     return (round_by(mean, rounding, low - zero_point) + zero_point).clamp(low, high).float()
@@ -117,9 +117,9 @@ def reciprocal(window: list[int], table: list[Any], bits: int | None) -> tuple[i
     >>> reciprocal([3, 3], [[[3, 3], 7, 6]], 7), reciprocal([2, 4], [], 7), reciprocal([2, 3], [], 7)
     ((7, 6), (1, 3), (85, 9))
     """
-    listed = next(((k, n) for kernel, k, n in table if list(kernel) == list(window)), None)
-    if listed is not None or bits is None:
-        return listed or (1, None)
+    entry = next(((k, n) for kernel, k, n in table if list(kernel) == list(window)), None)
+    if entry is not None or bits is None:
+        return entry or (1, None)
     count = math.prod(window)
-    tries = [(round(Fraction(2**n, count)), n) for n in range(bits + (count - 1).bit_length())]
-    return min(tries, key=lambda pair: abs(Fraction(pair[0], 2 ** pair[1]) - Fraction(1, count)))
+    candidates = [(round(Fraction(2**n, count)), n) for n in range(bits + (count - 1).bit_length())]
+    return min(candidates, key=lambda pair: abs(Fraction(pair[0], 2 ** pair[1]) - Fraction(1, count)))

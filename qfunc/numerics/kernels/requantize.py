@@ -1,4 +1,4 @@
-"""Requantize accumulators to codes, with the arithmetic of each kind of kernel."""
+"""Requantization of accumulators to codes, with the arithmetic of each kind of kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
     return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
 
 
-def within_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | None]]) -> Tensor:
+def clamp_to_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | None]]) -> Tensor:
     """Return `value` clamped to each pair of bounds in turn, as activations do."""
     for least, most in bounds:
         value = value.clamp(least, most)
@@ -32,7 +32,7 @@ def requantize_offset(
     return (round_by(value, rounding, low) + (0 if place == "before" else zero_point)).clamp(low, high)
 
 
-def through_real(
+def requantize_through_real(
     acc: Tensor,
     m: Tensor,
     bias: Tensor,
@@ -47,7 +47,7 @@ def through_real(
     other: Tensor | None = None,
 ) -> Tensor:
     """Return quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
-    value = within_bounds(dequantize_acc(acc, m, bias, fused), bounds)
+    value = clamp_to_bounds(dequantize_acc(acc, m, bias, fused), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 
@@ -75,6 +75,6 @@ def requantize_shift(acc: Tensor, shift: Tensor, zero_point: int, low: int, high
     return (fixed_point.shift_right(left, shift.clamp(min=0), rounding) + zero_point).clamp(low, high).float()
 
 
-def with_bits_behind(acc: Tensor, bias: Tensor, bits: int, spatial: int) -> Tensor:
+def add_fractional_bias(acc: Tensor, bias: Tensor, bits: int, spatial: int) -> Tensor:
     """Return acc * 2^bits + bias, exact in float64: an accumulator with fractional bits, for biases that need them."""
     return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)

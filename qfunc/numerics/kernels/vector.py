@@ -1,4 +1,4 @@
-"""Emulate vector kernels with a remainder loop that rounds differently from the vector loop."""
+"""Vector kernels whose remainder loop rounds differently from the vector loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> 
     [0.25]
     """
     s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
-    runs = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
-    return torch.where(runs, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
+    vector = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
+    return torch.where(vector, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
 
 
 def quantize_lanes(
@@ -36,18 +36,18 @@ def quantize_lanes(
     """
     flat = x.contiguous().reshape(-1)
     whole = flat.numel() // lanes * lanes
-    runs = quantize_codes(flat[:whole], scale, zero_point, low, high, rounding, division)
+    vector = quantize_codes(flat[:whole], scale, zero_point, low, high, rounding, division)
     last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)
-    return torch.cat([runs, last.float()]).reshape(x.shape)
+    return torch.cat([vector, last.float()]).reshape(x.shape)
 
 
-def in_runs(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
+def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
     """Return True for the entries of a + b that the vector loop of a kernel computes: see `specs.SumShifted`.
 
     a and b are shapes in memory order.  The kernel processes rows of equal trailing sizes one after the other, each in
     whole runs of `lanes`.  It uses no vectors where one number is added to many, or where the broadcast side changes twice.
 
-    >>> in_runs((2, 5), (5,), 2).long().tolist()
+    >>> in_vector_loop((2, 5), (5,), 2).long().tolist()
     [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
     """
     rank = max(len(a), len(b))
@@ -67,4 +67,4 @@ def _kind(sizes: tuple[int, int]) -> str:
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
 
 
-__all__ = ["dequantize_sum", "in_runs", "quantize_lanes"]
+__all__ = ["dequantize_sum", "in_vector_loop", "quantize_lanes"]

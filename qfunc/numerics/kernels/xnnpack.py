@@ -25,28 +25,30 @@ def average_by_nines(
     [[[0.5, 2.5]]]
     """
     rank, size = x.ndim - 2, x.shape[2:]
-    outs = [_windows(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
-    need = [max(0, (outs[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
-    pads = [p for d in reversed(range(rank)) for p in (padding[d], need[d])]
+    out_sizes = [_output_size(size[d], kernel[d], stride[d], padding[d], ceil_mode) for d in range(rank)]
+    end_pads = [max(0, (out_sizes[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
+    pads = [p for d in reversed(range(rank)) for p in (padding[d], end_pads[d])]
     image, inside = F.pad(x, pads), F.pad(torch.ones(size, device=x.device), pads)
     columns = torch.cartesian_prod(*(torch.arange(k) for k in reversed(kernel))).reshape(-1, rank).flip(-1).tolist()
-    cuts = [[slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(place, outs, stride, strict=True)] for place in columns]
-    entries = [image[(slice(None), slice(None), *cut)] for cut in cuts]
-    total = _nine(entries[:9])
+    windows = [
+        [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(place, out_sizes, stride, strict=True)] for place in columns
+    ]
+    entries = [image[(slice(None), slice(None), *window)] for window in windows]
+    total = _sum_of_nine(entries[:9])
     for start in range(9, len(entries), 9):
-        total = total + _nine(entries[start : start + 9])
-    whole = include_pad and not ceil_mode
-    count = torch.tensor(float(math.prod(kernel))) if whole else sum(inside[tuple(cut)] for cut in cuts)
+        total = total + _sum_of_nine(entries[start : start + 9])
+    counts_padding = include_pad and not ceil_mode
+    count = torch.tensor(float(math.prod(kernel))) if counts_padding else sum(inside[tuple(window)] for window in windows)
     return total * (1 / torch.as_tensor(count, device=x.device))
 
 
-def _nine(v: Sequence[Tensor]) -> Tensor:
-    nothing = torch.zeros_like(v[0])
-    v = [*v, *[nothing] * (9 - len(v))]
+def _sum_of_nine(v: Sequence[Tensor]) -> Tensor:
+    zero = torch.zeros_like(v[0])
+    v = [*v, *[zero] * (9 - len(v))]
     return (((v[0] + v[1]) + v[8]) + (v[6] + v[7])) + ((v[2] + v[3]) + (v[4] + v[5]))
 
 
-def _windows(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+def _output_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
     span = size + 2 * pad - kernel
     out = (-(-span // stride) if ceil_mode else span // stride) + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out

@@ -90,7 +90,7 @@ class _TeacherForced(fx.Interpreter):
         outputs = {u.group.output for u in partition.units if u.integer}
         self.integer = {n.name for n in outputs if partition.output_coding(n) is not None}
         self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
-        self.seat = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
+        self.quantizer = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
     def check(self, example: Tensor) -> None:
         """Check every unit of the simulation against the emulation.
@@ -104,7 +104,7 @@ class _TeacherForced(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        seat = self.seat.get(n.name)
+        seat = self.quantizer.get(n.name)
         if seat is None:
             return value
         if is_constant(n):

@@ -24,14 +24,14 @@ _MOVING: dict[str, Callable[[Tensor], Any]] = {
 
 def commuting_ops_commute(target: Target) -> None:
     """Check Q(op(x)) = op(Q(x)) for every kind in `commuting` and every per-tensor scheme that rules give activations."""
-    own = {op.name: op.behaves_like for op in target.ops}
+    own = {op.kind: op for op in target.ops}
     x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # partly outside the range
     for scheme in dict.fromkeys(_schemes(target)):
         qparams = from_range(torch.tensor(-2.1), torch.tensor(3.3), scheme)
         for kind in target.commuting:
-            op = _example(own.get(kind) or kind)
+            op = _example(kind) if kind not in own else own[kind].example or _example(own[kind].behaves_like or kind)
             if op is None and kind in own:
-                continue  # a user-defined op that behaves like no built-in one
+                continue  # a user-defined op without an example that behaves like no built-in one
             assert op is not None, f"{kind!r} is listed as commuting, but is not an op on one float tensor"
             after = torch.cat([fake_quantize(t, qparams, scheme).flatten() for t in _tensors(op(x))])
             before = torch.cat([t.flatten() for t in _tensors(op(fake_quantize(x, qparams, scheme)))])

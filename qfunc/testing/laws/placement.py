@@ -19,7 +19,6 @@ from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import channel_axis, has, slots
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding
@@ -102,12 +101,13 @@ def weights_scale_by_output_channel(trial: Pipeline) -> None:
     for unit in trial.partition.units:
         tensors = dict(_codings(trial, unit))
         weight = tensors.get("weight")
-        if weight is None or "input" not in tensors or not (has(unit.group.root, Trait.WEIGHTED) or unit.kind == "matmul"):
+        context, root = trial.partition.context, unit.group.root
+        if weight is None or "input" not in tensors or not (context.has(root, Trait.WEIGHTED) or unit.kind == "matmul"):
             continue
-        shared = weight.seat.module.site.scheme.scale.shared
+        shared = weight.quantizer.module.site.scheme.scale.shared
         if isinstance(shared, PerChannel) and weight.qparams.scale.numel() > 1:
             rank = weight.qparams.scale.ndim
-            ours, wanted = int(shared.axis) % rank, channel_axis(unit.group.root) % rank
+            ours, wanted = int(shared.axis) % rank, context.channel_axis(root) % rank
             assert ours == wanted, f"the weight of {unit.path!r} has scales along axis {ours}, its output channels are {wanted}"
 
 
@@ -119,7 +119,7 @@ def ties_share_qparams(trial: Pipeline) -> None:
                 continue
             tied = [c for slot, c in _codings(trial, unit) if slot in tie.slots]
             for other in tied[1:]:
-                names = [c.seat.module.site.name for c in (tied[0], other)]
+                names = [c.quantizer.module.site.name for c in (tied[0], other)]
                 found = f"{names[0]!r} with {_described(tied[0])} and {names[1]!r} with {_described(other)}"
                 assert tied[0].same(other), f"{tie!r} at {unit.path!r} ties {found}"
 
@@ -129,9 +129,9 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
     partition, context = trial.partition, trial.partition.context
     of_tensor: dict[str, list[Encoding]] = {}
     for coding in partition.at_path.values():
-        of_tensor.setdefault(coding.seat.tensor, []).append(coding)
+        of_tensor.setdefault(coding.quantizer.tensor, []).append(coding)
     for node in partition.network.graph.nodes:
-        inputs = [n for s, n in slots(node) if s == "input"]
+        inputs = [n for s, n in context.slots(node) if s == "input"]
         if context.kind(node) not in trial.target.commuting or len(inputs) != 1 or not only_moves_codes(node):
             continue
         before = partition.coding(inputs[0], node)
@@ -202,14 +202,14 @@ def _static(model: Any) -> list[QuantizerNode]:
 def _codings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
     # The encodings of the root's inputs and of the unit's output, by slot.
     root = unit.group.root
-    found = [(slot, trial.partition.coding(n, root)) for slot, n in slots(root)]
+    found = [(slot, trial.partition.coding(n, root)) for slot, n in trial.partition.slots(root)]
     found.append(("output", trial.partition.output_coding(unit.group.output)))
     return [(slot, c) for slot, c in found if c is not None]
 
 
 def _described(coding: Encoding) -> str:
     scale, zero = coding.qparams.scale.flatten()[0].item(), int(coding.qparams.zero_point.flatten()[0])
-    return f"{coding.seat.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
+    return f"{coding.quantizer.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
 
 
 def _probe(qparams: Affine, fmt: Any) -> Tensor:

@@ -57,7 +57,7 @@ def sources_are_told(target: Target) -> None:
 
 def kinds_exist(target: Target) -> None:
     """Check that every kind of op named in the target is in the vocabulary or the target's `ops`, or (de)quantizes."""
-    known = _KINDS | {"quantize", "dequantize"} | {op.name for op in target.ops}
+    known = _KINDS | {"quantize", "dequantize"} | {op.kind for op in target.ops}
     named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
     named += [(k, "commuting") for k in target.commuting]
     named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]

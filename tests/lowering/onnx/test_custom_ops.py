@@ -53,8 +53,8 @@ class Net(nn.Module):
 def of(op: OpKind) -> Target:
     """A target whose only quantized ops are convolutions and the user's."""
     byte = Scheme()
-    rules = (Rule(Op(("conv", op.name)), input=byte, weight=byte, output=byte),)
-    kernels = (Kernel(Op(("conv", op.name)) & ~ModuleType("Knee"), FloatKernel()),)
+    rules = (Rule(Op(("conv", op.kind)), input=byte, weight=byte, output=byte),)
+    kernels = (Kernel(Op(("conv", op.kind)) & ~ModuleType("Knee"), FloatKernel()),)
     return evolve(
         targets.qdq, name="mine", rules=rules, fusions=(), ties=(), kernels=kernels, ops=(op,), legality=(), commuting=()
     )
@@ -134,8 +134,8 @@ def test_an_argument_that_the_kind_needs() -> None:
     with pytest.raises(DeployError) as e:
         deployed(op, lambda x: pooled(x, 2, 1))
     assert str(e.value) == (
-        "op 'pooled': found slots ('input', 'size', 'stride') of 'pooled', which behaves like 'avg_pool', "
-        "wanted one named 'kernel_size'. Name the arguments in OpKind.slots as that kind does."
+        "op 'pooled': found parameters ('input', 'size', 'stride') of 'pooled', which behaves like 'avg_pool', "
+        "wanted one named 'kernel_size'. Use the parameter names of that kind in OpKind.parameters."
     )
 
 

@@ -13,7 +13,6 @@ from networks.exported import Decoder, Encoder
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.view import QuantizedModel
@@ -21,9 +20,10 @@ from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 MODELS = {"encoder": Encoder, "decoder": Decoder}
 
 
@@ -152,9 +152,23 @@ def test_a_mask_that_is_added_is_in_no_scale(road: str) -> None:
     assert cosine(torch.from_numpy(ran[0]), calibrated(x, mask)) >= 0.9999
 
 
+class Heads(nn.Module):
+    """Attention with two heads, whose shapes are computed from the sizes of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, length, channels = x.shape
+        q, k, v = (f(x).view(batch, length, 2, channels // 2).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = (q @ k.transpose(-1, -2) / 2).masked_fill(mask.view(batch, 1, 1, length) == 0, -1e4)
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, channels)
+
+
 def test_one_example_is_enough_for_any_batch() -> None:
     torch.manual_seed(1)
-    model, x, mask = Masked().eval(), torch.randn(1, 6, 8), torch.ones(1, 6)
+    model, x, mask = Heads().eval(), torch.randn(1, 6, 8), torch.ones(1, 6)
     calibrated = qfunc.calibrate([(x, mask)], progress=False)(qfunc.quantize(TARGET, (x, mask))(model))
     session = OnnxRuntimeRunner(optimise=False).session(qfunc.deploy(TARGET)(calibrated).files["model.onnx"])
     for batch in (1, 3):

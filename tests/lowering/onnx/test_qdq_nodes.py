@@ -19,6 +19,7 @@ from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QdqLowering
 from qfunc.lowering.onnx.remove_quantizers import float_model
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
+from tests.onnxruntime_target import ONNXRUNTIME
 
 NARROW = (Int(8, low=-127), Int(8, signed=False, high=100), Int(16, signed=False, low=1), Int(16))
 
@@ -140,7 +141,7 @@ class Net(nn.Module):
         return self.fc(self.pool(torch.relu(self.b(y) + y)).flatten(1))
 
 
-@pytest.mark.parametrize("target", [targets.onnxruntime, targets.tensorrt], ids=["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize("target", [ONNXRUNTIME, targets.tensorrt], ids=["onnxruntime", "tensorrt"])
 def test_the_float_model_has_the_quantized_weights_and_no_quantizers(target: Any) -> None:
     torch.manual_seed(0)
     net = Net()
@@ -292,7 +293,7 @@ def test_integers_wider_than_quantize_linear_makes_are_refused_by_quantize() -> 
         qfunc.quantize(edit.activations(bits=24)(targets.onnxruntime))(nn.Linear(3, 2))
     assert str(caught.value) == (
         "target 'onnxruntime', op 'linear', input 'input'; op 'linear', output 'linear': found Int(24, signed=False) for "
-        "QdqLowering(), wanted at most 16 bits, for QuantizeLinear makes no wider codes (ONNX operators). Set it with "
+        "QdqLowering(), wanted at most 16 bits: QuantizeLinear has no wider codes (ONNX operators). Set it with "
         "edit.deploy(...), or edit the scheme."
     )
 

@@ -61,6 +61,7 @@ CASES: dict[str, Case] = {
     "var_mean": (lambda x: torch.var_mean(x, dim=(1, 3)), (drawn(*IMAGES),)),
     "var_mean, kept": (lambda x: torch.var_mean(x, (1, 2, 3), correction=0, keepdim=True), (drawn(*IMAGES),)),
     "std_mean": (lambda x: torch.std_mean(x, -1, unbiased=False, keepdim=True), (drawn(*IMAGES),)),
+    "celu": (lambda x: (F.celu(x), F.celu(x, 0.3), F.celu(x, 7)), (torch.tensor([ENDS]),)),
     "unfold": (lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=(1, 2)), (drawn(*IMAGES),)),
     "unfold, a module": (nn.Unfold(3), (drawn(*IMAGES),)),
     "fold": (lambda x: F.fold(F.unfold(x, 2, stride=2), (6, 5), 2, stride=2), (drawn(*IMAGES),)),

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import targets
+from tests.onnxruntime_target import ONNXRUNTIME
 
-TARGET = targets.onnxruntime
+TARGET = ONNXRUNTIME
 
 
 def test_a_square_linear() -> None:

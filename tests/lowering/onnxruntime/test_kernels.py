@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qfunc.numerics.kernels import integer
+from qfunc.numerics.kernels import addition, integer
 from qfunc.numerics.kernels.accumulators import conv_codes, exact_chunks, linear_codes, matmul_codes
 from tests.lowering.onnxruntime.single_op import Codes, Draw, Model, tensor
 
@@ -121,7 +121,7 @@ def test_matrix_products(kernel: str, tmp_path: Path) -> None:
 
 
 def add(a: Codes, s_a: float, z_a: int, b: Codes, s_b: float, z_b: int, s: float, z: int) -> Tensor:
-    return integer.add_codes(tensor(a), s_a, z_a, tensor(b), s_b, z_b, s, z, 0, 255, "half_even")
+    return addition.add_codes(tensor(a), s_a, z_a, tensor(b), s_b, z_b, s, z, 0, 255, "half_even")
 
 
 def mul(a: Codes, s_a: float, z_a: int, b: Codes, s_b: float, z_b: int, s: float, z: int) -> Tensor:
@@ -176,8 +176,8 @@ def test_sums_between_convolutions_run_with_channels_last(
 
         (a, s_a, z_a), (b, s_b, z_b) = terms
         arguments = (tensor(a), s_a, z_a, tensor(b), s_b, z_b, s, zero, 0, 255, "half_even")
-        assert int((found != integer.add_codes(*arguments, channels_last=True)).sum()) == 0
-        other_order += int((found != integer.add_codes(*arguments, channels_last=False)).sum())
+        assert int((found != addition.add_codes(*arguments, channels_last=True)).sum()) == 0
+        other_order += int((found != addition.add_codes(*arguments, channels_last=False)).sum())
     assert (other_order > 0) == (left != IMAGE)
 
 

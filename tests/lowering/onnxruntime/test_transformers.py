@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
 from qfunc.specs import KeepFloat, edit
 from tests.lowering.onnxruntime.test_float_kernels import pytestmark as pytestmark
 from tests.networks.transformer import Transformer
+from tests.onnxruntime_target import ONNXRUNTIME
 
-IN_FLOAT = edit.pipe(targets.onnxruntime, edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat()))
+IN_FLOAT = edit.pipe(ONNXRUNTIME, edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat()))
 
 
 class Decoder(nn.Module):
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, ..
 }
 
 
-@pytest.mark.parametrize("target", [targets.onnxruntime, IN_FLOAT], ids=["as it is", "residual stream in float"])
+@pytest.mark.parametrize("target", [ONNXRUNTIME, IN_FLOAT], ids=["as it is", "residual stream in float"])
 @pytest.mark.parametrize("case", CASES)
 def test_not_one_element_differs(case: str, target: Any) -> None:
     torch.manual_seed(5)

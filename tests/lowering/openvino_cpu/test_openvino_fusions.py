@@ -110,7 +110,7 @@ def test_the_addition_is_in_real_units_without_rounding_before_it() -> None:
     x = torch.randn(4, 3, 10, 9)
     ObservingInterpreter(qfunc.emulate(NARROW)(done), codes.__setitem__).run(x)
     scale = {
-        c.seat.tensor: np.float32(c.scale)
+        c.quantizer.tensor: np.float32(c.scale)
         for c in Partition(QuantizedModel(done), NARROW).at_path.values()
         if c.qparams.scale.ndim == 0
     }

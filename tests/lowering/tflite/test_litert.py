@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_softmax_is_what_the_kernels_compute(kernels):
 class Residual(nn.Module):
     """Convolutions with batch norm, a residual, a depthwise one, two branches joined, and a classifier."""
 
-    def __init__(self, curve: type[nn.Module] = nn.Hardswish) -> None:
+    def __init__(self, curve: Callable[[], nn.Module] = nn.Hardswish) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
         self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), curve(), nn.Conv2d(8, 8, 1))
@@ -236,6 +237,43 @@ def test_what_has_no_codes_is_computed_in_float(kernels):
     # Norms, logistic functions and sums of float32 differ in their last bits: one code of the layers behind may flip.
     assert report.mismatches <= 2, report
     assert {name for name, _ in report.float_units} == {"table", "silu", "norm", "hardsigmoid"}
+
+
+class Celu(nn.Module):
+    """The codes of a convolution, and their CELU, which has no quantizer."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.conv, self.alpha = nn.Conv2d(3, 5, 1), alpha
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, 3, H, W] -> [N, 5, H, W] twice."""
+        y = self.conv(x)
+        return y, F.celu(y, self.alpha)
+
+
+@needs_litert
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 7])
+@pytest.mark.parametrize("kernels", SETS)
+def test_celu_is_float_and_exact_to_four_roundings(kernels, alpha):
+    target = SETS[kernels]
+    model, batches = _calibrated(Celu(alpha), target, 2, 3, 8, 9)
+    y, z = LiteRtRunner(kernels, threads=1).run(qfunc.deploy(target)(model), [batches[0]])
+    assert np.array_equal(z[y > 0], y[y > 0])
+    found, x = z[y <= 0], y[y <= 0].astype(np.float64)
+    assert found.size > 99
+    # Two of the argument of exp, one of exp, one of the product with alpha, each of a number up to 1.
+    assert np.abs(found - alpha * np.expm1(x / alpha)).max() <= alpha * 2.0**-22
+
+
+@needs_litert
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 7, -0.7])
+@pytest.mark.parametrize("kernels", SETS)
+def test_celu_between_codes_is_what_the_kernels_compute(kernels, alpha):
+    model, batches = _calibrated(Residual(lambda: nn.CELU(alpha)), SETS[kernels], 2, 3, 15, 14)
+    report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [*batches, batches[0][:1]])
+    assert report.mismatches <= 2, report  # as above
+    assert {name for name, _ in report.float_units} == {"deep.2"}
 
 
 def test_one_file_serves_three_kernel_sets():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.specs import DerivedQParams
 from tests.lowering.onnx.test_qdq_nodes import parts
-from tests.lowering.vendor.vendor_readers import (
+from tests.lowering.toolchains.vendor_readers import (
     Range,
     Ranges,
     blob_ranges,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import NnieLowering
-from qfunc.lowering.vendor.nnie import clip
+from qfunc.lowering.toolchains.nnie import clip
 from qfunc.specs import Log
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts
@@ -145,12 +145,16 @@ def test_what_nnie_cannot_say_is_refused_by_name() -> None:
     with pytest.raises(DeployError) as e:
         lowered(Two(), x)
     assert str(e.value) == (
-        "op 'interpolate': found resizing by mode 'linear', wanted NNIE's Upsample, nearest. Resize by mode='nearest'."
+        "op 'interpolate': found resizing by mode 'linear', wanted mode 'nearest', as NNIE's Upsample. "
+        "Resize by mode='nearest'."
     )
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), x)
     with pytest.raises(DeployError) as e:
         NnieLowering().lower(model, sites)
-    wanted = "tensor 'input': found Int(8), wanted Log(), NNIE's one format. Use that, or edit.deploy(QdqLowering())."
+    wanted = (
+        "tensor 'input': found Int(8), wanted Log(), the only format of NNIE. "
+        "Use the schemes of targets.nnie, or edit.deploy(QdqLowering())."
+    )
     assert str(e.value) == wanted
 
 

@@ -1,4 +1,4 @@
-"""OpenPPL's JSON: a float model and step, zero point and range of every tensor."""
+"""OpenPPL's JSON: a float model, and step, zero point and range of every tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import require_integers
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived, json_bytes
+from qfunc.lowering.toolchains.side_file import by_tensor, derived, json_bytes
 from qfunc.specs._values import readable
 
 
@@ -19,11 +19,11 @@ class PplDspLowering:
     """`model.onnx` (float, with the quantized weights) and `clip_ranges.json` {"ppl": {tensor: entry}}.
 
     An entry is {"step": s, "zero_point": z, "min": s (qmin - z), "max": s (qmax - z), "bit": b, "type": "biased"};
-    step, zero_point, min and max are lists, over the channels, for a tensor with a scale a channel.  Weights
-    have entries; a bias that is derived from its input and weight has none.
+    step, zero_point, min and max are lists, over the channels, for a tensor with a scale for each channel.
+    Weights have entries; a bias whose scale is derived from input and weight has none.
 
-    MQBench counts the bits by log2(qmax - qmin + 1), which is 7 for [-127, 127], here they are those of the type;
-    its weights are clipped and not quantized, and it fails where the network's output is quantized.
+    "bit" is the width of the type.  MQBench writes log2(qmax - qmin + 1) instead, which is 7 for [-127, 127]; it stores
+    weights clipped, not quantized, and fails if the network's output is quantized.
 
     Source: MQBench, deploy_linear.py, backend ppl.
 
@@ -35,15 +35,15 @@ class PplDspLowering:
         """Return the float model and its entries.
 
         Raises:
-            DeployError: a format that is no integer; names the tensor.
+            DeployError: a format other than integers; names the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        made = float_model(model, sites)
-        entries = {t: _entry(s, t) for t, s in by_tensor(made, sites).items() if not derived(s)}
+        proto = float_model(model, sites)
+        entries = {t: _entry(s, t) for t, s in by_tensor(proto, sites).items() if not derived(s)}
         return {
-            "model.onnx": made.SerializeToString(deterministic=True),
+            "model.onnx": proto.SerializeToString(deterministic=True),
             "clip_ranges.json": json_bytes({"ppl": entries}),
         }
 

@@ -22,19 +22,19 @@ FORMAT = Log(magnitude_bits=7, steps_per_octave=16)
 class NnieLowering:
     """`model.onnx` and `gfpq_param_dict.json`, for NNIE's mapper.
 
-    `gfpq_param_dict.json` is `{"nnie": {"gfpq_param_dict": {node: [c of each quantized input]}}}`.  From c the
-    vendor's tool finds the qparams, z = round(16 log2 c) - 127, and takes only values whose 16 log2 c is an integer
-    (gfpq_param_table_8bit.txt): c = 2^((z + 127) / 16) is the one that gives the simulation's z.  Layers that NNIE
-    does not quantize have no entry, nor have convolutions with groups; a layer of an Upsample that NNIE splits in
-    two has a second, `NODE_permute_K`, K counting the Upsamples.
+    `gfpq_param_dict.json` is `{"nnie": {"gfpq_param_dict": {node: [c of each quantized input]}}}`.  The
+    vendor's tool computes z = round(16 log2 c) - 127 and accepts only values of which 16 log2 c is an integer
+    (gfpq_param_table_8bit.txt), so that c = 2^((z + 127) / 16).  Layers that NNIE does not quantize and convolutions
+    with groups have no entry.  An Upsample, which NNIE splits in two, has a second entry `NODE_permute_K`, where K
+    counts the Upsamples.
 
-    `model.onnx` computes in float with the quantized weights, from which the tool finds their z again.  Resize is
-    written as Upsample(x, scales), which ONNX dropped in opset 10: it is a function of the model's own, so that
-    other tools can run it too.
+    `model.onnx` computes in float with the quantized weights, from which the tool computes their z.  Resize is
+    written as Upsample(x, scales), which ONNX removed in opset 10.  The model defines it as a function, so that other
+    tools can run it.
 
-    MQBench differs: it reads a convolution's groups from its second attribute, whatever that is; fails on an
-    Upsample whose input has no qparams; stores weights clipped and not quantized; writes the c that was observed,
-    which is in the vendor's table by chance only.
+    MQBench differs: it reads the groups from the second attribute of a convolution, whatever that is; fails on an
+    Upsample whose input has no qparams; stores weights clipped, not quantized; writes the observed c, which is in the
+    vendor's table only by chance.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -50,24 +50,24 @@ class NnieLowering:
         """Return the two files.
 
         Raises:
-            DeployError: a tensor that is not in NNIE's format, or a resizing that is not Upsample's.
+            DeployError: a tensor in another format than NNIE's, or a Resize that Upsample cannot represent.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.nnie_table import entries, upsample
-        from qfunc.lowering.vendor.side_file import json_bytes
+        from qfunc.lowering.toolchains.nnie_table import entries, upsample
+        from qfunc.lowering.toolchains.side_file import json_bytes
 
         sites = tuple(sites)
         for site in sites:
             _require(site)
-        made = float_model(model, sites)
-        for node in made.graph.node:
+        proto = float_model(model, sites)
+        for node in proto.graph.node:
             if node.op_type == "Resize":
-                upsample(made, node)
+                upsample(proto, node)
         clips = {p.real: clip(s) for s in sites if s.role == "activation" for p in s.places}
-        table = {"nnie": {"gfpq_param_dict": entries(model, {n.name for n in made.graph.node}, clips)}}
+        table = {"nnie": {"gfpq_param_dict": entries(model, {n.name for n in proto.graph.node}, clips)}}
         return {
-            "model.onnx": made.SerializeToString(deterministic=True),
+            "model.onnx": proto.SerializeToString(deterministic=True),
             "gfpq_param_dict.json": json_bytes(table),
         }
 
@@ -84,8 +84,8 @@ def clip(site: QuantizedTensor) -> float:
 
 
 def _require(site: QuantizedTensor) -> None:
-    wanted = "NNIE's one format"
-    require(site, site.format == FORMAT, repr(site.format), f"{FORMAT!r}, {wanted}", "Use that, or edit.deploy(QdqLowering()).")
+    wanted, do = f"{FORMAT!r}, the only format of NNIE", "Use the schemes of targets.nnie, or edit.deploy(QdqLowering())."
+    require(site, site.format == FORMAT, repr(site.format), wanted, do)
     require_one_scale(site, "NNIE")
 
 

@@ -13,7 +13,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import Combined, PplDspLowering, QdqLowering, SnpeEncodings, StpuLowering, TensorRtRanges
 from qfunc.specs import Int, Log
 from tests.lowering.onnx.test_qdq_nodes import parts
-from tests.lowering.vendor.vendor_net import Net, made
+from tests.lowering.toolchains.vendor_net import Net, made
 
 # what a format cannot say
 
@@ -33,23 +33,25 @@ REFUSED = (
      "Edit the scheme: zero_point=None."),
     ("tensorrt", "x", {"format": Int(4)},
      "activation 'x': found Int(4), wanted Int(8) or Int(8, low=-127): a clip range of TensorRT is 127 steps. "
-     "Edit the scheme, or deploy by QdqLowering() alone."),
+     "Edit the scheme: format=Int(8, low=-127)."),
     ("tensorrt", "x", {"scale": (0.5, 0.25), "zero_point": (0, 0), "axis": 1},
      "activation 'x': found 2 scales, wanted one: a clip range of TensorRT has one number a tensor. "
      "Edit the scheme: Scale(PerTensor())."),
     ("snpe", "relu", {"format": Log()},
-     "activation 'relu': found Log(), wanted integers: an encoding has no other formats. Edit the scheme."),
+     "activation 'relu': found Log(), wanted integers: an encoding has no other formats. Edit the scheme: format=Int(8)."),
     ("snpe", "relu", {"format": Int(8, low=-127)},
-     "activation 'relu': found Int(8, low=-127), wanted Int(8): encodings have all codes of their type. Edit the scheme."),
+     "activation 'relu': found Int(8, low=-127), wanted Int(8): encodings have all codes of their type. "
+     "Edit the scheme: format=Int(8)."),
     ("snpe", "a.weight", {"format": Int(5)},
      "weight 'a.weight': found Int(5), wanted integers of 2, 4, 8, 16 bits, or Int(32): encodings have no others. "
-     "Edit the scheme."),
+     "Edit the scheme: format=Int(8)."),
     ("ppl_w8a16", "a.weight", {"format": Log()},
-     "weight 'a.weight': found Log(), wanted integers: PPL's JSON has no other formats. Edit the scheme."),
+     "weight 'a.weight': found Log(), wanted integers: PPL's JSON has no other formats. Edit the scheme: format=Int(8)."),
     ("ppl_cuda", "b.weight", {"zero_point": (0, 0, 7, 0, 0)},
      "weight 'b.weight': found zero point 7, wanted 0: PPL-CUDA's text has no zero points. Edit the scheme: zero_point=None."),
     ("stpu", "x", {"format": Int(8)},
-     "activation 'x': found Int(8), wanted Int(8, low=-127): ranges of STPU are 127 steps. Edit the scheme."),
+     "activation 'x': found Int(8), wanted Int(8, low=-127): ranges of STPU are 127 steps. "
+     "Edit the scheme: format=Int(8, low=-127)."),
     ("stpu", "a.bias", {"format": Int(8, low=-127), "scale": (0.5,), "zero_point": (0,), "axis": None},
      "bias 'a.bias': found Int(8, low=-127), wanted a bias of scale s_w s_x: STPU has no other. "
      "Give its rule bias=DerivedQParams()."),
@@ -75,8 +77,9 @@ def test_two_quantizers_on_one_tensor_are_refused() -> None:
     with pytest.raises(DeployError) as caught:
         SnpeEncodings().lower(model, (*sites, other))
     assert str(caught.value) == (
-        "tensor 'x': found two quantizers, 'x' and 'again', wanted one, for the file names every tensor once. "
-        "Edit the target's rules so that all its readers take the same qparams."
+        "tensor 'x': found two quantizers, 'x' and 'again', wanted one quantizer, because the file has one entry for "
+        "each tensor. "
+        "Edit the target's rules so that all its readers share one quantizer."
     )
     assert SnpeEncodings().lower(model, (*sites, evolve(sites[0], name="again"))) == SnpeEncodings().lower(model, sites)
 
@@ -87,16 +90,16 @@ def test_several_factors_are_refused_by_stpu() -> None:
     with pytest.raises(DeployError) as caught:
         StpuLowering().lower(model, sites)
     assert str(caught.value) == (
-        "node 'mul', factor 'gain': found 3 factors, wanted one, to be folded into weights that have one scale. "
-        "Multiply the weights of the convolution by them before quantizing."
+        "node 'mul', factor 'gain': found 3 factors, wanted one factor, because the weights have one scale. "
+        "Multiply the weights of the convolution by the factors before quantizing."
     )
 
 
 def test_a_convolution_without_ranges_is_refused_by_stpu() -> None:
     _, model, sites, _ = made("stpu")
-    with pytest.raises(DeployError, match="node 'a': found no range of its input, wanted the ranges of both"):
+    with pytest.raises(DeployError, match="node 'a': found no range of its input, wanted ranges of input and output"):
         StpuLowering().lower(model, tuple(s for s in sites if s.name != "x"))
-    with pytest.raises(DeployError, match="node 'c': found no range of its output, wanted the ranges of both"):
+    with pytest.raises(DeployError, match="node 'c': found no range of its output, wanted ranges of input and output"):
         StpuLowering().lower(model, tuple(s for s in sites if s.name != "c"))
 
 
@@ -110,9 +113,9 @@ def test_together_gives_the_files_of_all() -> None:
     with pytest.raises(DeployError) as caught:
         Combined((QdqLowering(), PplDspLowering())).lower(model, sites)
     assert str(caught.value) == (
-        "Combined.lower, file 'model.onnx': found it twice, by QdqLowering() and PplDspLowering(), wanted one file of "
+        "Combined.lower, file 'model.onnx': found two files, by QdqLowering() and PplDspLowering(), wanted one file of "
         "each name. "
-        "Deploy them one after the other, by edit.deploy."
+        "Deploy once with each lowering, set by edit.deploy."
     )
 
 
@@ -123,7 +126,7 @@ def test_together_takes_lowerings_of_one_opset() -> None:
         ((), "Combined.lowerings: found (), wanted at least one lowering. Write Combined((QdqLowering(), TensorRtRanges()))."),
         (
             (QdqLowering(opset=13), QdqLowering(opset=14)),
-            "wanted one opset, for all are given one model. Give all the same opset.",
+            "wanted one opset, because all lower the same model. Give all the same opset.",
         ),
         ((QdqLowering(), 3), "wanted a frozen value with the methods lower. Add lower."),
     ):

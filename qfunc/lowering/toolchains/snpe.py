@@ -1,4 +1,4 @@
-"""Encodings: the qparams of all tensors as AIMET writes them and SNPE, QNN and QAIRT read them."""
+"""Encodings: the files of qparams that AIMET writes and that SNPE, QNN and QAIRT read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 
@@ -22,17 +22,17 @@ _WIDTHS = (2, 4, 8, 16)
 class SnpeEncodings:
     """`model.onnx` (float, with the quantized weights) and `encodings_V.json` for V of 0.6.1, 1.0.0 and 2.0.0.
 
-    A code q of a type whose lowest code is m stands for s (q - z).  The versions say it so:
+    A code q represents s (q - z); m is the lowest code of the type.  The versions are:
 
     * 0.6.1: one entry a tensor or channel; offset = m - z (0 or less for unsigned codes, -128 for symmetric
       int8), min = s offset, max = s (offset + 2^bitwidth - 1); is_symmetric is the text "True" or "False".
     * 1.0.0: the same offset; scales and offsets are lists, over the output channels where there are several.
     * 2.0.0: ONNX's own y_scale and y_zero_point, which is left out if 0, with the axis of the channels.
 
-    Encodings have all codes of their type: an activation of narrower codes is refused, narrow weights lie on the
-    grid anyway.  Weights and biases are in the files; a bias derived from one weight scale has one itself.
-    MQBench leaves `param_encodings` empty and the weights merely clipped, so that the converter finds ranges
-    of its own; it fails where the network's output is quantized.
+    An encoding has all codes of its type.  An activation with narrower codes is refused; narrow weights are on the grid
+    of the type.  The files include weights and biases; a bias derived from one weight scale has one encoding.
+    MQBench leaves `param_encodings` empty and clips the weights, so that the converter computes its own ranges; it
+    fails if the network's output is quantized.
 
     Use: `snpe-onnx-to-dlc --input_network model.onnx --quantization_overrides encodings_0.6.1.json`, then
     `snpe-dlc-quantize --override_params --bias_bitwidth 32`; `qairt-converter --quantization_overrides` reads the others.
@@ -52,18 +52,18 @@ class SnpeEncodings:
         """Return the float model and its encodings.
 
         Raises:
-            DeployError: a format that encodings do not have, or an activation with narrow codes or a scale a channel; names
-                the tensor.
+            DeployError: a format that encodings do not have, an activation with narrow codes, or an activation with
+                several scales; names the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        made = float_model(model, sites)
-        found = [_Encoding(tensor, site) for tensor, site in by_tensor(made, sites).items()]
+        proto = float_model(model, sites)
+        found = [_Encoding(tensor, site) for tensor, site in by_tensor(proto, sites).items()]
         return {
-            "model.onnx": made.SerializeToString(deterministic=True),
-            "encodings_0.6.1.json": json_bytes({"version": "0.6.1", **_apart(found, dict, lambda e: (e.tensor, e.v0()))}),
-            "encodings_1.0.0.json": json_bytes({"version": "1.0.0", **_apart(found, list, _Encoding.v1)}),
+            "model.onnx": proto.SerializeToString(deterministic=True),
+            "encodings_0.6.1.json": json_bytes({"version": "0.6.1", **_by_role(found, dict, lambda e: (e.tensor, e.v0()))}),
+            "encodings_1.0.0.json": json_bytes({"version": "1.0.0", **_by_role(found, list, _Encoding.v1)}),
             "encodings_2.0.0.json": json_bytes({"version": "2.0.0", "encodings": [e.v2() for e in found]}),
         }
 
@@ -74,17 +74,17 @@ class _Encoding:
         self.tensor, self.activation, self.bits = tensor, site.role == "activation", fmt.bits
         if fmt.bits not in _WIDTHS and fmt != Int(32):
             wanted = f"integers of {', '.join(map(str, _WIDTHS))} bits, or Int(32): encodings have no others"
-            raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme.")
+            raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme: format=Int(8).")
         if self.activation:
             require_per_tensor(site, tensor, "an activation's encoding")
         stored = Int(fmt.bits, fmt.signed)
         if self.activation and fmt != stored:
             wanted = f"{stored!r}: encodings have all codes of their type"
-            raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme.")
-        alike = site.role == "bias" and len({*zip(site.scale, site.zero_point, strict=True)}) == 1
-        kept = 1 if alike else len(site.scale)
-        self.axis = None if alike else site.axis
-        self.scales, self.zeros = list(site.scale[:kept]), list(site.zero_point[:kept])
+            raise format_error(site, tensor, repr(fmt), wanted, f"Edit the scheme: format={stored!r}.")
+        uniform = site.role == "bias" and len({*zip(site.scale, site.zero_point, strict=True)}) == 1
+        count = 1 if uniform else len(site.scale)
+        self.axis = None if uniform else site.axis
+        self.scales, self.zeros = list(site.scale[:count]), list(site.zero_point[:count])
         self.offsets = [stored.qmin - z for z in self.zeros]
         self.symmetric = fmt.signed and not any(self.zeros)
         self.dtype = f"{'' if fmt.signed else 'u'}int{fmt.bits}"
@@ -110,13 +110,13 @@ class _Encoding:
         return head | {"scale": self.scales, "offset": self.offsets}
 
     def v2(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"name": self.tensor, "output_dtype": self.dtype}
-        said["y_scale"] = self.scales[0] if self.axis is None else self.scales
+        fields: dict[str, Any] = {"name": self.tensor, "output_dtype": self.dtype}
+        fields["y_scale"] = self.scales[0] if self.axis is None else self.scales
         if any(self.zeros):
-            said["y_zero_point"] = self.zeros[0] if self.axis is None else self.zeros
-        return said | ({} if self.axis is None else {"axis": self.axis})
+            fields["y_zero_point"] = self.zeros[0] if self.axis is None else self.zeros
+        return fields | ({} if self.axis is None else {"axis": self.axis})
 
 
-def _apart(found: list[_Encoding], gather: Callable[[Any], Any], entry: Callable[[_Encoding], Any]) -> dict[str, Any]:
+def _by_role(found: list[_Encoding], gather: Callable[[Any], Any], entry: Callable[[_Encoding], Any]) -> dict[str, Any]:
     kinds = (("activation_encodings", True), ("param_encodings", False))
     return {kind: gather(entry(e) for e in found if e.activation == activation) for kind, activation in kinds}

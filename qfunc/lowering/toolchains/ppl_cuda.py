@@ -1,4 +1,4 @@
-"""OpenPPL's text for CUDA: a float model and one number a tensor."""
+"""OpenPPL's text for CUDA: a float model, and one number for each tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived
+from qfunc.lowering.toolchains.side_file import by_tensor, derived
 from qfunc.specs._values import readable
 
 _ARTIFACT = "PPL-CUDA's text"
@@ -21,11 +21,11 @@ _ARTIFACT = "PPL-CUDA's text"
 class PplCudaLowering:
     """`model.onnx` (float, with the quantized weights) and `clip_ranges.txt`, lines of "tensor: max(|low|, |high|)".
 
-    The number is s max(|qmin|, |qmax|).  Weights with a scale a channel have no line, because one number cannot represent
-    them: the runtime takes them from the float model; so it does with derived biases.
+    The number is s max(|qmin|, |qmax|).  Weights with several scales have no line, because one number cannot represent
+    them, and derived biases have none either: the runtime reads both from the float model.
 
-    MQBench trains with zero points, which the text drops, and names the file .json, which it is not; its
-    weights are clipped and not quantized, and it fails where the network's output is quantized.
+    MQBench trains with zero points, which the text cannot represent, and calls the file .json.  It stores weights
+    clipped, not quantized, and fails if the network's output is quantized.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -41,15 +41,15 @@ class PplCudaLowering:
         """Return the float model and its lines.
 
         Raises:
-            DeployError: a zero point, an activation with several scales, a format that is no integer, a name
+            DeployError: a zero point, an activation with several scales, a format other than integers, or a name
                 of two lines; names the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        made = float_model(model, sites)
-        lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(made, sites).items() if _has_line(s, t)]
-        return {"model.onnx": made.SerializeToString(deterministic=True), "clip_ranges.txt": "".join(lines).encode()}
+        proto = float_model(model, sites)
+        lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(proto, sites).items() if _has_line(s, t)]
+        return {"model.onnx": proto.SerializeToString(deterministic=True), "clip_ranges.txt": "".join(lines).encode()}
 
 
 def _has_line(site: QuantizedTensor, tensor: str) -> bool:
@@ -61,5 +61,5 @@ def _has_line(site: QuantizedTensor, tensor: str) -> bool:
 def _largest(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if tensor.splitlines() != [tensor]:
-        raise format_error(site, tensor, "a name of several lines", "one line a tensor", "Rename the module or input.")
+        raise format_error(site, tensor, "a name of several lines", "a name of one line", "Rename the module or input.")
     return max(-site.minimum[0], site.maximum[0])

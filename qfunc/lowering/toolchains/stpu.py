@@ -1,4 +1,4 @@
-"""STPU: a float model and ranges, with the exponents that its accumulators need."""
+"""STPU: a float model, and ranges with the exponents that its accumulators need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
-from qfunc.lowering.vendor.side_file import json_bytes
+from qfunc.lowering.toolchains.side_file import json_bytes
 from qfunc.specs._values import readable
 
 
@@ -17,15 +17,15 @@ from qfunc.specs._values import readable
 class StpuLowering:
     """`model.onnx` (float, with the quantized weights) and `stpu_minmax.json`, an entry a tensor, weight and bias.
 
-    * A tensor t: {"min": -127 s, "max": 127 s}; what ends in a Relu or Clip has the range of its output.
+    * A tensor t: {"min": -127 s, "max": 127 s}; the input of a Relu or Clip has the range of its output.
     * The weight of node n, under "n_weights": its range; the bias, under "n_bias": {"alpha": s_w s_x, "zero_point": 0}.
-    * "emin" beside the range of what a node writes: Conv e(max(sqrt(N) i w, o)) - 10, with N products a sum and i,
+    * "emin" beside the range of a node's output: Conv e(max(sqrt(N) i w, o)) - 10, with N products a sum and i,
       w, o the largest input, weight and output; Resize e(o) - 20; Gemm 128.  e(v) is the biased exponent of v as
       a float32: 0 of 0, 1 below 2^-126.
     * A product by one constant after a convolution is folded into its weights, bias and range; the inputs of
       a Concat have its output's range; a Sigmoid of scale 1/127 writes [-1, 1].
 
-    Not as MQBench: it takes a folded factor's sign into the range (then min > max) and fails on a factor a channel
+    MQBench differs: it takes a folded factor's sign into the range (then min > max) and fails on a factor a channel
     or without a bias; folds although others read the convolution; leaves the weights of transposed convolutions
     among the activations and counts their output channels as products; overwrites the Sigmoid's range when a
     Concat has given it another; fails on Clip and on a quantized network output; clips weights, not quantizes.
@@ -45,11 +45,11 @@ class StpuLowering:
 
         Raises:
             DeployError: codes other than symmetric int8 with one scale a tensor, a folded product of several
-                factors, a Concat of several ranges, a quantized convolution without a range; names the tensor.
+                factors, a Concat of different ranges, or a quantized convolution without a range; names the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.stpu_ranges import StpuRanges
+        from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
 
         ranges = StpuRanges(float_model(model, sites), sites)
         content = ranges.entries()

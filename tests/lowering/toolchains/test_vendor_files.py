@@ -11,8 +11,8 @@ from onnx import numpy_helper
 
 from qfunc import targets
 from tests.lowering.onnx.test_qdq_nodes import parts, run
-from tests.lowering.vendor.vendor_net import CASES, READERS, Net, Reader, as_float, made, own_ranges
-from tests.lowering.vendor.vendor_readers import (
+from tests.lowering.toolchains.vendor_net import CASES, READERS, Net, Reader, as_float, made, own_ranges
+from tests.lowering.toolchains.vendor_readers import (
     Range,
     model_of,
     names_of,

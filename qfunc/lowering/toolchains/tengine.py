@@ -1,4 +1,4 @@
-"""Tengine: the table of scales and the fusions that it expects."""
+"""Tengine: a float model and a table of scales, with the fusions that Tengine expects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor
+from qfunc.lowering.toolchains.side_file import by_tensor
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 
@@ -33,19 +33,19 @@ class TengineLowering:
 
     `model.scale` is text, a line `tensor scale zero_point` for each quantized activation, with the tensors' names in
     `model.onnx`, which computes in float with the quantized weights.  Tengine fuses a convolution with the relu or
-    relu6 after it, and the fused op has the name of either: the convolution's output is given the activation's qparams.
+    relu6 after it, and the fused op may have the name of either, so that both lines have the activation's qparams.
 
         tm_convert_tool -f onnx -m model.onnx -o float.tmfile
         quant_tool_uint8 -m float.tmfile -f model.scale -i . -o uint8.tmfile
 
-    The file has no lines for weights: the tool finds their scales itself, (max - min) / 255 and trunc(-min / s), of
-    the stored weights, and rounds them.  These are the simulation's where the stored weights reach codes 0 and 255;
-    where they end at 254, as truncated zero points let them, the tool's scale is finer by 1/255 and weights move by
-    up to a step.
+    The file has no lines for weights: the tool computes s = (max - min) / 255 and z = trunc(-min / s) from the stored
+    weights, and rounds them.  These are the simulation's qparams if the stored weights reach the codes 0 and 255.  If
+    they end at 254, which truncated zero points permit, the tool's scale is finer by 1/255, and weights move by up to
+    a step.
 
-    MQBench differs: it looks for `ReLU`, which no ONNX has, so that its rule holds for relu6 alone; takes relu6 for
-    any clip whose bounds are not constants; stores weights clipped and not quantized; takes zero points that were
-    rounded, where the tool truncates.
+    MQBench differs: it looks for `ReLU`, which ONNX does not have, so that its rule applies to relu6 only; treats any
+    clip without constant bounds as relu6; stores weights clipped, not quantized; rounds zero points, which the tool
+    truncates.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -71,16 +71,16 @@ class TengineLowering:
         sites = tuple(sites)
         for site in sites:
             _require(site)
-        made = float_model(model, sites)
-        found = by_tensor(made, (s for s in sites if s.role == "activation"))
+        proto = float_model(model, sites)
+        found = by_tensor(proto, (s for s in sites if s.role == "activation"))
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
-        qparams |= {c: qparams[a] for c, a in fusions(QdqModel(made)).items() if a in qparams}
+        qparams |= {c: qparams[a] for c, a in fusions(QdqModel(proto)).items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
-        return {"model.onnx": made.SerializeToString(deterministic=True), "model.scale": lines.encode()}
+        return {"model.onnx": proto.SerializeToString(deterministic=True), "model.scale": lines.encode()}
 
 
 def fusions(source: QdqModel) -> dict[str, str]:
-    """Return, for each convolution whose only reader is a relu or relu6: its output -> the activation's output."""
+    """Return {output of a convolution: output of the relu or relu6 that is its only reader}."""
     found = {}
     for node in source.graph.node:
         reader = source.only_reader(node.output[0]) if node.op_type == "Conv" else None
@@ -90,7 +90,7 @@ def fusions(source: QdqModel) -> dict[str, str]:
 
 
 def _clamps(node: onnx.NodeProto, source: QdqModel) -> bool:
-    # Clip has its bounds as inputs; a bound that is not given, or not a constant, is not relu6's.
+    # The bounds of Clip are inputs; a missing bound, or one that is no constant, is not a bound of relu6.
     if node.op_type != "Clip":
         return bool(node.op_type == "Relu")
     bounds = [source.constants[n] for n in node.input[1:] if n in source.constants]
@@ -100,10 +100,14 @@ def _clamps(node: onnx.NodeProto, source: QdqModel) -> bool:
 def _require(site: QuantizedTensor) -> None:
     do = "Use the schemes of targets.tengine_u8, or edit.deploy(QdqLowering())."
     fine = site.format == (Int(32) if site.role == "bias" else BYTE)
-    require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32), as Tengine's uint8 has it", do)
+    require(site, fine, repr(site.format), f"{BYTE!r}, biases Int(32): Tengine's uint8 has no other formats", do)
     if site.role != "bias":
         require_one_scale(site, "Tengine's uint8")
     spaced = [t for t in site.tensors if any(c.isspace() for c in t)]
     require(
-        site, not spaced, f"the name {spaced[:1]}", "names without spaces, which end a name in the file", "Rename the module."
+        site,
+        not spaced,
+        f"the name {spaced[:1]}",
+        "names without spaces, which end a name in the file",
+        "Rename the module.",
     )

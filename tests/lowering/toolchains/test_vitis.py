@@ -181,7 +181,7 @@ def test_a_bias_behind_the_point_is_rounded_once(bits: int) -> None:
     """R((acc + b 2^-n) / 2^k): rounding the bias first would move ties."""
     accs, b, k = list(range(-40, 41)), [-1, 0, 1, 3, 31], 2
     for bias in b:
-        acc = requantize.with_bits_behind(torch.tensor(accs).float(), torch.tensor([bias]), bits, 0)
+        acc = requantize.add_fractional_bias(torch.tensor(accs).float(), torch.tensor([bias]), bits, 0)
         found = requantize.requantize_shift(acc, torch.tensor(k + bits), 0, -128, 127, "half_up")
         exact = [(a + Fraction(bias, 2**bits)) / 2**k for a in accs]
         assert found.tolist() == [floor(v + Fraction(1, 2)) for v in exact]

@@ -1,4 +1,4 @@
-"""The ranges of an STPU artifact, and the products that its convolutions take in."""
+"""The ranges of an STPU artifact, and the fold of products into convolutions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qfunc.lowering.format_checks import format_error, require_integers, require
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, derived, tensors_of
+from qfunc.lowering.toolchains.side_file import by_tensor, derived, tensors_of
 from qfunc.specs import Int
 
 _ARTIFACT = "STPU"
@@ -25,7 +25,7 @@ _SUMS = (*_CONVS, "Gemm")
 
 
 class StpuRanges:
-    """A float model, which this owns and folds products of, and the largest value of each tensor in it."""
+    """A float model, whose products are folded in place, and the largest value of each tensor."""
 
     def __init__(self, model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> None:
         self.model, self.graph = model, model.graph
@@ -37,40 +37,41 @@ class StpuRanges:
             if not derived(site):
                 (self.weights if site.role == "weight" else self.largest)[tensor] = _largest(site, tensor)
         self._fold()
-        self._pass_on()
+        self._propagate()
 
     def entries(self) -> dict[str, dict[str, float]]:
         """Return the content of the file."""
-        there = tensors_of(self.model)
-        made = {t: {"min": -v, "max": v} for t, v in self.largest.items() if t in there}
+        names = tensors_of(self.model)
+        entries = {t: {"min": -v, "max": v} for t, v in self.largest.items() if t in names}
         for node in self.graph.node:
-            self._constants(node, made)
-            self._emin(node, made)
-        return made
+            self._constants(node, entries)
+            self._emin(node, entries)
+        return entries
 
-    def _constants(self, node: onnx.NodeProto, made: dict[str, dict[str, float]]) -> None:
-        own: dict[str, dict[str, float]] = {}
+    def _constants(self, node: onnx.NodeProto, entries: dict[str, dict[str, float]]) -> None:
+        constants: dict[str, dict[str, float]] = {}
         for name in node.input:
             if name in self.weights:
-                own[f"{node.name}_weights"] = {"min": -self.weights[name], "max": self.weights[name]}
-        if node.op_type in _SUMS and len(node.input) == 3 and own and node.input[0] in self.largest:
+                constants[f"{node.name}_weights"] = {"min": -self.weights[name], "max": self.weights[name]}
+        if node.op_type in _SUMS and len(node.input) == 3 and constants and node.input[0] in self.largest:
             alpha = self.weights[node.input[1]] / 127 * (self.largest[node.input[0]] / 127)
-            own[f"{node.name}_bias"] = {"alpha": alpha, "zero_point": 0}
-        for name, entry in own.items():
-            if name in made:
-                found, wanted = "a tensor of that name", f"none, for it is the entry of a constant of node {node.name!r}"
+            constants[f"{node.name}_bias"] = {"alpha": alpha, "zero_point": 0}
+        for name, entry in constants.items():
+            if name in entries:
+                found = "a tensor of that name"
+                wanted = f"another name: the constant of node {node.name!r} has this entry"
                 raise DeployError(where=f"entry {name!r}", found=found, wanted=wanted, do="Rename the module.")
-            made[name] = entry
+            entries[name] = entry
 
-    def _emin(self, node: onnx.NodeProto, made: dict[str, dict[str, float]]) -> None:
-        entry = made.get(node.output[0])
+    def _emin(self, node: onnx.NodeProto, entries: dict[str, dict[str, float]]) -> None:
+        entry = entries.get(node.output[0])
         if node.op_type in _CONVS and node.input[1] in self.weights:
-            given = self.largest.get(node.input[0])
-            if entry is None or given is None:
-                found = f"no range of its {'output' if given is not None else 'input'}"
+            input_max = self.largest.get(node.input[0])
+            if entry is None or input_max is None:
+                found = f"no range of its {'output' if input_max is not None else 'input'}"
                 do = "Quantize it by the target's rules, or skip the whole op."
-                raise DeployError(where=f"node {node.name!r}", found=found, wanted="the ranges of both", do=do)
-            total = math.sqrt(self._products(node)) * given * self.weights[node.input[1]]
+                raise DeployError(where=f"node {node.name!r}", found=found, wanted="ranges of input and output", do=do)
+            total = math.sqrt(self._products(node)) * input_max * self.weights[node.input[1]]
             entry["emin"] = exponent(max(total, entry["max"])) - 10
         elif entry is not None and node.op_type == "Resize":
             entry["emin"] = exponent(entry["max"]) - 20
@@ -85,16 +86,16 @@ class StpuRanges:
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
         return int(dims[0] // groups * math.prod(dims[2:]))
 
-    def _pass_on(self) -> None:
+    def _propagate(self) -> None:
         for node in self.graph.node:
             if node.op_type == "Concat" and node.output[0] in self.largest:
                 for name in node.input:
-                    self._same(name, node.output[0])
+                    self._require_same_range(name, node.output[0])
         for node in reversed(self.graph.node):
             if node.op_type in ("Relu", "Clip") and node.output[0] in self.largest:
                 self.largest.setdefault(node.input[0], self.largest[node.output[0]])
 
-    def _same(self, name: str, output: str) -> None:
+    def _require_same_range(self, name: str, output: str) -> None:
         wanted = self.largest[output]
         if self.largest.setdefault(name, wanted) != wanted:
             raise DeployError(
@@ -113,10 +114,10 @@ class StpuRanges:
                     continue
                 if name in self.largest or self.source.uses(name) > 1 or conv.input[1] not in self.weights:
                     continue
-                by = self._factor(factor, mul.name)
-                largest = self.weights[conv.input[1]] * abs(by)
+                scalar = self._factor(factor, mul.name)
+                largest = self.weights[conv.input[1]] * abs(scalar)
                 for index in range(1, len(conv.input)):
-                    conv.input[index] = self._multiplied(conv.input[index], by, conv.name)
+                    conv.input[index] = self._multiply(conv.input[index], scalar, conv.name)
                 self.weights[conv.input[1]] = largest
                 conv.output[0] = mul.output[0]
                 producers[conv.output[0]] = conv
@@ -130,21 +131,21 @@ class StpuRanges:
             raise DeployError(
                 where=f"node {node!r}, factor {name!r}",
                 found=f"{values.size} factors",
-                wanted="one, to be folded into weights that have one scale",
-                do="Multiply the weights of the convolution by them before quantizing.",
+                wanted="one factor, because the weights have one scale",
+                do="Multiply the weights of the convolution by the factors before quantizing.",
             )
         return float(values[0])
 
-    def _multiplied(self, name: str, by: float, node: str) -> str:
-        value: np.ndarray[Any, Any] = numpy_helper.to_array(self.constants[name]) * np.float32(by)
-        made = name if self.source.uses(name) == 1 else f"{name}.of.{node}"
-        proto = numpy_helper.from_array(value, made)
-        if made == name:
+    def _multiply(self, name: str, scalar: float, node: str) -> str:
+        value: np.ndarray[Any, Any] = numpy_helper.to_array(self.constants[name]) * np.float32(scalar)
+        target = name if self.source.uses(name) == 1 else f"{name}.of.{node}"
+        proto = numpy_helper.from_array(value, target)
+        if target == name:
             self.constants[name].CopyFrom(proto)
         else:
             self.graph.initializer.append(proto)
-            self.constants[made] = self.graph.initializer[-1]
-        return made
+            self.constants[target] = self.graph.initializer[-1]
+        return target
 
 
 def _largest(site: QuantizedTensor, tensor: str) -> float:
@@ -156,12 +157,18 @@ def _largest(site: QuantizedTensor, tensor: str) -> float:
             site, tensor, repr(fmt), "a bias of scale s_w s_x: STPU has no other", "Give its rule bias=DerivedQParams()."
         )
     if fmt != Int(8, low=-127):
-        raise format_error(site, tensor, repr(fmt), "Int(8, low=-127): ranges of STPU are 127 steps", "Edit the scheme.")
+        raise format_error(
+            site,
+            tensor,
+            repr(fmt),
+            "Int(8, low=-127): ranges of STPU are 127 steps",
+            "Edit the scheme: format=Int(8, low=-127).",
+        )
     return 1.0 if site.scale[0] == _UNIT else site.scale[0] * 127
 
 
 def exponent(value: float) -> int:
-    """e(v): the biased exponent of a float32 at least 0, at most 254.
+    """Return e(v), the biased exponent of a float32 v >= 0, at most 254.
 
     >>> exponent(0.0), exponent(1.0), exponent(1.99), exponent(2.0), exponent(2.0**-126), exponent(1e-45), exponent(1e39)
     (0, 127, 127, 128, 1, 1, 254)

@@ -1,4 +1,4 @@
-"""AMD Vitis AI: a float model with a table of scales, and the same as Q/DQ."""
+"""AMD Vitis AI: a float model, a table of scales, and the Q/DQ model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class VitisLowering:
     computes in float with the quantized weights and biases; `model.onnx` is the same with QuantizeLinear and
     DequantizeLinear, which round half to even where the DPU rounds half up.
 
-    The compiler is AMD's and takes an xmodel, XIR's graph with a fix position for each tensor, which MQBench's
-    converter makes in AMD's container (from models with MQBench's own quantizers; the positions are those of the table):
+    AMD's compiler reads an xmodel: a graph of XIR with a fix position for each tensor.  MQBench's converter writes it in
+    AMD's container, from models with MQBench's quantizers; the positions are those of the table:
 
         python -m mqbench.deploy.convert_xir -Q model.onnx -C model_float.onnx -N net
         vai_c_xir -x model_float.onnx_int.xmodel -a arch.json -o compiled -n net
 
-    Vitis AI's execution provider of ONNX Runtime takes `model.onnx`.  These tools are not on the package index, and
-    were not run here.
+    Vitis AI's execution provider for ONNX Runtime reads `model.onnx`.  These tools are not on the package index; they
+    were not executed.
 
-    MQBench differs: it stores weights clipped and not quantized, and has no scale of the network's input.
+    MQBench differs: it stores weights clipped, not quantized, and writes no scale for the network's input.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -50,20 +50,20 @@ class VitisLowering:
         """Return the three files.
 
         Raises:
-            DeployError: a tensor that the DPU has no one fix position for.
+            DeployError: a tensor without exactly one fix position on the DPU.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+        from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 
         sites = tuple(sites)
         for site in sites:
             _require(site)
-        made = float_model(model, sites)
-        table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(made, sites).items()}
+        proto = float_model(model, sites)
+        table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(proto, sites).items()}
         return {
             "vitis.json": json_bytes({"vitis": table}),
-            "model_float.onnx": made.SerializeToString(deterministic=True),
+            "model_float.onnx": proto.SerializeToString(deterministic=True),
             "model.onnx": model.SerializeToString(deterministic=True),
         }
 
@@ -74,11 +74,17 @@ def _byte(fmt: Format, constant: bool) -> bool:
 
 def _require(site: QuantizedTensor) -> None:
     do = "Use the schemes of targets.vitis, or edit.deploy(QdqLowering())."
-    require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), as the DPU has it", do)
+    require(site, _byte(site.format, site.role != "activation"), repr(site.format), "Int(8), the only format of the DPU", do)
     require_one_scale(site, "the DPU")
-    require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "none, for the DPU has none", do)
+    require(site, not any(site.zero_point), f"zero point {site.zero_point[0]}", "no zero point, because the DPU has none", do)
     scale = site.scale[0]
-    require(site, math.frexp(scale)[0] == 0.5, f"scale {scale!r}", "a power of two, for a fix position is -log2 of it", do)
+    require(
+        site,
+        math.frexp(scale)[0] == 0.5,
+        f"scale {scale!r}",
+        "a power of two: a fix position is -log2 of the scale",
+        do,
+    )
 
 
 __all__ = ["VitisLowering"]

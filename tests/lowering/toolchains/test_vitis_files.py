@@ -78,10 +78,13 @@ def test_what_the_dpu_cannot_say_is_refused_by_name() -> None:
     x = sites[0]
     do = "Use the schemes of targets.vitis, or edit.deploy(QdqLowering())."
     for changed, said in (
-        (evolve(x, scale=(0.3,)), f"found scale 0.3, wanted a power of two, for a fix position is -log2 of it. {do}"),
-        (evolve(x, zero_point=(3,)), f"found zero point 3, wanted none, for the DPU has none. {do}"),
-        (evolve(x, format=Int(4)), f"found Int(4), wanted Int(8), as the DPU has it. {do}"),
-        (evolve(x, format=Int(8, low=-127)), f"found Int(8, low=-127), wanted Int(8), as the DPU has it. {do}"),
+        (
+            evolve(x, scale=(0.3,)),
+            f"found scale 0.3, wanted a power of two: a fix position is -log2 of the scale. {do}",
+        ),
+        (evolve(x, zero_point=(3,)), f"found zero point 3, wanted no zero point, because the DPU has none. {do}"),
+        (evolve(x, format=Int(4)), f"found Int(4), wanted Int(8), the only format of the DPU. {do}"),
+        (evolve(x, format=Int(8, low=-127)), f"found Int(8, low=-127), wanted Int(8), the only format of the DPU. {do}"),
         (
             evolve(x, scale=(1.0, 2.0), zero_point=(0, 0)),
             "found 2 scales, wanted one scale, as the DPU has it. Use granularity=PerTensor().",

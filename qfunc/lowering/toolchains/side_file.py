@@ -1,4 +1,4 @@
-"""Files of qparams beside an ONNX model: which tensors they may name, and their bytes."""
+"""Side files: the qparams of an ONNX model in a separate file, by the names of its tensors."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from qfunc.specs import Int
 
 
 def tensors_of(model: Any) -> set[str]:
-    """Return the names of all tensors of a model: inputs, constants and what its nodes write."""
+    """Return the names of all tensors of a model: inputs, constants and outputs of nodes."""
     graph = model.graph
     return {v.name for v in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
 
 
 def by_tensor(model: Any, sites: Iterable[QuantizedTensor]) -> dict[str, QuantizedTensor]:
-    """Return the quantized tensors by each name that they have in the model, in the order of the sites.
+    """Return {name in the model: quantized tensor}, in the order of the sites; a tensor may have several names.
 
     Raises:
-        DeployError: two quantizers of different qparams on one tensor, which a file by names cannot represent.
+        DeployError: two quantizers with different qparams on one tensor.
     """
-    there = tensors_of(model)
+    names = tensors_of(model)
     found: dict[str, QuantizedTensor] = {}
     for site in sites:
         for tensor in site.tensors:
-            if tensor not in there:
+            if tensor not in names:
                 continue
             other = found.setdefault(tensor, site)
             if _qparams(other) != _qparams(site):
                 raise DeployError(
                     where=f"tensor {tensor!r}",
                     found=f"two quantizers, {other.name!r} and {site.name!r}",
-                    wanted="one, for the file names every tensor once",
-                    do="Edit the target's rules so that all its readers take the same qparams.",
+                    wanted="one quantizer, because the file has one entry for each tensor",
+                    do="Edit the target's rules so that all its readers share one quantizer.",
                 )
     return found
 
 
 def derived(site: QuantizedTensor) -> bool:
-    """Return True for a bias at the scale of its accumulator, which toolchains derive by themselves."""
+    """Return True for a bias with the scale of its accumulator, which toolchains compute themselves."""
     return site.role == "bias" and isinstance(site.format, Int) and site.format.bits == 32
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """JSON in the order given; every number reads back as the same float64."""
+    """Return JSON with the keys in their order; each number reads back as the same float64."""
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 

@@ -1,4 +1,4 @@
-"""TensorRT's implicit int8: a float model and one range a tensor."""
+"""TensorRT's implicit int8: a float model, and one range for each tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.vendor.side_file import by_tensor, json_bytes
+from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
 from qfunc.specs._values import readable
 
@@ -21,15 +21,14 @@ _ARTIFACT = "a clip range of TensorRT"
 class TensorRtRanges:
     """`clip_ranges.json` {"tensorrt": {"blob_range": {tensor: c}}}, and `model_float.onnx`, whose tensors it names.
 
-    c = 127 s for an activation of scale s; TensorRT, given ITensor.setDynamicRange(-c, c), takes c / 127 for its
-    scale.  Weights are no part of the file: the float model holds the quantized ones, and TensorRT takes
-    max|w| / 127 of each output channel, which is s again where a channel uses its code 127.
+    c = 127 s for an activation of scale s; after ITensor.setDynamicRange(-c, c), TensorRT computes the scale c / 127.
+    The file has no weights: the float model contains the quantized weights, and TensorRT computes max|w| / 127 for each
+    output channel, which is s if the channel uses the code 127.
 
-    MQBench writes s max(-qmin, qmax), the same number for its codes [-127, 127]; with [-128, 127] that would
-    make TensorRT's scale 128/127 of what was trained, so here it stays 127 s.  MQBench clips the weights of
-    its float model, here they are quantized.
+    MQBench writes s max(-qmin, qmax), the same number for its codes [-127, 127].  With [-128, 127] TensorRT's scale
+    would be 128/127 times the trained one, so this lowering writes 127 s.  MQBench stores weights clipped, not quantized.
 
-    For TensorRT up to 10; explicit quantization (`Qdq`) is the documented way, later ones have no other.
+    For TensorRT up to 10.  NVIDIA recommends explicit quantization (`QdqLowering`); later versions support nothing else.
 
     Source: MQBench, deploy_linear.py, backend tensorrt, and user guide, hardware/tensorrt: c = s * 127; NVIDIA
     TensorRT API, ITensor::setDynamicRange.
@@ -42,15 +41,15 @@ class TensorRtRanges:
         """Return the float model and the ranges of its activations.
 
         Raises:
-            DeployError: an activation with a zero point, several scales, or other codes than int8; names the tensor.
+            DeployError: an activation with a zero point, several scales, or codes other than int8; names the tensor.
         """
         # onnx is imported here, where it is first needed.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        made = float_model(model, sites)
-        ranges = {t: _range(s, t) for t, s in by_tensor(made, sites).items() if s.role == "activation"}
+        proto = float_model(model, sites)
+        ranges = {t: _range(s, t) for t, s in by_tensor(proto, sites).items() if s.role == "activation"}
         content = {"tensorrt": {"blob_range": ranges}}
-        return {"clip_ranges.json": json_bytes(content), "model_float.onnx": made.SerializeToString(deterministic=True)}
+        return {"clip_ranges.json": json_bytes(content), "model_float.onnx": proto.SerializeToString(deterministic=True)}
 
 
 def _range(site: QuantizedTensor, tensor: str) -> float:
@@ -59,5 +58,5 @@ def _range(site: QuantizedTensor, tensor: str) -> float:
     require_per_tensor(site, tensor, _ARTIFACT)
     if fmt not in (Int(8), Int(8, low=-127)):
         wanted = f"Int(8) or Int(8, low=-127): {_ARTIFACT} is 127 steps"
-        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme, or deploy by QdqLowering() alone.")
+        raise format_error(site, tensor, repr(fmt), wanted, "Edit the scheme: format=Int(8, low=-127).")
     return site.scale[0] * 127

@@ -117,7 +117,7 @@ def test_what_tengine_cannot_say_is_refused_by_name() -> None:
     x = next(s for s in sites if s.role == "activation")
     others = [s for s in sites if s is not x]
     do = "Use the schemes of targets.tengine_u8, or edit.deploy(QdqLowering())."
-    wanted = "wanted Int(8, signed=False), biases Int(32), as Tengine's uint8 has it."
+    wanted = "wanted Int(8, signed=False), biases Int(32): Tengine's uint8 has no other formats."
     for changed, said in (
         (evolve(x, format=Int(8)), f"found Int(8), {wanted} {do}"),
         (

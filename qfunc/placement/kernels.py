@@ -1,0 +1,144 @@
+"""Choose the kernel that runs a fused group, or state why no integer kernel runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import fx
+
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.selectors import Context, matches
+from qfunc.numerics.affine import implies_clamp
+from qfunc.ops.definition import Trait
+from qfunc.placement.encoding import Encoding, takes_float_bias
+from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.specs import FLOAT32, ClampImplied, Copy, FloatRequantize, Format, Int, Kernel, NoZeroPoint, SameQParams, Unknown
+from qfunc.specs.placement import Condition
+
+__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel"]
+
+
+class Operand(NamedTuple):
+    """A tensor that a group reads or returns: its slot at a node, and its encoding, None if it has no qparams."""
+
+    node: fx.Node
+    slot: str
+    encoding: Encoding | None
+
+
+def integer_kernel(
+    group: FusedGroup, operands: Sequence[Operand], kernels: Sequence[Kernel], context: Context
+) -> tuple[Kernel | None, str]:
+    """Return the first integer kernel that computes a group, or None and the reason why none does.
+
+    Args:
+        group: The group.
+        operands: Its inputs, weights and biases, and its output.
+        kernels: The kernels of a target.
+        context: The graph.
+    """
+    integer = [k for k in kernels if not is_float_kernel(k)]
+    missing = [o.slot for o in operands if o.encoding is None and o.slot != "bias"]
+    no_qparams = f"its {missing[0]} carries no qparams" if missing else ""
+    if missing and not any(_takes_real(k, missing) for k in integer):
+        return None, no_qparams
+    encoded = [(o.slot, o.encoding) for o in operands if o.encoding is not None]
+    by_channel = [slot for slot, encoding in encoded if encoding.quantizer.module.site.by_channel]
+    if by_channel:
+        return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
+    weights = [(o.encoding, o.node) for o in operands if o.slot == "weight"]
+    if not all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights):
+        return None, "its weight has a scale an input channel, which no integer kernel takes"
+    float_bias = any(o.slot == "bias" and o.encoding is None for o in operands)
+    reason = "the target has no integer kernel for it"
+    for kernel in integer:
+        if not matches(kernel.unit, group.root, context):
+            continue
+        conditions = (*kernel.integer_if, *(group.fusion.integer_if if group.fusion and len(group.nodes) > 1 else ()))
+        unmet = [c for c in conditions if not _holds(c, group, encoded, missing, context)]
+        if not _takes_real(kernel, missing):
+            reason = no_qparams
+        elif unmet:
+            reason = f"{type(unmet[0]).__name__} does not hold"
+        elif not _takes(kernel, encoded):
+            reason = "the kernel does not take its formats"
+        elif float_bias and not takes_float_bias(kernel.arithmetic):
+            reason = "its bias carries no qparams"
+        elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
+            reason = "it does not only move codes"
+        elif isinstance(kernel.arithmetic, Unknown):
+            reason = kernel.arithmetic.reason
+        elif (extra := _not_computed(group, kernel, context)) is not None:
+            reason = f"its integer kernel does not compute {context.kind(extra)}, which is fused with it"
+        else:
+            return kernel, ""
+    return None, reason
+
+
+def float_kernel(group: FusedGroup, kernels: Sequence[Kernel], context: Context) -> Kernel | None:
+    """Return the first kernel that computes a whole group in float32, or None."""
+    matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
+    return next((k for k in matching if _not_computed(group, k, context) is None), None)
+
+
+def is_float_kernel(kernel: Kernel) -> bool:
+    """Return True if a kernel reads real values only: codes are dequantized before it."""
+    return bool(kernel.formats) and all(formats == (FLOAT32,) for _, formats in kernel.formats)
+
+
+def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
+    """Return True if a clamp's bounds lie at or beyond the ends of the codes, so that quantizing has the same effect.
+
+    This is also True for an op that is not a clamp.
+    """
+    bounds, ends = clamp_bounds(context, node), (encoding.format.qmin, encoding.format.qmax)
+    return bounds is None or implies_clamp(*bounds, encoding.qparams.scale, encoding.qparams.zero_point, ends)
+
+
+def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
+    # Kernels compute their root.  Of the ops fused with it they compute clamps, as bounds of the codes, and one sum in
+    # real units.
+    sums = int(isinstance(kernel.arithmetic, FloatRequantize))
+    for node in group.nodes[1:]:
+        if context.kind(node) == "add" and sums:
+            sums = 0
+        elif not context.has(node, Trait.CLAMPS):
+            return node
+    return None
+
+
+def _holds(
+    condition: Condition,
+    group: FusedGroup,
+    encoded: Sequence[tuple[str, Encoding]],
+    missing: Sequence[str],
+    context: Context,
+) -> bool:
+    if missing:  # a real output is clamped by itself, not by its codes
+        return isinstance(condition, ClampImplied) and missing == ["output"]
+    if isinstance(condition, NoZeroPoint):
+        inputs = [e for slot, e in encoded if slot in ("input", "weight")]
+        return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
+    if isinstance(condition, SameQParams):
+        chosen = [e for slot, e in encoded if slot in condition.slots]
+        return all(chosen[0].same(e) for e in chosen[1:])
+    output = next(e for slot, e in encoded if slot == "output")
+    return all(clamps_nothing(node, output, context) for node in group.nodes[1:])
+
+
+def _takes(kernel: Kernel, encoded: Sequence[tuple[str, Encoding]]) -> bool:
+    wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
+    return all(slot not in wanted or _fits(e.format, wanted[slot], slot == "weight") for slot, e in encoded)
+
+
+def _takes_real(kernel: Kernel, missing: Sequence[str]) -> bool:
+    wanted = dict(kernel.formats)
+    return all(FLOAT32 in wanted.get(slot, ()) for slot in missing)
+
+
+def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
+    # Weights are quantized offline, so narrower codes fit; the hardware clamps activations to its own.
+    if offline:
+        return any(isinstance(w, Int) and w.signed == fmt.signed and w.qmin <= fmt.qmin and fmt.qmax <= w.qmax for w in wanted)
+    return fmt in wanted
