@@ -24,8 +24,8 @@ from qfunc.frontend.capture import capture
 from qfunc.quantizers.recompute import recompute_quantized
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
 from qfunc.reconstruction.reconstruct import reconstruct
-from qfunc.specs.codec import Codec as _Codec
-from qfunc.specs.codec import public_classes as _public_classes
+from qfunc.specs.text.codec import Codec as _Codec
+from qfunc.specs.text.codec import public_classes as _public_classes
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
 from qfunc.transforms.bypass import bypass
 from qfunc.transforms.calibrate import calibrate

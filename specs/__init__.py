@@ -35,8 +35,6 @@ from qfunc.specs.arithmetic.requantization import (
     Unknown,
     ZeroPointShifts,
 )
-from qfunc.specs.codec import Codec
-from qfunc.specs.diff import diff
 from qfunc.specs.formats import (
     BFLOAT16,
     E2M1,
@@ -69,6 +67,7 @@ from qfunc.specs.microscaling import (
     MXINT8,
     NVFP4,
 )
+from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import ClampImplied, Fusion, FusionStep, Limit, NoZeroPoint, Rule, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
@@ -93,7 +92,9 @@ from qfunc.specs.selectors import (
     Where,
 )
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
-from qfunc.specs.target import Algorithm, OpKind, Override, Runtime, Target
+from qfunc.specs.target import Algorithm, Override, Runtime, Target
+from qfunc.specs.text.codec import Codec
+from qfunc.specs.text.diff import diff
 
 __all__ = [
     "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear", "Bounds",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from attrs import field, fields, frozen
 
 from qfunc.analysis.histogram import Histogram
-from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
+from qfunc.analysis.report_format import HtmlReport, Section, page, section, table
 from qfunc.analysis.svg_plots import histogram_plot
 
 
@@ -42,7 +39,7 @@ class FloatRow:
 
 
 @frozen(repr=False)
-class Explanation:
+class Explanation(HtmlReport):
     """The report of `explain`.  `repr` is one line, `print` shows tables, `html` returns a page.
 
     Attributes:
@@ -87,14 +84,3 @@ class Explanation:
         drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor and its rule. `compare` plots activations and quantization errors."
         return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
-
-    def _repr_html_(self) -> str:
-        return fragment(self.html())
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import os
-from pathlib import Path
-
 from attrs import field, frozen
 
 from qfunc.analysis.explanation import Explanation
 from qfunc.analysis.histogram import Histogram
-from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
+from qfunc.analysis.metrics import Agreement, AgreementRow, decibels, sqnr_nan_lowest
+from qfunc.analysis.report_format import HtmlReport, Section, page, section, table
 from qfunc.analysis.svg_plots import Series, histogram_plot, scatter_plot
 
 _HEAD = ("tensor", "kind", "slot", "depth", "SQNR, dB", "alone, dB", "cosine", "largest error", "clipped, %")
 
 
 @frozen
-class LayerError:
+class LayerError(AgreementRow):
     """One tensor: the simulation against the float network, as the ops that read the tensor get it.
 
     `slot` and `op` are those of its quantizer; `slot` is "" if it has none.  `depth` counts units from the inputs;
@@ -37,21 +33,6 @@ class LayerError:
     alone: Agreement | None
     histogram: Histogram | None = field(repr=False)
 
-    @property
-    def sqnr(self) -> float:
-        """Signal to quantization noise ratio in dB, including the errors of all ops before."""
-        return self.agreement.sqnr
-
-    @property
-    def cosine(self) -> float:
-        """Cosine of the angle between float and simulated values."""
-        return self.agreement.cosine
-
-    @property
-    def mse(self) -> float:
-        """Mean squared error."""
-        return self.agreement.mse
-
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table."""
         alone = decibels(self.alone.sqnr if self.alone else None)
@@ -61,7 +42,7 @@ class LayerError:
 
 
 @frozen(repr=False)
-class LayerErrors:
+class LayerErrors(HtmlReport):
     """The report of `compare`: `rows` by depth, then in the order of execution; `html` plots them, `repr` is one line."""
 
     target: str
@@ -76,7 +57,7 @@ class LayerErrors:
 
     def worst(self, count: int = 5) -> tuple[LayerError, ...]:
         """Return the rows with the lowest SQNR, the lowest first."""
-        return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
+        return tuple(sorted(self.rows, key=sqnr_nan_lowest)[:count])
 
     def __repr__(self) -> str:
         return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batches)"
@@ -95,17 +76,6 @@ class LayerErrors:
             *self.explanation.sections(),
         ]
         return page(self._title, intro, parts)
-
-    def _repr_html_(self) -> str:
-        return fragment(self.html())
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())
 
     @property
     def _title(self) -> str:

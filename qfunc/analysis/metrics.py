@@ -55,6 +55,33 @@ class Agreement:
         return self.noise / self.elements if self.elements else 0.0
 
 
+class AgreementRow:
+    """The base class of rows of reports: the figures of the row's `agreement`."""
+
+    __slots__ = ()
+    agreement: Agreement
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to quantization noise ratio in dB; infinite if nothing differs."""
+        return self.agreement.sqnr
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between float and simulated values."""
+        return self.agreement.cosine
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return self.agreement.mse
+
+
+def sqnr_nan_lowest(row: AgreementRow) -> float:
+    """Return the SQNR of a row as a key to sort by; NaN counts as -inf."""
+    return -math.inf if math.isnan(row.sqnr) else row.sqnr
+
+
 class Sums:
     """The running sums of one comparison, in fixed memory on the device of the first tensors."""
 
@@ -105,4 +132,4 @@ def decibels(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-__all__ = ["Agreement", "Sums", "decibels"]
+__all__ = ["Agreement", "AgreementRow", "Sums", "decibels", "sqnr_nan_lowest"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["Section", "fragment", "page", "section", "write_page"]
+__all__ = ["HtmlReport", "Section", "fragment", "page", "section", "write_page"]
 
 
 _STYLE = """
@@ -33,6 +34,27 @@ class Section:
     head: tuple[str, ...] = ()
     rows: tuple[Sequence[str], ...] = ()
     body: str = ""
+
+
+class HtmlReport(ABC):
+    """The base class of reports with a page: a notebook shows the page, and `save` writes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def html(self) -> str:
+        """Return a self-contained page."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page.
+
+        Raises:
+            VerifyError: the path is a directory.
+        """
+        return write_page(path, self.html())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.html())
 
 
 def section(title: str, body: str) -> Section:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import os
-from pathlib import Path
-
 from attrs import frozen
 
-from qfunc.analysis.metrics import Agreement, decibels
-from qfunc.analysis.report_format import Section, fragment, page, section, table, write_page
+from qfunc.analysis.metrics import Agreement, AgreementRow, decibels, sqnr_nan_lowest
+from qfunc.analysis.report_format import HtmlReport, Section, page, section, table
 from qfunc.analysis.svg_plots import Series, scatter_plot
 
 _HEAD = ("site", "slot", "of op", "format", "SQNR, dB", "MSE", "cosine")
 
 
 @frozen
-class SiteLoss:
+class SiteLoss(AgreementRow):
     """One site quantized alone: the agreement of the model's outputs with the float network's.
 
     `ops` is the number of ops that are rerun for it in each batch.
@@ -29,21 +25,6 @@ class SiteLoss:
     ops: int
     agreement: Agreement
 
-    @property
-    def sqnr(self) -> float:
-        """Signal to quantization noise ratio of the outputs in dB; infinite if nothing changed."""
-        return self.agreement.sqnr
-
-    @property
-    def mse(self) -> float:
-        """Mean squared error of the outputs."""
-        return self.agreement.mse
-
-    @property
-    def cosine(self) -> float:
-        """Cosine of the angle between the outputs."""
-        return self.agreement.cosine
-
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table."""
         figures = decibels(self.sqnr), f"{self.mse:.4g}", f"{self.cosine:.6f}"
@@ -51,7 +32,7 @@ class SiteLoss:
 
 
 @frozen(repr=False)
-class SiteLosses:
+class SiteLosses(HtmlReport):
     """The report of `sensitivity`: `rows` in graph order.  `naive_ops` is the number of ops of a whole pass per site.
 
     `repr` is one line, `print` shows a table, `html` returns a page.
@@ -69,7 +50,7 @@ class SiteLosses:
 
     def worst(self, count: int = 5) -> tuple[SiteLoss, ...]:
         """Return the sites with the lowest SQNR, the lowest first."""
-        return tuple(sorted(self.rows, key=lambda r: -math.inf if math.isnan(r.sqnr) else r.sqnr)[:count])
+        return tuple(sorted(self.rows, key=sqnr_nan_lowest)[:count])
 
     def __repr__(self) -> str:
         return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batches)"
@@ -91,17 +72,6 @@ class SiteLosses:
             Section("Sites, the most costly first", _HEAD, ranked),
         ]
         return page(self._title, f"{self.ops} ops ran again for each batch, in place of {self.naive_ops}.", parts)
-
-    def _repr_html_(self) -> str:
-        return fragment(self.html())
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())
 
     @property
     def _title(self) -> str:

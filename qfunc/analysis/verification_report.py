@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import asdict, evolve, field, frozen
 from torch import Tensor
 
-from qfunc.analysis.report_format import Section, fragment, page, table, write_page
+from qfunc.analysis.report_format import HtmlReport, Section, page, table
 
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
@@ -58,7 +56,7 @@ class Comparison:
 
 
 @frozen
-class Report:
+class Report(HtmlReport):
     """The report of `verify`.
 
     `predicted` is the number of integer units that the target predicts.  `disagreements` are units that the runtime
@@ -142,17 +140,6 @@ class Report:
             Section("Float units", ("unit", "reason"), self.float_units),
         ]
         return page(self._title, self.verdict, parts)
-
-    def _repr_html_(self) -> str:
-        return fragment(self.html())
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page.
-
-        Raises:
-            VerifyError: the path is a directory.
-        """
-        return write_page(path, self.html())
 
     @property
     def _title(self) -> str:

@@ -16,7 +16,7 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, channel_axis, has, is_constant, kind_of, op_of, slots
 from qfunc.ops.opset import traits_of
 from qfunc.specs import selectors as s
-from qfunc.specs.target import OpKind
+from qfunc.specs.op_kind import OpKind
 
 
 @frozen

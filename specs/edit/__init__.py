@@ -3,20 +3,9 @@
 This module holds public names only, so that an editor completes those and no others.
 """
 
-from qfunc.specs.edit._functions import (
-    Edit,
-    activations,
-    add,
-    deploy,
-    fuse,
-    inputs,
-    outputs,
-    override,
-    pipe,
-    skip,
-    weights,
-)
-from qfunc.specs.edit._rewrites import SchemeChange, narrowed
+from qfunc.specs.edit._functions import activations, deploy, fuse, override, pipe, weights
+from qfunc.specs.edit._rewrites import Edit, SchemeChange, narrowed
+from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
 
 __all__ = [

@@ -1,18 +1,17 @@
-"""The functions of `specs.edit` that return edits."""
+"""The functions of `specs.edit` that return edits of algorithms, schemes, fusions and lowerings, and `pipe`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Never, Unpack
 
 from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
-from qfunc.specs._check import SLOTS
 from qfunc.specs._values import short
-from qfunc.specs.edit._keywords import ActivationProperties, Slots, WeightProperties
+from qfunc.specs.edit._keywords import ActivationProperties, WeightProperties
 from qfunc.specs.edit._rewrites import (
     ChangeSlots,
+    Edit,
     PutBehind,
     PutInFront,
     SchemeChange,
@@ -21,15 +20,13 @@ from qfunc.specs.edit._rewrites import (
     known_keys,
     require_change,
 )
+from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
-from qfunc.specs.placement import Fusion, Rule
+from qfunc.specs.op_kind import OpKind
+from qfunc.specs.placement import Fusion
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.selectors import Everything, Selector, require_selector
-from qfunc.specs.slots import KeepFloat, SlotValue
-from qfunc.specs.target import OpKind, Override, Target
-
-Edit = Callable[[Target], Target]
-"""A function that returns a new target."""
+from qfunc.specs.target import Override, Target
 
 _ALGORITHM = ("estimator", "function")
 
@@ -167,74 +164,6 @@ def override(
     return PutBehind(tuple(made))
 
 
-def skip(selector: Selector) -> Edit:
-    """Return an edit that leaves the selected ops in float.
-
-    Args:
-        selector: The ops.
-    Raises:
-        SpecError: no selector.
-
-    >>> from qfunc import targets
-    >>> skip(op("softmax"))(targets.onnxruntime).rules[0].output
-    KeepFloat()
-    """
-    require_selector("edit.skip", selector)
-    return add(selector, input=KeepFloat(), weight=KeepFloat(), bias=KeepFloat(), output=KeepFloat())
-
-
-def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
-    """Return an edit that adds a rule before all others: `add(op("gelu"), input=scheme, output=scheme)`.
-
-    Args:
-        selector: The ops of the rule.
-        slots: The fields of `specs.Rule`: a value for each slot, and `edges`, which restricts the input edges.
-    Raises:
-        SpecError: no selector, a slot that does not exist, or a value that no slot can have.
-
-    >>> from qfunc import targets
-    >>> add(op("gelu"), input=KeepFloat())(targets.onnxruntime).rules[0]
-    Rule(Op('gelu'), input=KeepFloat())
-    """
-    require_selector("edit.add", selector)
-    known_keys("edit.add", slots, (*SLOTS, "edges"))
-    return PutInFront("rules", (Rule(selector, **slots),))
-
-
-def inputs(selector: Selector, value: SlotValue) -> Edit:
-    """Return an edit that quantizes the inputs of the selected ops by `value`.
-
-    Args:
-        selector: The ops.
-        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
-    Raises:
-        SpecError: no selector, or a value that no slot can have.
-
-    >>> from qfunc import targets
-    >>> inputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
-    Rule(Op('gelu'), input=KeepFloat())
-    """
-    require_selector("edit.inputs", selector)
-    return add(selector, input=value)
-
-
-def outputs(selector: Selector, value: SlotValue) -> Edit:
-    """Return an edit that quantizes the outputs of the selected ops by `value`.
-
-    Args:
-        selector: The ops.
-        value: A `Scheme`, `FixedQParams`, `KeepFloat` or another value of a slot.
-    Raises:
-        SpecError: no selector, or a value that no slot can have.
-
-    >>> from qfunc import targets
-    >>> outputs(op("gelu"), KeepFloat())(targets.onnxruntime).rules[0]
-    Rule(Op('gelu'), output=KeepFloat())
-    """
-    require_selector("edit.outputs", selector)
-    return add(selector, output=value)
-
-
 def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     """Return an edit that adds a fusion before all others, and definitions of user-defined ops.
 
@@ -278,4 +207,4 @@ def deploy(lowering: Lowering) -> Edit:
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))
 _FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
 
-__all__ = ["Edit", "activations", "add", "deploy", "fuse", "inputs", "outputs", "override", "pipe", "skip", "weights"]
+__all__ = ["activations", "deploy", "fuse", "override", "pipe", "weights"]

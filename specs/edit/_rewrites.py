@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -16,6 +16,9 @@ from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
 from qfunc.specs.slots import Cases, FixedQParams
 from qfunc.specs.target import Override, Target
+
+Edit = Callable[[Target], Target]
+"""A function that returns a new target."""
 
 
 @readable

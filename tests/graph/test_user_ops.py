@@ -79,7 +79,7 @@ def called(op: OpKind, *arguments: Any, **named: Any) -> tuple[fx.Node, Context]
         (Trait.WEIGHTED, lambda node, context: not matches(Last(), next(iter(context.model.graph.nodes)), context)),
         (Trait.RECURRENT, lambda node, context: not matches(Last(), next(iter(context.model.graph.nodes)), context)),
     ],
-    ids=str,
+    ids=["positive", "integer_result", "creates", "weighted", "recurrent"],
 )
 def test_a_trait_reaches_those_who_ask(traits: Trait, holds: Any) -> None:
     assert holds(*called(OpKind("mine", SPELLED, traits=traits)))
@@ -150,9 +150,9 @@ def test_a_weight_is_placed_along_its_axis_and_a_neutral_op_may_vanish() -> None
     (weight,) = [s for s in QuantizedModel(calibrated).quantizers if s.module.site.slot == "weight"]
     assert weight.module.qparams().scale.numel() == 3  # [5, 3]: three outputs
     units = {u.kind: u for u in Partition(QuantizedModel(calibrated), target).units}
-    assert Partition(QuantizedModel(calibrated), target).vanishes(units["mine"])
+    assert Partition(QuantizedModel(calibrated), target).is_removable(units["mine"])
     other = evolve(target, ops=(ops[0], evolve(ops[1], neutral=None)))
-    assert not Partition(QuantizedModel(calibrated), other).vanishes(units["mine"])
+    assert not Partition(QuantizedModel(calibrated), other).is_removable(units["mine"])
 
 
 @pytest.mark.parametrize(("example", "commutes"), [(reversed_rows, True), (plus_one, False)])

@@ -65,37 +65,37 @@ SPECS = (
     ),
     # codec, diff
     Mutation(
-        "json-lists-stay-lists", "qfunc.specs.codec:_decode",
+        "json-lists-stay-lists", "qfunc.specs.text.codec:_decode",
         "return tuple(_decode(v, known) for v in value)",
         "return [_decode(v, known) for v in value]",
         "tests/specs/test_specs_laws.py::test_a_real_target_survives_everything",
     ),
     Mutation(
-        "any-schema", "qfunc.specs.codec:Codec.from_json",
+        "any-schema", "qfunc.specs.text.codec:Codec.from_json",
         "if type(schema) is not int or schema != SCHEMA:",
         "if type(schema) is not int:",
         IMPOSSIBLE,
     ),
     Mutation(
-        "diff-ignores-order", "qfunc.specs.diff:_entries",
+        "diff-ignores-order", "qfunc.specs.text.diff:_entries",
         "(one_to_one and order != sorted(order))",
         "False",
         "tests/specs/test_specs_laws.py::test_diff_reads_like_a_datasheet",
     ),
     Mutation(
-        "diff-of-the-first-only", "qfunc.specs.diff:_entries",
+        "diff-of-the-first-only", "qfunc.specs.text.diff:_entries",
         "lines += _alone(path, \"second\", b, [row for j, row in enumerate(theirs) if j not in pairs.values()])",
         "pass",
         "tests/specs/test_specs_diff.py::test_the_whole_text_of_a_pair",
     ),
     Mutation(
-        "diff-of-whole-groups", "qfunc.specs.diff:_rows",
+        "diff-of-whole-groups", "qfunc.specs.text.diff:_rows",
         "for kind in (kinds[i] or (None,))",
         "for kind in (None,)",
         "tests/specs/test_specs_diff.py::test_other_groups_of_the_same_ops_are_said_to_be_the_same",
     ),
     Mutation(
-        "diff-pairs-any-two", "qfunc.specs.diff:_paired",
+        "diff-pairs-any-two", "qfunc.specs.text.diff:_paired",
         "sum(i == k for k, _ in left) == sum(j == k for _, k in left) == 1",
         "True",
         "tests/specs/test_specs_diff.py::test_two_entries_about_one_op_are_not_mixed_up",

@@ -1,4 +1,4 @@
-"""A target that a user composed and saved on the first day of schema 1 loads for ever."""
+"""A target that a user composed and saved loads in every release from the first on."""
 
 import json
 from pathlib import Path

@@ -138,11 +138,31 @@ MESSAGES = [
     (lambda: from_json('{"schema": 2, "spec": 1}'), "from_json, schema: found 2, wanted 1. Upgrade qfunc."),
     (
         lambda: from_json('{"schema": 1, "spec": {"is": "os.system"}}'),
-        "from_json: found unknown class 'os.system', wanted a class of qfunc. Pass it: from_json(text, classes=(os.system,)).",
+        "from_json: found unknown class 'os.system', wanted a class of qfunc. "
+        "Write the name that the class has now, or write the spec again with to_json.",
+    ),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is": "mine:Half"}}'),
+        "from_json: found unknown class 'mine:Half', wanted a class of qfunc. Pass it: from_json(text, classes=(Half,)).",
+    ),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is": "Keep"}}'),
+        "from_json: found unknown class 'Keep', wanted a class of qfunc, such as KeepFloat, Kernel. "
+        "Write the name that the class has now, or write the spec again with to_json.",
+    ),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is": "OpKind", "name": "a", "spellings": ["x.a"], "slots": ["input"]}}'),
+        "from_json, OpKind: found unknown field name, wanted behaves_like, example, kind, neutral, onnx, parameters, slots, "
+        "spatial, spellings, traits, weight_axis. Rename it, or remove it.",
+    ),
+    (
+        lambda: OpKind("a", "x.a", slots=("input",)),
+        "OpKind.slots: found 'input', wanted pairs of a parameter and a slot. "
+        "Write slots={'input': 'input'}; the names of the op's arguments are its `parameters`.",
     ),
     (
         lambda: from_json('{"schema": 1, "spec": {"is": "Int", "width": 1}}'),
-        "from_json, Int: found unknown field width, wanted bits, high, low, signed. Remove it.",
+        "from_json, Int: found unknown field width, wanted bits, high, low, signed. Rename it, or remove it.",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from enum import Flag
@@ -140,13 +141,22 @@ def _decode(value: Any, known: dict[str, Any]) -> Any:
         return float(value["is number"])
     name = value.get("is function", value.get("is"))
     if not isinstance(name, str) or name not in known:
-        do = f"Pass it: from_json(text, classes=({str(name).split(':')[-1]},))."
-        raise SpecError(where="from_json", found=f"unknown class {name!r}", wanted="a class of qfunc", do=do)
+        raise _unknown(name, known)
     if isinstance(known[name], FunctionType):
         return known[name]
     if issubclass(known[name], Flag):
         return _flag(name, known[name], value.get("members"))
     return _build(name, known[name], {k: _decode(v, known) for k, v in value.items() if k != "is"})
+
+
+def _unknown(name: Any, known: Iterable[str]) -> SpecError:
+    if isinstance(name, str) and ":" in name:
+        wanted, do = "a class of qfunc", f"Pass it: from_json(text, classes=({name.split(':')[-1]},))."
+    else:
+        near = difflib.get_close_matches(str(name), known, 3, 0.5)
+        wanted = f"a class of qfunc{', such as ' + ', '.join(near) if near else ''}"
+        do = "Write the name that the class has now, or write the spec again with to_json."
+    return SpecError(where="from_json", found=f"unknown class {name!r}", wanted=wanted, do=do)
 
 
 def _flag(name: str, kind: type[Flag], members: Any) -> Flag:
@@ -161,7 +171,8 @@ def _build(name: str, kind: Any, arguments: dict[str, Any]) -> Any:
     allowed = {getattr(f, "alias", f.name): f for f in every if f.init}
     where, wanted = f"from_json, {name}", ", ".join(sorted(allowed))
     if unknown := arguments.keys() - allowed.keys():
-        raise SpecError(where=where, found=f"unknown field {', '.join(sorted(unknown))}", wanted=wanted, do="Remove it.")
+        do = "Rename it, or remove it."
+        raise SpecError(where=where, found=f"unknown field {', '.join(sorted(unknown))}", wanted=wanted, do=do)
     try:
         return kind(**arguments)
     except TypeError as e:
