@@ -60,7 +60,7 @@ class FixedQParams:
         fmt, rule, affine = self.scheme.format, self.scheme.scale, self.scheme.zero_point
         if affine is None and self.zero_point != 0:
             raise refuse(
-                self, "zero_point", self.zero_point, "0, for the scheme is symmetric", "Give the scheme a ZeroPoint()."
+                self, "zero_point", self.zero_point, "0, because the scheme is symmetric", "Give the scheme a ZeroPoint()."
             )
         if isinstance(fmt, Int) and affine is not None and not fmt.qmin <= self.zero_point <= fmt.qmax:
             raise refuse(

@@ -91,7 +91,7 @@ executorch_xnnpack = evolve(
         Refuse(Op(TABLES), because=NO_NODE, do="Use elu, leaky_relu, gelu or hardswish."),
         Refuse(NORMS, because=NO_NODE, do="Use batch_norm or layer_norm."),
         Refuse(
-            Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Keep it out of the model: compute it where codes are floats."
+            Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Compute it outside the deployed model."
         ),
     ),
     runtime=Runtime("executorch", ">=1.5", "x86-64", "XNNPACK", ExecuTorchRunner()),

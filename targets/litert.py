@@ -122,9 +122,7 @@ litert = Target(
         Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
         Refuse(CURVES, because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
         Refuse(NORMS, because=NO_OPERATOR, do="Use batch_norm or layer_norm."),
-        Refuse(
-            Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Keep it out of the model: compute it where codes are floats."
-        ),
+        Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
     runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRtRunner()),

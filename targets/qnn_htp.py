@@ -51,7 +51,7 @@ MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", 
 NOT_TAKEN = Op(
     ("selu", "celu", "softsign", "erf", "group_norm", "instance_norm", "prod", "var", "std", "logsumexp", "cumsum", "where")
 )
-MEASURED = "onnxruntime-qnn 2.7, measured: the provider leaves it to the CPU, or the HTP does not compile it"
+MEASURED = "onnxruntime-qnn 2.7, measured: the provider assigns it to the CPU, or the HTP does not compile it"
 TYPES = "QNN execution provider of ONNX Runtime: activations of 8 or 16 bits, one scale a tensor"
 WEIGHTS = "AIMET, quantsim_config of the HTP: 8-bit parameters are symmetric, one scale a tensor or a channel"
 
@@ -64,7 +64,7 @@ qnn_htp = Target(
     ),
     fusions=(Fusion(PRODUCTS | SUMS | POOLS, (FusionStep(Op(("relu", "clip"))),)),),
     ties=(Tie(Op(("concat", "stack")), ("input", "output"), "union"),),
-    kernels=(Kernel(Everything(), Unknown("how the HTP rounds is not published", nearest="onnxruntime")),),
+    kernels=(Kernel(Everything(), Unknown("the rounding of the HTP is not published", nearest="onnxruntime")),),
     commuting=MOVES,
     legality=(
         Require(Everything(), ("input", "output"), formats=(U8, U16, Int(8), Int(16)), shared=PerTensor(), because=TYPES),

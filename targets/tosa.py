@@ -59,7 +59,8 @@ ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
 CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "silu", "softplus", "mish"))
 ONCE = FixedPoint("half_up")
 KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | Op(("mul", "concat", "pad", "dropout")) | Op(MOVES)
-PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
+PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
+OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with a zero point a tensor, weights int8 without one, bias int32"
 
 tosa = Target(
@@ -96,9 +97,9 @@ tosa = Target(
         Refuse(
             Op(("softmax", "log_softmax")),
             because=PRO_INT,
-            do="At the end leave it out: the largest logit is the same. Attention needs another target.",
+            do="Remove it from the end of the model: the largest logit is the same. For attention, choose another target.",
         ),
-        Refuse(~KNOWN, because=PRO_INT, do="Keep it out of the model: compute it where codes are floats, or deploy Q/DQ ONNX."),
+        Refuse(~KNOWN, because=PRO_INT, do=OUTSIDE),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", TosaRunner()),
     lowering=TosaLowering(),

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-import qfunc
-from qfunc import estimators, functions, lowering, specs, targets, testing
+import pytest
 
-MODULES = (qfunc, specs, specs.edit, estimators, functions, lowering, targets, testing, qfunc.errors, qfunc.recipes)
+import qfunc
+from qfunc import corrections, estimators, functions, lowering, reconstruction, specs, targets, testing
+
+MODULES = (
+    qfunc, specs, specs.edit, corrections, estimators, functions, lowering, reconstruction, targets, testing, qfunc.errors,
+    qfunc.recipes,
+)  # fmt: skip
 
 
 def public_classes(module: Any) -> dict[str, type]:
@@ -41,3 +46,8 @@ def test_a_public_class_has_its_public_name() -> None:
     """The name in a repr and in JSON is the one that users import."""
     wrong = [(m.__name__, n) for m in MODULES for n, c in public_classes(m).items() if c.__name__ != n]
     assert wrong == []
+
+
+@pytest.mark.parametrize("module", [corrections, estimators, functions, reconstruction], ids=lambda m: m.__name__)
+def test_dir_lists_the_public_names(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)

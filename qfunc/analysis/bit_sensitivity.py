@@ -54,10 +54,10 @@ class OutputMse:
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
         """Return replays of the network for every weight and every number of bits."""
-        return _Measured(ops, weights)
+        return _OutputMse(ops, weights)
 
 
-class _Measured:
+class _OutputMse:
     def __init__(self, ops: Ops, weights: Sequence[Weight]) -> None:
         replacements = {(w.site, b): (w.node, lambda _, value=value: value) for w in weights for b, value in w.narrowed}
         self.trials = Replays(ops, replacements, "mixed_precision")
@@ -75,8 +75,8 @@ class _Measured:
 class HessianTrace:
     """The mean curvature of a weight times the square error of its rounding.
 
-    L_l(b) = tr(J_l^T J_l) / n_l  ||Q_b(w_l) - w_l||^2 / N, J_l the derivative of the N outputs by the n_l elements
-    of w_l: the Gauss-Newton part of the Hessian of half the squared error of the outputs.  The trace is estimated
+    L_l(b) = tr(J_l^T J_l) / n_l  ||Q_b(w_l) - w_l||^2 / N, J_l the Jacobian of the N outputs with respect to the n_l
+    elements of w_l: the Gauss-Newton part of the Hessian of half the squared error of the outputs.  The trace is estimated
     as the mean of ||J_l^T u||^2 over random signs u (Hutchinson), one backward pass each.
 
     Args:
@@ -128,8 +128,8 @@ class _Curvature:
         return self.ops.returned(returned)
 
     def _signs(self, y: Tensor) -> Tensor:
-        drawn = torch.randint(0, 2, y.shape, generator=self.generator)
-        return (2 * drawn - 1).to(y)
+        signs = torch.randint(0, 2, y.shape, generator=self.generator)
+        return (2 * signs - 1).to(y)
 
     def losses(self) -> dict[Key, float]:
         by_key = {}

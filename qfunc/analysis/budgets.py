@@ -57,7 +57,7 @@ class SizeBudget:
 
 @frozen
 class BitOpsBudget:
-    """BOPs: sum over products of MACs x bits of the weight x bits of the input <= share of those with the widest weights.
+    """BOPs: sum of MACs x bits of the weight x bits of the input <= share x the same sum with the widest weights.
 
     Args:
         share: The allowed share of the model's bit operations with the target's own bits for each weight; in (0, 1].
@@ -82,7 +82,7 @@ class BitOpsBudget:
 
     def cost(self, weight: Weight, bits: int) -> float:
         """Return the sum of MACs x bits x bits of the input over the ops that read the weight."""
-        return float(sum(macs * bits * wide for macs, wide in weight.products))
+        return float(sum(macs * bits * input_bits for macs, input_bits in weight.products))
 
     def limit(self, weights: Sequence[Weight]) -> float:
         """Return the share of the bit operations with the widest weights."""
@@ -91,8 +91,8 @@ class BitOpsBudget:
 
 def _times(instance: Any, attribute: Any, value: Any) -> None:
     entries = value if isinstance(value, tuple) else ()
-    good = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
-    if not entries or len(good) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in good):
+    valid = [e for e in entries if isinstance(e, tuple) and len(e) == 3 and isinstance(e[0], str) and type(e[1]) is int]
+    if not entries or len(valid) < len(entries) or not all(isinstance(e[2], int | float) and e[2] >= 0 for e in valid):
         wanted = "a tuple of (op, bits, time)"
         raise SpecError(
             where="LatencyBudget.times", found=repr(value)[:80], wanted=wanted, do="Write (('conv1', 8, 0.31), ...)."

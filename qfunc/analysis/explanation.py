@@ -76,11 +76,11 @@ class Explanation(HtmlReport):
 
     def __str__(self) -> str:
         """Return the tables as text."""
-        shown = [s for s in self.sections() if s.rows]
-        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in shown)
+        sections = [s for s in self.sections() if s.rows]
+        return "\n\n".join(f"{s.title}\n{table(s.head, s.rows, 220)}" for s in sections)
 
     def html(self) -> str:
         """Return the tables as one page, and a histogram of each weight with its clipping range."""
-        drawn = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
+        plots = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor and its rule. `compare` plots activations and quantization errors."
-        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", drawn)))
+        return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", plots)))

@@ -60,7 +60,7 @@ class LayerErrors(HtmlReport):
         return tuple(sorted(self.rows, key=sqnr_nan_lowest)[:count])
 
     def __repr__(self) -> str:
-        return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batches)"
+        return f"LayerErrors({self.target!r}, {len(self.rows)} tensors, {self.batches} batch{'es' * (self.batches != 1)})"
 
     def __str__(self) -> str:
         """Return a table as text."""
@@ -79,7 +79,8 @@ class LayerErrors(HtmlReport):
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {self.batches} batches"
+        batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        return f"{self.target}: float against simulation, {len(self.rows)} tensors, {batches}"
 
     def _series(self) -> tuple[Series, ...]:
         activations = [r for r in self.rows if r.slot not in ("weight", "bias")]

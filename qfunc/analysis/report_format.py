@@ -75,7 +75,7 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
 
 
 def fragment(text: str) -> str:
-    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style is that of this element alone.
+    """Return the body of a page with its style, for `_repr_html_` in a notebook; the style applies to this element only.
 
     >>> fragment(page("a < b", "Two numbers.", [])).partition("</style>")[2]
     '<h1>a &lt; b</h1><p>Two numbers.</p>\\n</div>'

@@ -53,7 +53,7 @@ class SiteLosses(HtmlReport):
         return tuple(sorted(self.rows, key=sqnr_nan_lowest)[:count])
 
     def __repr__(self) -> str:
-        return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batches)"
+        return f"SiteLosses({self.target!r}, {len(self.rows)} sites, {self.batches} batch{'es' * (self.batches != 1)})"
 
     def __str__(self) -> str:
         """Return a table, the worst first."""
@@ -71,11 +71,12 @@ class SiteLosses(HtmlReport):
             section("SQNR of the outputs, one site quantized", scatter_plot(series, "sites in graph order", "SQNR, dB")),
             Section("Sites, the most costly first", _HEAD, ranked),
         ]
-        return page(self._title, f"{self.ops} ops ran again for each batch, in place of {self.naive_ops}.", parts)
+        return page(self._title, f"{self.ops} ops were rerun for each batch, instead of {self.naive_ops}.", parts)
 
     @property
     def _title(self) -> str:
-        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {self.batches} batches"
+        batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {batches}"
 
 
 __all__ = ["SiteLosses", "SiteLoss"]

@@ -38,62 +38,62 @@ def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
         up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return _LEFT + across * (right - _LEFT), bottom - up * (bottom - _TOP)
 
-    drawn = []
+    shapes = []
     for tick in y_ticks:
         _, y = place(x_ticks[0], tick)
-        drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        drawn.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        shapes.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        shapes.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
         x, _ = place(tick, y_ticks[0])
-        drawn.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
-    for plotted, points, colour in zip(series, finite, COLOURS, strict=False):
+        shapes.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
+    for one, points, colour in zip(series, finite, COLOURS, strict=False):
         places = [place(x, y) for x, y, _ in points]
-        if plotted.joined and places:
+        if one.joined and places:
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-            drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-opacity="0.5"/>')
-        drawn += [
+            shapes.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-opacity="0.5"/>')
+        shapes += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"><title>{escape(name)}: {value:.2f}</title></circle>'
             for (x, y), (_, value, name) in zip(places, points, strict=True)
         ]
-    drawn.append(f'<text x="{right}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_label)}</text>')
-    drawn += _legend(series, y_label)
-    return _svg(_WIDTH, _HEIGHT, drawn)
+    shapes.append(f'<text x="{right}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_label)}</text>')
+    shapes += _legend(series, y_label)
+    return _svg(_WIDTH, _HEIGHT, shapes)
 
 
 def histogram_plot(name: str, histogram: Histogram) -> str:
-    """Return a histogram with logarithmic counts; the clipping range is shaded, the caption counts values off the axis."""
+    """Return a histogram with logarithmic counts; the clipping range is shaded, the caption counts values outside the axis."""
     width, height, top = 420, 120, 18
     bottom = height - 18
     highest = math.log1p(max(histogram.counts))
     bar = (width - 20) / BINS
     left = 10 + BINS / 4 * bar
-    drawn = [f'<rect class="range" x="{left:.1f}" y="{top}" width="{BINS / 2 * bar:.1f}" height="{bottom - top}"/>']
+    shapes = [f'<rect class="range" x="{left:.1f}" y="{top}" width="{BINS / 2 * bar:.1f}" height="{bottom - top}"/>']
     for index, count in enumerate(histogram.counts[1:-1]):
-        tall = (bottom - top) * math.log1p(count) / highest if count else 0.0
-        if tall:
-            x, y = 10 + index * bar, bottom - tall
-            drawn.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar:.1f}" height="{tall:.1f}" fill="{COLOURS[0]}"/>')
+        bar_height = (bottom - top) * math.log1p(count) / highest if count else 0.0
+        if bar_height:
+            x, y = 10 + index * bar, bottom - bar_height
+            shapes.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{bar:.1f}" height="{bar_height:.1f}" fill="{COLOURS[0]}"/>')
     for x, value in ((left, histogram.low), (left + BINS / 2 * bar, histogram.high)):
-        drawn.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{value:.4g}</text>')
-    beyond = histogram.counts[0] + histogram.counts[-1]
+        shapes.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{value:.4g}</text>')
+    outside = histogram.counts[0] + histogram.counts[-1]
     summary = f"{histogram.minimum:.4g} to {histogram.maximum:.4g}, {100 * histogram.share:.3g} % clipped"
-    summary += f", {beyond} beyond the axis" if beyond else ""
+    summary += f", {outside} beyond the axis" if outside else ""
     caption = (
         f"<figcaption><b>{escape(name)}</b> {summary}</figcaption>"
         if histogram.total
         else f"<figcaption>{escape(name)}</figcaption>"
     )
-    return f"<figure>{caption}{_svg(width, height, drawn)}</figure>"
+    return f"<figure>{caption}{_svg(width, height, shapes)}</figure>"
 
 
 def _legend(series: tuple[Series, ...], y_label: str) -> list[str]:
-    drawn = [f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{escape(y_label)}:</text>']
+    shapes = [f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{escape(y_label)}:</text>']
     x = _LEFT + 70
-    for one, colour in zip(series, COLOURS, strict=False):
-        drawn.append(f'<circle cx="{x}" cy="{_HEIGHT - 8}" r="3" fill="{colour}"/>')
-        drawn.append(f'<text x="{x + 8}" y="{_HEIGHT - 4}">{escape(one.name)}</text>')
-        x += 24 + 7 * len(one.name)
-    return drawn
+    for entry, colour in zip(series, COLOURS, strict=False):
+        shapes.append(f'<circle cx="{x}" cy="{_HEIGHT - 8}" r="3" fill="{colour}"/>')
+        shapes.append(f'<text x="{x + 8}" y="{_HEIGHT - 4}">{escape(entry.name)}</text>')
+        x += 24 + 7 * len(entry.name)
+    return shapes
 
 
 def _ticks(values: list[float], whole: bool = False) -> list[float]:
@@ -107,8 +107,8 @@ def _ticks(values: list[float], whole: bool = False) -> list[float]:
     return [step * i for i in range(first, last + 1)]
 
 
-def _svg(width: int, height: int, drawn: list[str]) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{"".join(drawn)}</svg>'
+def _svg(width: int, height: int, shapes: list[str]) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{"".join(shapes)}</svg>'
 
 
 __all__ = ["COLOURS", "Series", "histogram_plot", "scatter_plot"]

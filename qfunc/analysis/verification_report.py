@@ -101,7 +101,7 @@ class Report(HtmlReport):
     @property
     def verdict(self) -> str:
         """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
-        counted = f"{self.mismatches:,} of {self.elements:,} elements differ"
+        counts = f"{self.mismatches:,} of {self.elements:,} elements differ"
         largest = max((r.largest_lsb for r in (*self.of("codes"), *self.of("output"))), default=0.0)
         rate = self.mismatches / max(self.elements, 1)
         if self.disagreements:
@@ -109,16 +109,16 @@ class Report(HtmlReport):
         if self.unknown:
             return f"at most {largest:.3g} LSB at rate {rate:.2g}, against the simulation ({self.unknown})"
         if self.mismatches == 0:
-            return f"bit-exact: {counted}"
+            return f"bit-exact: {counts}"
         if self.incomparable:
-            return f"not comparable: {self.incomparable} ({counted})"
+            return f"not comparable: {self.incomparable} ({counts})"
         alone = self.of("alone")
         if alone and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone):
-            return f"bit-exact outside {len(self.float_units)} float units: {counted}"
+            return f"bit-exact outside {len(self.float_units)} float units: {counts}"
         first = self.first
         if largest <= 2:
-            return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counted}, first at {first.name if first else ''}"
-        return f"mismatch: {counted}, first at {first.name if first else ''}, by {largest:.3g} LSB"
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counts}, first at {first.name if first else ''}"
+        return f"mismatch: {counts}, first at {first.name if first else ''}, by {largest:.3g} LSB"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""

@@ -5,3 +5,20 @@ ops with weights (`scalable_ops.py`) or norms (`scalable_norms.py`), joined by o
 (`channel_scaling.py`).  Corrections of biases use the means of BatchNorms (`correct_bias_analytic.py`, `expected_means.py`)
 or of batches (`correct_bias.py`).
 """
+
+from qfunc.corrections.absorb import absorb_high_bias
+from qfunc.corrections.channel_pairs import equalization_pairs
+from qfunc.corrections.correct_bias import correct_bias
+from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
+from qfunc.corrections.equalize import equalize
+from qfunc.corrections.relu6 import replace_relu6
+from qfunc.corrections.smooth import smooth_quant
+
+__all__ = [
+    "absorb_high_bias", "correct_bias", "correct_bias_analytic", "equalization_pairs", "equalize", "replace_relu6",
+    "smooth_quant",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -47,12 +47,12 @@ def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
             network = capture_for_equalization(model, "absorb_high_bias")
             links, misses = equalization_links(network)
             reasons = {link: _why_not(link) for link in links}
-            others = [
+            without_norm = [
                 NearMiss(path_of(network, link.producer.node), "its readers", why) for link, why in reasons.items() if why
             ]
             pairs = tuple(link for link, why in reasons.items() if not why)
             wanted = "an op with a BatchNorm and a ReLU, read only by ops with weights and without padding"
-            require_links(pairs, (*others, *misses), "absorb_high_bias", wanted)
+            require_links(pairs, (*without_norm, *misses), "absorb_high_bias", wanted)
             for link in pairs:
                 _absorb(link)
             network.recompile()
@@ -67,8 +67,8 @@ def _absorb(link: Link) -> None:
     if not bool(constant.count_nonzero()):
         return
     module: Any = link.producer.model.get_submodule(str(link.producer.node.target))
-    held = torch.ones_like(beta) if module.weight is None else module.weight.detach().double()
-    store_norm(module, held, beta - constant)
+    weight = torch.ones_like(beta) if module.weight is None else module.weight.detach().double()
+    store_norm(module, weight, beta - constant)
     for end in link.ends:
         end.multiply(torch.ones_like(constant), constant)
 

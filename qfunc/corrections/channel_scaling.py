@@ -30,18 +30,18 @@ class Layout:
     rank: int | None
     merged: bool = False
 
-    def axis(self, given: int) -> int | None:
+    def axis(self, dim: int) -> int | None:
         """Return an axis counted from the end, -1 for the last; None if the rank is unknown."""
-        return given if given < 0 else None if self.rank is None else given - self.rank
+        return dim if dim < 0 else None if self.rank is None else dim - self.rank
 
 
-def scaled_consumers(node: fx.Node, layout: Layout) -> Layout | None:
+def output_layout(node: fx.Node, layout: Layout) -> Layout | None:
     """Return the layout of an op's output if the op commutes with positive factors per channel, else None.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()))
-    >>> [scaled_consumers(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
+    >>> [output_layout(n, Layout(3, 4)) for n in net.graph.nodes if kind_of(n) in ("clip", "flatten")]
     [None, Layout(back=1, rank=2, merged=True)]
     """
     kind, op = kind_of(node), op_of(node)
@@ -116,4 +116,4 @@ def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
     return Layout(1, 2, layout.back > 1)
 
 
-__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "scaled_consumers"]
+__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "output_layout"]

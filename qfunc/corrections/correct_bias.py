@@ -33,7 +33,7 @@ def correct_bias(
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} * m_i, with w_hat the quantized weight and m_i the mean of input
     channel i over the batches, in the float network; padding counts as data.  Convolutions and linear layers
     with a bias that no other op reads are corrected (folding a BatchNorm creates one).  One float pass; memory does
-    not grow with the number of batches.  The given model is not changed.
+    not grow with the number of batches.  The model itself is not changed.
 
     Args:
         batches: As for `calibrate`.
@@ -57,12 +57,12 @@ def correct_bias(
     def transform(calibrated: Model) -> Model:
         submodules = require_submodules(calibrated, "calibrated", "correct_bias")
         results = {path: fold_batch_norm(part) for path, part in submodules.items()}
-        parts, all_of = {path: _Part(result) for path, result in results.items()}, ranks(group)
+        parts, processes = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
-            with propagate_errors(all_of):
-                count = feed_all(calibrated, {path: p.see for path, p in parts.items()}, batches, "correct_bias", progress)
+            with propagate_errors(processes):
+                count = feed_all(calibrated, {path: p.observe for path, p in parts.items()}, batches, "correct_bias", progress)
             sites = [name for part in parts.values() for name in part.sites]
-            states, _ = gather_counts({path: p.sums for path, p in parts.items()}, count, sites, all_of, "correct_bias")
+            states, _ = gather_counts({path: p.sums for path, p in parts.items()}, count, sites, processes, "correct_bias")
             for path, part in parts.items():
                 part.correct([state[path] for state in states])
         corrected: Any = with_submodules(calibrated, results, "correct_bias")
@@ -84,27 +84,27 @@ class _Part:
         self.sums: dict[str, tuple[Tensor, int]] = {}
         self.interpreter = ObservingInterpreter(self.network, self._add, set(self.axes))
 
-    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+    def observe(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Process one batch and return the output of the float network."""
         return self.interpreter.run_batch(arguments, f"correct_bias, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         rest = [i for i in range(value.ndim) if i != self.axes[name] % value.ndim]
         total, count = self.sums.get(name, (0, 0))
-        added = value.sum(rest, dtype=torch.float64)
-        self.sums[name] = total + added, count + value.numel() // value.shape[self.axes[name]]
+        batch_sum = value.sum(rest, dtype=torch.float64)
+        self.sums[name] = total + batch_sum, count + value.numel() // value.shape[self.axes[name]]
 
     def correct(self, states: list[dict[str, tuple[Tensor, int]]]) -> None:
         """Correct the biases by the means over all processes."""
         for op in self.ops:
-            x, weighed, bias = (n for _, n in slots(op))
-            seen = [state[x.name] for state in states if x.name in state]
-            count = sum(n for _, n in seen)
+            x, weight_node, bias = (n for _, n in slots(op))
+            sums = [state[x.name] for state in states if x.name in state]
+            count = sum(n for _, n in sums)
             if not count:
                 continue
-            mean = torch.stack([total for total, _ in seen]).sum(0) / count
-            weight = read_attr(self.network, weighed)
-            shift = shift_of(op, self.quantized[weighed.name](weight) - weight, mean)
+            mean = torch.stack([total for total, _ in sums]).sum(0) / count
+            weight = read_attr(self.network, weight_node)
+            shift = shift_of(op, self.quantized[weight_node.name](weight) - weight, mean)
             read_attr(self.network, bias).sub_(shift)  # the result does not share these tensors
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 from torch import Tensor, fx
 
-from qfunc.corrections.channel_scaling import Layout, clips_from_zero, scaled_consumers
+from qfunc.corrections.channel_scaling import Layout, clips_from_zero, output_layout
 from qfunc.corrections.scalable_norms import ScalableNorm, scalable_norm
 from qfunc.corrections.scalable_ops import Columns, Rows, ScalableOps
 from qfunc.errors import CalibrationError, SpecError
@@ -74,12 +74,12 @@ def equalization_links(
         gains: Include links that start at LayerNorms, RMSNorms and BatchNorms without an op before them.
         clips: Include links with a clip from 0 directly after a BatchNorm; they scale if no value reaches the bound.
     """
-    ends, links, misses = ScalableOps(model), [], []
+    ops, links, misses = ScalableOps(model), [], []
     used: set[fx.Node] = set()
     for node in model.graph.nodes:
-        producer: Rows | ScalableNorm | str | None = ends.rows(node) if has(node, Trait.WEIGHTED) else None
+        producer: Rows | ScalableNorm | str | None = ops.rows(node) if has(node, Trait.WEIGHTED) else None
         if producer is None and gains and node not in used:
-            producer = scalable_norm(ends, node)
+            producer = scalable_norm(ops, node)
         if producer is None:
             continue
         if isinstance(producer, str):
@@ -87,12 +87,12 @@ def equalization_links(
             continue
         used.add(producer.node)
         try:
-            reached = tuple(_reached(ends, producer, clips))
+            columns = tuple(_columns(ops, producer, clips))
         except _Stop as stop:
             misses.append(NearMiss(path_of(model, node), path_of(model, stop.at), stop.why))
             continue
-        if reached:
-            links.append(Link(producer, reached))
+        if columns:
+            links.append(Link(producer, columns))
     return tuple(links), tuple(misses)
 
 
@@ -102,7 +102,7 @@ class _Stop(Exception):
         self.at, self.why = at, why
 
 
-def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> Iterable[Columns]:
+def _columns(ops: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> Iterable[Columns]:
     todo: list[tuple[fx.Node, Layout, tuple[fx.Node, ...]]] = [(producer.node, producer.layout, ())]
     while todo:
         node, layout, through = todo.pop(0)
@@ -110,9 +110,9 @@ def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> I
             if kind_of(reader) == "size":
                 continue
             if has(reader, Trait.WEIGHTED):
-                yield _column(ends, producer, node, reader, layout, through)
+                yield _column(ops, producer, node, reader, layout, through)
                 continue
-            after = scaled_consumers(reader, layout) if reader.args and reader.args[0] is node else None
+            after = output_layout(reader, layout) if reader.args and reader.args[0] is node else None
             if clips and isinstance(producer, Rows) and node is producer.norm and clips_from_zero(reader):
                 after = layout
             if after is None:
@@ -121,14 +121,14 @@ def _reached(ends: ScalableOps, producer: Rows | ScalableNorm, clips: bool) -> I
 
 
 def _column(
-    ends: ScalableOps,
+    ops: ScalableOps,
     producer: Rows | ScalableNorm,
     node: fx.Node,
     reader: fx.Node,
     layout: Layout,
     through: tuple[fx.Node, ...],
 ) -> Columns:
-    op = ends.weighted(reader)
+    op = ops.weighted(reader)
     if isinstance(op, str):
         raise _Stop(reader, op)
     if [slot for slot, n in slots(reader) if n is node] != ["input"]:
@@ -155,15 +155,15 @@ def _why(reader: fx.Node, clips: bool) -> str:
     return f"{kind} does not commute with factors per channel"
 
 
-def require_links(found: tuple[Link, ...], misses: tuple[NearMiss, ...], step: str, wanted: str) -> None:
+def require_links(links: tuple[Link, ...], misses: tuple[NearMiss, ...], step: str, wanted: str) -> None:
     """Raise if nothing can be scaled.
 
     Raises:
         SpecError: there are no links; the message gives the first reasons.
     """
-    if not found:
-        shown = "; ".join(map(str, misses[:3])) or "no op with weights reads another"
-        raise SpecError(where=step, found=f"no such pair ({shown})", wanted=wanted, do=f"Remove qfunc.{step}.")
+    if not links:
+        reasons = "; ".join(map(str, misses[:3])) or "no op with weights reads another"
+        raise SpecError(where=step, found=f"no such pair ({reasons})", wanted=wanted, do=f"Remove qfunc.{step}.")
 
 
 __all__ = ["Link", "NearMiss", "capture_for_equalization", "equalization_links", "require_links"]

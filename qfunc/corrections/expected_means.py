@@ -17,7 +17,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.channel_scaling import Layout, keeps_means, scaled_consumers
+from qfunc.corrections.channel_scaling import Layout, keeps_means, output_layout
 from qfunc.corrections.norm_weights import moments
 from qfunc.graph.constants import read_attr
 from qfunc.graph.linear_op import linear_op
@@ -63,25 +63,25 @@ def expected_means(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None
     tensor([0.3989, 0.3989], dtype=torch.float64)
     """
     kind = kind_of(node)
-    given = [n for slot, n in slots(node) if slot == "input"]
+    inputs = [n for slot, n in slots(node) if slot == "input"]
     if kind == "batch_norm":
-        return _normed(model, node)
+        return _means_of_norm(model, node)
     if has(node, Trait.CLAMPS) or has(node, Trait.ACTIVATION | Trait.SCALES_WITH_CHANNELS):
-        return _activated(model, node, given[0])
+        return _means_of_activation(model, node, inputs[0])
     if kind in ("add", "concat"):
-        parts = [e for n in given if (e := expected_means(model, n)) is not None]
-        if len(parts) < max(2, len(given)) or any(e.layout != parts[0].layout for e in parts):
+        means = [e for n in inputs if (e := expected_means(model, n)) is not None]
+        if len(means) < max(2, len(inputs)) or any(e.layout != means[0].layout for e in means):
             return None
         if kind == "add":
-            return ExpectedMeans(parts[0].mean + parts[1].mean, parts[0].layout)
-        last, axis = parts[0].layout, parts[0].layout.axis(attribute(node, "dim"))
-        return ExpectedMeans(torch.cat([e.mean for e in parts]), last) if axis == -last.back and not last.merged else None
-    before = expected_means(model, given[0]) if len(given) == 1 and (kind == "dropout" or keeps_means(node)) else None
-    layout = None if before is None else scaled_consumers(node, before.layout)
+            return ExpectedMeans(means[0].mean + means[1].mean, means[0].layout)
+        last, axis = means[0].layout, means[0].layout.axis(attribute(node, "dim"))
+        return ExpectedMeans(torch.cat([e.mean for e in means]), last) if axis == -last.back and not last.merged else None
+    before = expected_means(model, inputs[0]) if len(inputs) == 1 and (kind == "dropout" or keeps_means(node)) else None
+    layout = None if before is None else output_layout(node, before.layout)
     return None if before is None or layout is None else ExpectedMeans(before.mean, layout)
 
 
-def _normed(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
+def _means_of_norm(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
     module: Any = model.get_submodule(str(node.target))
     op, spatial = linear_op(model, node.all_input_nodes[0]), {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(type(module))
     if op is not None:
@@ -91,9 +91,9 @@ def _normed(model: fx.GraphModule, node: fx.Node) -> ExpectedMeans | None:
     return ExpectedMeans(moments(model, node)[1], Layout(spatial + 1, spatial + 2))
 
 
-def _activated(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedMeans | None:
-    normed = _normed(model, norm) if kind_of(norm) == "batch_norm" else None
-    if normed is None:
+def _means_of_activation(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedMeans | None:
+    means = _means_of_norm(model, norm) if kind_of(norm) == "batch_norm" else None
+    if means is None:
         return None
     (deviation, mean), kind = moments(model, norm), kind_of(node)
     if has(node, Trait.CLAMPS):
@@ -101,14 +101,14 @@ def _activated(model: fx.GraphModule, node: fx.Node, norm: fx.Node) -> ExpectedM
         if isinstance(low, fx.Node) or isinstance(high, fx.Node):
             return None
         bounds = -math.inf if low is None else float(low), math.inf if high is None else float(high)
-        return ExpectedMeans(clipped_mean(mean, deviation, *bounds), normed.layout)
+        return ExpectedMeans(clipped_mean(mean, deviation, *bounds), means.layout)
     slope: Any = attribute(node, "negative_slope" if kind == "leaky_relu" else "weight")
     if isinstance(slope, fx.Node):
         if slope.op != "get_attr":
             return None
         slope = read_attr(model, slope).detach().double()
-    above = clipped_mean(mean, deviation, 0.0, math.inf)
-    return ExpectedMeans(above + slope * (mean - above), normed.layout)
+    positive = clipped_mean(mean, deviation, 0.0, math.inf)
+    return ExpectedMeans(positive + slope * (mean - positive), means.layout)
 
 
 __all__ = ["ExpectedMeans", "clipped_mean", "expected_means"]

@@ -106,7 +106,7 @@ class ScalableOps:
             elif node.op == "call_module":
                 self.calls[str(node.target)] = self.calls.get(str(node.target), 0) + 1
 
-    def own(self, node: fx.Node) -> bool:
+    def has_one_reader(self, node: fx.Node) -> bool:
         """Return True if no other op reads the tensor of a constant."""
         return self.reads.get(id(read_attr(self.model, node)), 0) == 1
 
@@ -115,7 +115,8 @@ class ScalableOps:
         op = linear_op(self.model, node)
         if op is None or (op.kind == "linear" and channel_axis(node)) or op.stored.dtype not in _FLOATS:
             return f"the weight or bias of {path_of(self.model, node)!r} is computed, not a parameter"
-        shared = [n for n in (attribute(node, "weight"), attribute(node, "bias")) if n is not None and not self.own(n)]
+        constants = [n for n in (attribute(node, "weight"), attribute(node, "bias")) if n is not None]
+        shared = [n for n in constants if not self.has_one_reader(n)]
         return f"{shared[0].target!r} is shared with another op" if shared else op
 
     def rows(self, node: fx.Node) -> Rows | str:

@@ -65,14 +65,14 @@ def smooth_quant(
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, all_of = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
+            network, processes = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
             links, misses = equalization_links(network, gains=True)
             links = tuple(link for link in links if all(end.op.kind == "linear" for end in link.ends))
             require_links(links, misses, "smooth", "linear layers that are the only readers of a norm or an op with weights")
             maxima = _Maxima(network, links)
-            with propagate_errors(all_of):
-                count = feed_all(maxima.network, {"": maxima.see}, batches, "smooth", progress)
-            states, _ = gather_counts(maxima.held, count, sorted(maxima.channels), all_of, "smooth")
+            with propagate_errors(processes):
+                count = feed_all(maxima.network, {"": maxima.observe}, batches, "smooth", progress)
+            states, _ = gather_counts(maxima.values, count, sorted(maxima.channels), processes, "smooth")
             for link in links:
                 largest = maxima.largest(link, states)
                 _require_finite(network, link, largest)
@@ -86,15 +86,15 @@ def smooth_quant(
 class _Maxima:
     """max |X_j| per channel of the inputs of each link's linear layers."""
 
-    def __init__(self, model: fx.GraphModule, found: tuple[Link, ...]) -> None:
+    def __init__(self, model: fx.GraphModule, links: tuple[Link, ...]) -> None:
         self.network = float_network(model)
         names = {n.name for n in self.network.graph.nodes}
-        self.names = {link: sorted({_seen(end, names) for end in link.ends}) for link in found}
-        self.channels = {name: link.producer.channels for link, of_link in self.names.items() for name in of_link}
-        self.held: dict[str, Tensor] = {}
+        self.names = {link: sorted({_observed_name(end, names) for end in link.ends}) for link in links}
+        self.channels = {name: link.producer.channels for link, names_of_link in self.names.items() for name in names_of_link}
+        self.values: dict[str, Tensor] = {}
         self.interpreter = ObservingInterpreter(self.network, self._add, set(self.channels))
 
-    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+    def observe(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Process one batch."""
         return self.interpreter.run_batch(arguments, f"smooth, batch {number}")
 
@@ -102,15 +102,15 @@ class _Maxima:
         if value.numel():
             # A flattened image has several consecutive columns per channel.
             largest = value.abs().reshape(-1, self.channels[name], value.shape[-1] // self.channels[name]).amax((0, 2)).double()
-            self.held[name] = torch.maximum(self.held[name], largest) if name in self.held else largest
+            self.values[name] = torch.maximum(self.values[name], largest) if name in self.values else largest
 
     def largest(self, link: Link, states: list[dict[str, Tensor]]) -> Tensor:
         """Return the maxima over all processes."""
-        seen = [state[name] for state in states for name in self.names[link] if name in state]
-        return torch.stack(seen).amax(0) if seen else torch.zeros(link.producer.channels)
+        maxima = [state[name] for state in states for name in self.names[link] if name in state]
+        return torch.stack(maxima).amax(0) if maxima else torch.zeros(link.producer.channels)
 
 
-def _seen(end: Columns, names: set[str]) -> str:
+def _observed_name(end: Columns, names: set[str]) -> str:
     # The input of a layer before dropouts.
     node = attribute(end.op.node, "input")
     while node.name not in names:

@@ -112,7 +112,7 @@ def least_divergent(counts: Tensor, groups: int) -> Tensor:
         kept = kept[counts.reshape(-1, counts.shape[-1])[:, START - 1 :].any(0)]
         if not len(kept):
             return used
-        kept = kept[_promising(counts, groups, kept, used.unsqueeze(-1))]
+        kept = kept[_can_be_best(counts, groups, kept, used.unsqueeze(-1))]
     divergence = divergences(counts, groups, kept)
     divergence = torch.where(kept <= used.unsqueeze(-1), divergence, torch.inf)
     best = divergence <= divergence.amin(-1, keepdim=True) + TIE
@@ -139,14 +139,14 @@ def divergences(counts: Tensor, groups: int, kept: Tensor) -> Tensor:
         # The group of bin i - 1: Q has the group's mean there if that bin is not empty, else 0.
         group = ((i - 1) * groups // i).unsqueeze(-1).expand(*sums.shape[:-1], 1)
         mean = (sums.gather(-1, group) / sizes.gather(-1, group).clamp(min=1)).squeeze(-1)
-        lost = torch.special.xlogy(beyond, torch.where(last > 0, mean, 0.0))
-        value = entropy[..., i - 1] + torch.special.xlogy(last + beyond, last + beyond) - cross - lost
+        clipping = torch.special.xlogy(beyond, torch.where(last > 0, mean, 0.0))
+        value = entropy[..., i - 1] + torch.special.xlogy(last + beyond, last + beyond) - cross - clipping
         value = value / total - torch.log(total) + torch.log(inside)
         parts.append(torch.where((inside > 0) & value.isfinite(), value, torch.inf))
     return torch.cat(parts, -1)
 
 
-def _promising(counts: Tensor, groups: int, kept: Tensor, used: Tensor) -> Tensor:
+def _can_be_best(counts: Tensor, groups: int, kept: Tensor, used: Tensor) -> Tensor:
     # True for each i of `kept` that can be the best of some block.  Merging all bins but i - 1 into one gives a lower
     # bound, d(a || b) = a log(a/b) + (1 - a) log((1 - a)/(1 - b)), with the shares a and b of bin i - 1 in P and Q.
     bins = _bins(counts)

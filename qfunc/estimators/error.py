@@ -28,13 +28,13 @@ AT_ONCE = 1 << 16
 FIRST = 8
 """Number of candidates before the first test whether later ones can be better; each next test comes after twice as many."""
 
-FORGIVEN = 1e-9
+TOLERANCE = 1e-9
 """Relative rounding error allowed to a float64 sum."""
 
 Rows = tuple[Tensor, ...]
 """Tensors with one row per block; the points or edges come first."""
 
-ONE = Scale()
+_PER_TENSOR = Scale()
 
 
 def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
@@ -71,7 +71,7 @@ def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p:
     # sum w |x_hat - x|^p over points x of weight w, quantized and dequantized by the scheme.
     scheme, rows = _of_rows(scheme), points.shape[:-1].numel()
 
-    def weighed(error: Tensor, weights: Tensor, unit: Tensor) -> Tensor:
+    def weighted_sum(error: Tensor, weights: Tensor, unit: Tensor) -> Tensor:
         relative = error.double().div_(unit).abs_()
         return (relative.square_() if p == 2 else relative.pow_(p)).mul_(weights).sum(-1)
 
@@ -79,11 +79,11 @@ def _of_points(points: Tensor, weights: Tensor, unit: Tensor, scheme: Scheme, p:
         points, *rest = data
         affine = Affine(scale.unsqueeze(-1), zero.unsqueeze(-1))
         candidates = points.expand(len(scale), *points.shape)
-        return weighed(dequantize(quantize(candidates, affine, scheme), affine, scheme) - candidates, *rest)
+        return weighted_sum(dequantize(quantize(candidates, affine, scheme), affine, scheme) - candidates, *rest)
 
     def beyond(data: Rows, least: Tensor, most: Tensor) -> Tensor:
         points, *rest = data
-        return weighed(points - points.clamp(least.float(), most.float()), *rest)
+        return weighted_sum(points - points.clamp(least.float(), most.float()), *rest)
 
     data = tuple(t.reshape(rows, -1) for t in (points, weights, unit))
     return _costs(data, _qparams(low, high, scheme), scheme, cost, beyond)
@@ -96,8 +96,8 @@ def _costs(data: Rows, qparams: Affine, scheme: Scheme, cost: Callable[..., Tens
     size, costs = max(1, AT_ONCE // terms), []
     for i in range(0, rows, size):
         part = tuple(t[i : i + size] for t in data)
-        tried = [t[:, i : i + size] for t in (scale, zero, least, most)]
-        costs.append(_pruned(part, tried[0], tried[1], tried[2], tried[3], cost, beyond))
+        trial = [t[:, i : i + size] for t in (scale, zero, least, most)]
+        costs.append(_pruned(part, trial[0], trial[1], trial[2], trial[3], cost, beyond))
     return torch.cat(costs, -1).view(qparams.scale.shape)
 
 
@@ -113,15 +113,15 @@ def _pruned(
     while i < count:
         if i and not torch.compiler.is_compiling():
             clipped = beyond(data, least[i, left].unsqueeze(-1), most[i, left].unsqueeze(-1))
-            closed = clipped > costs[:i, left].amin(0) * (1 + FORGIVEN)
+            closed = clipped > costs[:i, left].amin(0) * (1 + TOLERANCE)
             if closed.all():
                 break
             if closed.any():
                 left, data = torch.arange(rows, device=scale.device)[left][~closed], tuple(t[~closed] for t in data)
         until = min(max(2 * i, FIRST), count)
         for j in range(i, until, size):
-            tried = slice(j, min(j + size, until))
-            costs[tried, left] = cost(data, scale[tried, left], zero[tried, left])
+            trial = slice(j, min(j + size, until))
+            costs[trial, left] = cost(data, scale[trial, left], zero[trial, left])
         i = until
     return costs
 
@@ -169,11 +169,11 @@ def _of_bins(edges: Tensor, fall: Tensor, unit: Tensor, scheme: Scheme, p: float
         fall = torch.where(outer, fall, 0.0)[:, used]
         edges = edges[:, used]
 
-    room = edges.new_empty((3, max(AT_ONCE, edges.shape[-1])))  # reused, because allocating takes longer than the sums
+    buffers = edges.new_empty((3, max(AT_ONCE, edges.shape[-1])))  # reused, because allocating takes longer than the sums
 
     def cost(data: Rows, scale: Tensor, zero: Tensor) -> Tensor:
         edges, fall, offset = data[:3]
-        used = (t[: len(scale) * edges.numel()].view(len(scale), *edges.shape) for t in room)
+        used = (t[: len(scale) * edges.numel()].view(len(scale), *edges.shape) for t in buffers)
         return _summed(edges, fall, scale.unsqueeze(-1), zero.unsqueeze(-1), scheme, p, *used) + offset.squeeze(-1)
 
     def beyond(data: Rows, least: Tensor, most: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def _deterministic(scheme: Scheme) -> Scheme:
 
 def _of_rows(scheme: Scheme) -> Scheme:
     # The rows of the data are the blocks, so one scale per tensor is one per row.
-    return altered(scheme, scale=ONE) if isinstance(scheme.scale.shared, PerBlock) else scheme
+    return altered(scheme, scale=_PER_TENSOR) if isinstance(scheme.scale.shared, PerBlock) else scheme
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

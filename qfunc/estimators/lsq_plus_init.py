@@ -48,8 +48,8 @@ class LsqPlusInit:
             return from_range(state.low, state.high, scheme)
         mean, std = mean_and_std(state)
         reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
-        return from_scale(reach / _one_side(scheme.format), state.low, scheme)
+        return from_scale(reach / _longer_side(scheme.format), state.low, scheme)
 
 
-def _one_side(fmt: Format) -> float:
+def _longer_side(fmt: Format) -> float:
     return float(max(-fmt.qmin, fmt.qmax + 1)) if isinstance(fmt, Int) else largest(fmt)

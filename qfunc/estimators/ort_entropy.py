@@ -138,5 +138,5 @@ def _divergences(counts: Tensor, half: Tensor, i: Tensor, groups: int) -> Tensor
 def _smoothed(h: Tensor, size: Tensor) -> Tensor:
     # Rows of `size` bins, followed by zeros.
     used = h != 0
-    filled = used.sum(-1, keepdim=True)
-    return torch.where(used, h - SMOOTH * (size - filled) / filled, SMOOTH)
+    nonempty = used.sum(-1, keepdim=True)
+    return torch.where(used, h - SMOOTH * (size - nonempty) / nonempty, SMOOTH)

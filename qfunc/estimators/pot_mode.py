@@ -16,7 +16,7 @@ from qfunc.estimators.sketch import empty, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Int, Scheme
 
-TRIES = 5
+CANDIDATES = 5
 COARSEST = -127
 
 
@@ -63,7 +63,7 @@ class PotMode:
             return state
         powers = self.scheme(scheme)
         sketch = updated(empty(scheme, x), x, scheme, BINS)
-        factors = torch.exp2(-torch.arange(TRIES, device=x.device)).view(-1, *[1] * sketch.low.ndim)
+        factors = torch.exp2(-torch.arange(CANDIDATES, device=x.device)).view(-1, *[1] * sketch.low.ndim)
         low, high = _reach(sketch.low, sketch.high, powers)
         low, high = factors * low.clamp(max=0), factors * high.clamp(min=0)
         cost = error_of(sketch, BINS, powers, 2.0)(low, high)
@@ -84,9 +84,9 @@ class PotMode:
         powers = self.scheme(scheme)
         low, high = _reach(state.low, state.high, powers)
         slots = state.votes.shape[-1]
-        elected = (state.votes * slots - torch.arange(slots, device=low.device)).argmax(-1) + COARSEST
+        exponent = (state.votes * slots - torch.arange(slots, device=low.device)).argmax(-1) + COARSEST
         whole = from_range(low, high, powers).scale.abs()
-        factor = torch.exp2(-elected.double() - torch.log2(whole.double()).round())
+        factor = torch.exp2(-exponent.double() - torch.log2(whole.double()).round())
         seen = state.votes.any(-1) & low.isfinite() & high.isfinite()
         return Range(*(torch.where(seen, (end.double() * factor).float(), end) for end in (low, high)))
 

@@ -11,7 +11,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators.binning import LogLinear
 from qfunc.estimators.minmax import Range
 from qfunc.estimators.sketch import (
-    FORGIVEN,
+    TOLERANCE,
     Sketch,
     clipped,
     empty,
@@ -142,7 +142,7 @@ class Percentile:
 def _smallest(values: Tensor, share: float) -> Tensor:
     # The ceil(share n)-th smallest along the last axis, by selection.
     n = values.shape[-1]
-    return values.kthvalue(max(1, math.ceil(share * n - FORGIVEN))).values
+    return values.kthvalue(max(1, math.ceil(share * n - TOLERANCE))).values
 
 
 __all__ = ["Percentile", "Quantile"]

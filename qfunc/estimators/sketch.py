@@ -14,10 +14,10 @@ from qfunc.estimators.minmax import Range
 from qfunc.numerics.qparams import blocks, qparams_shape
 from qfunc.specs import Scheme
 
-FORGIVEN = 1e-6
-"""Tolerance of a rank for binary rounding, so that 0.99999 * 100000 is 99999."""
+TOLERANCE = 1e-6
+"""Tolerance of a rank, because 0.99999 * 100000 rounds to slightly more than 99999."""
 
-KEPT = 8192
+MAX_VALUES = 8192
 """Blocks of up to this many elements are stored as values: no more memory than their bins would need."""
 
 PART = 1 << 18
@@ -53,7 +53,7 @@ def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
     if x.numel() == 0:
         return state
     split, axes = blocks(x.detach().float(), scheme)
-    few = state.counts.shape[-1] == 0 and state.values.shape[-1] + x.numel() // state.low.numel() <= KEPT
+    few = state.counts.shape[-1] == 0 and state.values.shape[-1] + x.numel() // state.low.numel() <= MAX_VALUES
     if few:
         rows = split.movedim(axes, tuple(range(-len(axes), 0))) if len(axes) < split.ndim else split
         rows = rows.reshape((*state.low.shape, -1))
@@ -73,7 +73,7 @@ def updated(state: Sketch, x: Tensor, scheme: Scheme, bins: Bins) -> Sketch:
 def merged(a: Sketch, b: Sketch, bins: Bins) -> Sketch:
     """Return the sketch of a's data followed by b's, bit for bit equal to one pass over both."""
     low, high = torch.minimum(a.low, b.low), torch.maximum(a.high, b.high)
-    few = a.counts.shape[-1] == b.counts.shape[-1] == 0 and a.values.shape[-1] + b.values.shape[-1] <= KEPT
+    few = a.counts.shape[-1] == b.counts.shape[-1] == 0 and a.values.shape[-1] + b.values.shape[-1] <= MAX_VALUES
     if few:
         return Sketch(low, high, torch.cat((a.values, b.values), -1), a.counts)
     counts = counted(a, low, high, bins) + counted(b, low, high, bins)
@@ -133,8 +133,8 @@ def _counted(split: Tensor, level: Tensor, bins: Bins) -> Tensor:
         if bins.coarse:
             # Count the bit patterns, then sum them into the bins.
             length = len(flat) if compiling else min(len(flat), 2 * PART)
-            room = torch.empty(length, dtype=torch.int32, device=flat.device)
-            tallies = (_by_pattern(part, room) for part in torch.split(flat, length))
+            buffer = torch.empty(length, dtype=torch.int32, device=flat.device)
+            tallies = (_by_pattern(part, buffer) for part in torch.split(flat, length))
             return bins.of_patterns(_total(tallies).view(2, PATTERNS), level.flatten()).flip(0).view(*level.shape, 2, bins.size)
         parts = torch.split(flat, len(flat) if compiling else PART)
         return _by_sign(_total(_in_windows(part, level.flatten(), bins) for part in parts).view(*level.shape, -1))
@@ -151,9 +151,9 @@ def _total(counts: Iterable[Tensor]) -> Tensor:
     return functools.reduce(Tensor.add_, counts)
 
 
-def _by_pattern(x: Tensor, room: Tensor) -> Tensor:
+def _by_pattern(x: Tensor, buffer: Tensor) -> Tensor:
     # Negative numbers have the upper half of the patterns.
-    patterns = torch.bitwise_right_shift(x.view(torch.int32), 16, out=room[: len(x)])
+    patterns = torch.bitwise_right_shift(x.view(torch.int32), 16, out=buffer[: len(x)])
     return _tally(patterns.bitwise_and_(2 * PATTERNS - 1), 2 * PATTERNS)
 
 
@@ -188,12 +188,12 @@ def nothing(state: Sketch) -> bool:
 
 
 def rank(share: float, n: int | Tensor) -> Tensor:
-    """Return max(1, ceil(share n - FORGIVEN)).
+    """Return max(1, ceil(share n - TOLERANCE)).
 
     >>> int(rank(0.99999, 100000)), int(rank(0.5, 5))
     (99999, 3)
     """
-    return torch.ceil(torch.as_tensor(n).double() * share - FORGIVEN).clamp(min=1)
+    return torch.ceil(torch.as_tensor(n).double() * share - TOLERANCE).clamp(min=1)
 
 
 def ranked(edges: Tensor, counts: Tensor, share: float) -> Tensor:

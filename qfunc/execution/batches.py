@@ -24,8 +24,8 @@ class Binder:
         # Graphs of torch.export record the structure of their inputs; traced graphs only the names.
         info = getattr(network.graph._codegen, "pytree_info", None)
         # Arguments that were exported by keyword follow the positional ones.
-        given = () if info is None or info.in_spec is None else info.in_spec.children()
-        self.spec = None if not given else [part for spec in given for part in spec.children()]
+        specs = () if info is None or info.in_spec is None else info.in_spec.children()
+        self.spec = None if not specs else [part for spec in specs for part in spec.children()]
         nodes = [n for n in network.graph.nodes if n.op == "placeholder"]
         self.names = [str(n.target) for n in nodes] if info is None else [n for n in info.orig_args if n != "self"]
         needed = sum(not n.args for n in nodes) if self.spec is None else len(self.spec)
@@ -51,7 +51,7 @@ class Binder:
             return self._like_the_model(self._named(named, step, batch), step)
         if not isinstance(batch, tuple | list):
             raise self._error(step, a_or_an(type(batch)))
-        if self.fixed:  # refuses other values
+        if self.fixed:  # raise for other values
             free_arguments(self.network, tuple(batch[: self.required]), {})
         rest = self.names[len(batch) : self.required]
         if rest and all(name in self.fixed for name in rest) and len(batch):

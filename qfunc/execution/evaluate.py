@@ -44,9 +44,9 @@ def evaluated_value(model: fx.GraphModule, leaves: list[Tensor], where: str) -> 
 
 def _value(interpreter: fx.Interpreter, leaves: list[Tensor]) -> Any:
     module: Any = interpreter.module
-    given = with_fixed_arguments(module, leaves)
+    arguments = with_fixed_arguments(module, leaves)
     with torch.inference_mode():
-        return interpreter.run(*given, enable_io_processing=False)
+        return interpreter.run(*arguments, enable_io_processing=False)
 
 
 class _Evaluated(fx.Interpreter):
@@ -66,7 +66,7 @@ class _Evaluated(fx.Interpreter):
 
 
 class RoundHalfEven(_Evaluated):
-    """As `_Evaluated`, with activations rounded half to even; the file stores constants as rounded codes."""
+    """Run as `_Evaluated` does, but round activations half to even; constants keep their rounded codes, as in the file."""
 
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)

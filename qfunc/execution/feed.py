@@ -20,17 +20,18 @@ Observe = Callable[[tuple[Any, ...], int], Any]
 """(positional arguments of a quantized model, number of the batch) -> the model's value."""
 
 
-def feed_all(model: nn.Module, see: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
-    """Call a function with the arguments of each quantized submodule (of the model itself: ""); return how many batches.
+def feed_all(model: nn.Module, observers: Mapping[str, Observe], batches: Iterable[Any], step: str, progress: bool) -> int:
+    """Call an observer with the arguments of each quantized submodule, and return the number of batches.
 
-    The rest of an outer module runs on what the functions return, as its forward says, in evaluation mode.
+    `observers` are functions by path; "" is the model itself.  Their results replace the outputs of the submodules, and
+    the rest of an outer module runs in evaluation mode.
 
     Raises:
-        CalibrationError: a wrong batch structure, or arguments that the model refuses.
+        CalibrationError: a wrong batch structure, or arguments that the model does not accept.
     """
-    give, count = feeder(model, see, step), 0
+    feed, count = feeder(model, observers, step), 0
     for count, batch in enumerate(progress_bar(batches, step, progress), 1):
-        give(batch, count)
+        feed(batch, count)
     return count
 
 
@@ -39,35 +40,35 @@ def progress_bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[
     return tqdm(batches, desc=step, unit="batch", disable=not progress or not sys.stderr.isatty())
 
 
-def feeder(model: nn.Module, see: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
-    """Return a function that does as `feed_all` with one batch and its number."""
-    if isinstance(model, fx.GraphModule) and "" in see:
+def feeder(model: nn.Module, observers: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
+    """Return a function of one batch and its number that calls the observers as `feed_all` does."""
+    if isinstance(model, fx.GraphModule) and "" in observers:
         bind = Binder(model)
 
-        def give(batch: Any, number: int) -> None:
-            see[""](bind(batch, step), number)
+        def feed(batch: Any, number: int) -> None:
+            observers[""](bind(batch, step), number)
 
-        return give
-    return _Outer(model, see, step)
+        return feed
+    return _Outer(model, observers, step)
 
 
 class _Outer:
-    def __init__(self, model: nn.Module, see: Mapping[str, Observe], step: str) -> None:
+    def __init__(self, model: nn.Module, observers: Mapping[str, Observe], step: str) -> None:
         self.step, self.number, self.warned = step, 0, False
-        parts = {path: model.get_submodule(path) for path in see}
-        self.outer = run_submodules(model, {path: self._seeing(path, part, see[path]) for path, part in parts.items()})
+        parts = {path: model.get_submodule(path) for path in observers}
+        self.outer = run_submodules(model, {path: self._observed(path, part, observers[path]) for path, part in parts.items()})
         parameters = inspect.signature(self.outer.forward).parameters.values()
         self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         needed = [p for p in parameters if p.name in self.names and p.default is p.empty]
         self.required, self.variadic = max(len(needed), 1), any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
-    def _seeing(self, path: str, part: nn.Module, see: Observe) -> Callable[..., Any]:
+    def _observed(self, path: str, part: nn.Module, observe: Observe) -> Callable[..., Any]:
         signature = inspect.signature(part.forward)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             try:
-                given = positional(signature, args, kwargs)
+                arguments = positional(signature, args, kwargs)
             except TypeError as e:
                 raise CalibrationError(
                     where=f"{self.step}, batch {self.number}, submodule {path!r}",
@@ -75,7 +76,7 @@ class _Outer:
                     wanted=f"{path}{signature}",
                     do="Call it as its forward is declared.",
                 ) from e
-            return see(given, self.number)
+            return observe(arguments, self.number)
 
         return forward
 

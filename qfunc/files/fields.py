@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 
 __all__ = [
     "Count", "Flag", "Keyed", "Kind", "Many", "Misfit", "Nullable", "Number", "Object", "Record", "Shape", "Text", "Word",
-    "described", "require",
+    "describe", "require",
 ]  # fmt: skip
 
 _MOST = 1 << 24
@@ -55,14 +55,14 @@ or another program changed it.
     """
     if bad := kind.misfit(value):
         bad = bad.inside(path) if path else bad
-        raise damaged(file, bad.path, bad.found, bad.wanted)
+        raise damage_error(file, bad.path, bad.found, bad.wanted)
     return value
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return a JSON value in a few words.
 
-    >>> described([1, 2]), described({}), described("x" * 99)[:12], described(None)
+    >>> describe([1, 2]), describe({}), describe("x" * 99)[:12], describe(None)
     ('a list of 2', 'an object of 0 keys', "'xxxxxxxxxxx", 'null')
     """
     if isinstance(value, list):
@@ -75,8 +75,8 @@ def described(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _unless(fits: bool, value: Any, wanted: str) -> Misfit | None:
-    return None if fits else Misfit("", described(value), wanted)
+def _check(fits: bool, value: Any, wanted: str) -> Misfit | None:
+    return None if fits else Misfit("", describe(value), wanted)
 
 
 @frozen
@@ -85,7 +85,7 @@ class Object:
 
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is no object."""
-        return _unless(isinstance(value, dict), value, "an object")
+        return _check(isinstance(value, dict), value, "an object")
 
 
 @frozen
@@ -94,7 +94,7 @@ class Flag:
 
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is no boolean."""
-        return _unless(isinstance(value, bool), value, "true or false")
+        return _check(isinstance(value, bool), value, "true or false")
 
 
 @frozen
@@ -107,7 +107,7 @@ class Count:
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is no such integer."""
         most = f" and <= {self.high}" if self.high < (1 << 63) - 1 else ""
-        return _unless(type(value) is int and self.low <= value <= self.high, value, f"an integer >= {self.low}{most}")
+        return _check(type(value) is int and self.low <= value <= self.high, value, f"an integer >= {self.low}{most}")
 
 
 @frozen
@@ -116,7 +116,7 @@ class Number:
 
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is no such number."""
-        return _unless(type(value) in (int, float) and abs(value) <= _FLOAT32, value, "a number of float32")
+        return _check(type(value) in (int, float) and abs(value) <= _FLOAT32, value, "a number of float32")
 
 
 @frozen
@@ -129,7 +129,7 @@ class Shape:
         """Return the first size that is none, or the shape if it has too many elements."""
         bad = Many(Count(), most=64).misfit(value)
         fits = bad is not None or math.prod(value) <= self.largest
-        return bad or _unless(fits, value, f"a shape of at most {self.largest:,} elements")
+        return bad or _check(fits, value, f"a shape of at most {self.largest:,} elements")
 
 
 @frozen
@@ -140,7 +140,7 @@ class Text:
 
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is no such text."""
-        return _unless(isinstance(value, str) and len(value) <= self.longest, value, f"a text of at most {self.longest:,}")
+        return _check(isinstance(value, str) and len(value) <= self.longest, value, f"a text of at most {self.longest:,}")
 
 
 @frozen
@@ -151,7 +151,7 @@ class Word:
 
     def misfit(self, value: Any) -> Misfit | None:
         """Return the value if it is none of them."""
-        return _unless(isinstance(value, str) and value in self.words, value, f"one of {', '.join(self.words)}")
+        return _check(isinstance(value, str) and value in self.words, value, f"one of {', '.join(self.words)}")
 
 
 @frozen
@@ -178,7 +178,7 @@ class Many:
         """Return the first misfit of the list or of its values."""
         if not isinstance(value, list) or not self.least <= len(value) <= self.most:
             few = f" of at least {self.least}" if self.least else ""
-            return Misfit("", described(value), f"a list{few or f' of at most {self.most:,}'}")
+            return Misfit("", describe(value), f"a list{few or f' of at most {self.most:,}'}")
         return next((bad.inside(f"[{i}]") for i, v in enumerate(value) if (bad := self.kind.misfit(v))), None)
 
 
@@ -191,8 +191,8 @@ class Keyed:
     def misfit(self, value: Any) -> Misfit | None:
         """Return the first misfit of the object or of its values."""
         if not isinstance(value, dict):
-            return Misfit("", described(value), "an object")
-        return next((bad.inside(f"[{described(k)}]") for k, v in value.items() if (bad := self.kind.misfit(v))), None)
+            return Misfit("", describe(value), "an object")
+        return next((bad.inside(f"[{describe(k)}]") for k, v in value.items() if (bad := self.kind.misfit(v))), None)
 
 
 @frozen
@@ -205,14 +205,14 @@ class Record:
     def misfit(self, value: Any) -> Misfit | None:
         """Return the first misfit of the object or of its fields."""
         if not isinstance(value, dict):
-            return Misfit("", described(value), "an object")
+            return Misfit("", describe(value), "an object")
         every = {**self.fields, **self.optional}
         for name in self.fields:
             if name not in value:
                 return Misfit(name, "no such field", f"the fields {', '.join(self.fields)}")
-        for name, held in value.items():
+        for name, entry in value.items():
             if name not in every:
-                return Misfit("", f"an unknown field {described(name)}", f"the fields {', '.join(every)}")
-            if bad := every[name].misfit(held):
+                return Misfit("", f"an unknown field {describe(name)}", f"the fields {', '.join(every)}")
+            if bad := every[name].misfit(entry):
                 return bad.inside(name)
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qfunc.errors import FileError
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 
 __all__ = ["LARGEST", "is_plain_name", "open_file", "read_file", "read_folder"]
 
@@ -42,13 +42,13 @@ def open_file(path: Path) -> BinaryIO:
         file = os.fdopen(os.open(path, flags), "rb")
     except OSError as e:
         raise FileError(where=str(path), found=(e.strerror or str(e)).lower(), wanted="a file", do=_COPY) from e
-    held = os.fstat(file.fileno())
-    if not stat.S_ISREG(held.st_mode):
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
         file.close()
         raise FileError(where=str(path), found="a device or pipe", wanted="a file", do=_COPY)
-    if held.st_size > LARGEST:
+    if status.st_size > LARGEST:
         file.close()
-        raise damaged(str(path), "", f"{held.st_size:,} bytes", f"at most {LARGEST:,}")
+        raise damage_error(str(path), "", f"{status.st_size:,} bytes", f"at most {LARGEST:,}")
     return file
 
 

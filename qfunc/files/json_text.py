@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 from qfunc.errors import FileError
 
-__all__ = ["AGAIN", "DEEPEST", "LONGEST", "damaged", "parse"]
+__all__ = ["WRITE_AGAIN", "DEEPEST", "LONGEST", "damage_error", "parse"]
 
 LONGEST = 1 << 28
 """The largest number of bytes of a JSON text; the report of a network with 10^7 scales has fewer."""
 DEEPEST = 100
 """The largest depth of a JSON text; the targets of qfunc need 13."""
-AGAIN = "Write the file again: it is damaged, or another program changed it."
+WRITE_AGAIN = "Write the file again: it is damaged, or another program changed it."
 
 _DIGITS = 20  # of an integer: all numbers of 64 bits have no more
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
@@ -24,9 +24,9 @@ _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def damaged(file: str, field: str, found: str, wanted: str) -> FileError:
+def damage_error(file: str, field: str, found: str, wanted: str) -> FileError:
     """Return the error for one field of a file; the field is "" for the whole file."""
-    return FileError(where=f"{file}: {field}" if field else file, found=found, wanted=wanted, do=AGAIN)
+    return FileError(where=f"{file}: {field}" if field else file, found=found, wanted=wanted, do=WRITE_AGAIN)
 
 
 def parse(content: bytes | str, file: str) -> Any:
@@ -47,30 +47,30 @@ def parse(content: bytes | str, file: str) -> Any:
 or another program changed it.
     """
     if len(content) > LONGEST:
-        raise damaged(file, "", f"{len(content):,} bytes", f"at most {LONGEST:,}")
-    text = _decoded(content, file) if isinstance(content, bytes) else content
+        raise damage_error(file, "", f"{len(content):,} bytes", f"at most {LONGEST:,}")
+    text = _decode(content, file) if isinstance(content, bytes) else content
     if (depth := _depth(text)) > DEEPEST:
-        raise damaged(file, "", f"JSON of depth {depth:,}", f"at most {DEEPEST}")
+        raise damage_error(file, "", f"JSON of depth {depth:,}", f"at most {DEEPEST}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise damaged(file, "", f"the key {_short(twice)} twice", "each key once")
+            raise damage_error(file, "", f"the key {_short(twice)} twice", "each key once")
         return found
 
     def integer(digits: str) -> int:
         if len(digits.lstrip("-")) > _DIGITS:
-            raise damaged(file, "", f"an integer of {len(digits):,} digits", f"at most {_DIGITS}")
+            raise damage_error(file, "", f"an integer of {len(digits):,} digits", f"at most {_DIGITS}")
         return int(digits)
 
     def real(digits: str) -> float:
         if not math.isfinite(value := float(digits)):
-            raise damaged(file, "", f"the number {_short(digits)[1:-1]}", "finite numbers")
+            raise damage_error(file, "", f"the number {_short(digits)[1:-1]}", "finite numbers")
         return value
 
     def no_number(name: str) -> NoReturn:
-        raise damaged(file, "", f"the number {name}", "finite numbers")
+        raise damage_error(file, "", f"the number {name}", "finite numbers")
 
     hooks: dict[str, Any] = {
         "object_pairs_hook": unique,
@@ -81,17 +81,17 @@ or another program changed it.
     try:
         value = json.loads(text, **hooks)
     except json.JSONDecodeError as e:
-        raise damaged(file, "", f"no JSON ({e})", "JSON text") from e
+        raise damage_error(file, "", f"no JSON ({e})", "JSON text") from e
     if not _encodes(text) or (_SURROGATE.search(text) and not _encodes(json.dumps(value, ensure_ascii=False))):
-        raise damaged(file, "", "half of a surrogate pair", "Unicode text")
+        raise damage_error(file, "", "half of a surrogate pair", "Unicode text")
     return value
 
 
-def _decoded(content: bytes, file: str) -> str:
+def _decode(content: bytes, file: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as e:
-        raise damaged(file, "", f"bytes that are not UTF-8, at {e.start:,}", "UTF-8 text") from e
+        raise damage_error(file, "", f"bytes that are not UTF-8, at {e.start:,}", "UTF-8 text") from e
 
 
 def _encodes(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from qfunc.errors import first_line
 from qfunc.files.fields import Count, Keyed, Many, Record, Text, Word, require
 from qfunc.files.folder import open_file
-from qfunc.files.json_text import damaged, parse
+from qfunc.files.json_text import damage_error, parse
 
 __all__ = ["read_tensors"]
 
@@ -36,7 +36,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = safetensors.load_file(path)
     except Exception as e:  # SafetensorError, and what torch raises
-        raise damaged(str(path), "", first_line(e), "a file that safetensors reads") from e
+        raise damage_error(str(path), "", first_line(e), "a file that safetensors reads") from e
     return found
 
 
@@ -45,10 +45,10 @@ def _header(path: Path) -> tuple[Any, int]:
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
-            raise damaged(str(path), "", f"{size} bytes", "a header and its tensors")
+            raise damage_error(str(path), "", f"{size} bytes", "a header and its tensors")
         length = int.from_bytes(file.read(8), "little")
         if length > min(_LONGEST, size - 8):
-            raise damaged(str(path), "", f"a header of {length:,} bytes in a file of {size:,}", "a header inside the file")
+            raise damage_error(str(path), "", f"a header of {length:,} bytes in a file of {size:,}", "a header inside the file")
         return parse(file.read(length), str(path)), size - 8 - length
 
 
@@ -62,9 +62,9 @@ def _require_header(header: Any, size: int, file: str) -> None:
         field, taken = f"[{name!r}]", math.prod(entry["shape"]) * _SIZES[entry["dtype"]]
         if (first, last) != (end, end + taken):
             wanted = f"{end:,} to {end + taken:,}, as its dtype and shape need"
-            raise damaged(file, f"{field}.data_offsets", f"bytes {first:,} to {last:,}", wanted)
+            raise damage_error(file, f"{field}.data_offsets", f"bytes {first:,} to {last:,}", wanted)
         if last > size:
-            raise damaged(file, f"{field}.data_offsets", f"bytes to {last:,}", f"at most {size:,}, as the file holds")
+            raise damage_error(file, f"{field}.data_offsets", f"bytes to {last:,}", f"at most {size:,}, as the file holds")
         end = last
     if end != size:
-        raise damaged(file, "", f"{size:,} bytes of tensors", f"{end:,}, as the header tells")
+        raise damage_error(file, "", f"{size:,} bytes of tensors", f"{end:,}, as the header tells")

@@ -29,7 +29,7 @@ SEVERAL = names(results=(2, 3)) | {
     "median", "mode", "kthvalue", "aminmax", "unique", "max_pool1d_with_indices", "max_pool2d_with_indices", "lstm", "gru",
     "rnn_tanh", "rnn_relu",
 }  # fmt: skip
-"""Short names of ops with several results, whose entries are no slices of a tensor; the last ones have no record."""
+"""Short names of ops with several results that are not slices of a tensor; the last ones have no record."""
 
 
 class Storage:

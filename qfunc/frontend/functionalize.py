@@ -22,7 +22,7 @@ from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
-from qfunc.ops.creation import casts_nothing, stays
+from qfunc.ops.creation import casts_nothing, only_moves_device
 from qfunc.ops.decompositions import attend
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
@@ -119,7 +119,7 @@ class _Builder:
             return self._attention(node)
         if (first_term := is_sum_start(node, self.owner)) is not None:
             return self.env[first_term]
-        if casts_nothing(node, name or "") or stays(node, name or ""):
+        if casts_nothing(node, name or "") or only_moves_device(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))

@@ -1,4 +1,4 @@
-"""User-defined modules that depend on the mode, as dropout and BatchNorm do: convert them to leaves that still do."""
+"""Convert user-defined modules that depend on the mode, as dropout and BatchNorm do, to leaf modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def prepare(model: nn.Module, leaves: frozenset[type[nn.Module]] = frozenset()) -> None:
-    """Replace each submodule that returns its input in evaluation by a `TrainingOnly` around it.
+    """Wrap each submodule that returns its input in evaluation in a `TrainingOnly`.
 
     Stochastic depth is such a module.  It has no tensors and its forward reads `self.training`; a call shows that it
     returns its input in evaluation.  Modules of a class in `leaves` stay.

@@ -1,4 +1,4 @@
-"""Ops that return several parts of a tensor: the number of parts, uses of one part, and uses of the whole tuple."""
+"""Ops that return several parts of a tensor: the number of parts, the uses of one part, and the uses of the whole tuple."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qfunc.errors import CaptureError
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.frontend.source_location import source_line
 from qfunc.ops.canonicalize import canonical, is_number, short_name
-from qfunc.ops.indexing import element, picked
+from qfunc.ops.indexing import element, index_call
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -62,7 +62,7 @@ def select_output(call: Any) -> Any:
     if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
     if not isinstance(call[1][1], int):
-        return picked(call[1][0], call[1][1], is_number) or call
+        return index_call(call[1][0], call[1][1], is_number) or call
     name, parts = short_name(call[1][0]), canonical(call[1][0])
     if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
         return element, call[1]

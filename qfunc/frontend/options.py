@@ -161,7 +161,7 @@ class _Bound:
 
 
 def bind(tracer: fx.Tracer, concrete: Mapping[str, Any]) -> fx.Tracer:
-    """Make the tracer bind values to arguments of the root's forward, in place of placeholders, and return it."""
+    """Make the tracer bind values to arguments of the root's forward instead of placeholders, and return the tracer."""
     proxy, arguments = tracer.create_proxy, tracer.create_args_for_root
 
     def create_proxy(kind: str, target: Any, *rest: Any, **more: Any) -> Any:

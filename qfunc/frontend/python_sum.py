@@ -13,7 +13,7 @@ from qfunc.ops.opset import BY_TARGET
 
 
 def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
-    """Return the x of a traced 0 + x, or None for any other node and where x may be a tensor of booleans.
+    """Return the x of a traced 0 + x; None for any other node, or if x may be a boolean tensor.
 
     >>> g = fx.symbolic_trace(lambda x, y: sum([x.relu(), y])).graph
     >>> [str(is_sum_start(n, nn.Module())) for n in g.nodes]
@@ -37,7 +37,7 @@ def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     op = None if call is None else BY_TARGET.get(call[0])
     if op is None or call is None:
         return False
-    # Of the result's type are all operands here; a condition or an index is not.
+    # These operands have the dtype of the result; a condition or an index does not.
     follows = op.traits & (Trait.VIEW | Trait.ARITHMETIC) or op.kind == "pad"
     return Trait.NEVER_BOOLEAN in op.traits or (bool(follows) and any(_is_of_numbers(v, owner) for v in call[1]))
 

@@ -56,7 +56,7 @@ def is_user_file(file: str) -> bool:
 
 
 def module_stack(node: fx.Node) -> list[tuple[str, str, str]]:
-    """Return (key, path, qualified class name) of the modules around a traced node, outermost first; one key a call."""
+    """Return (key, path, qualified class name) of the modules around a traced node, outermost first, one key per call."""
     stack = node.meta.get("nn_module_stack") or {}
     return [
         (str(key), _path(entry[0]), _class_name(entry[1])) for key, entry in stack.items() if not str(key).startswith("_empty_")

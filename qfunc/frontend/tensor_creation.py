@@ -15,7 +15,7 @@ __all__ = ["meshgrid_arguments", "meshgrid", "on_input_device"]
 
 
 def on_input_device(call: Any, traced: fx.Graph) -> Any:
-    """Return the call of an op that creates a tensor, with the device of the model's first input where it has none."""
+    """Return the call of an op that creates a tensor, on the device of the model's first input if it names none."""
     if call is None or call[0] not in (arange, full) or call[1][-1] is not None:
         return call
     first = next((n for n in traced.nodes if n.op == "placeholder" and not n.args and _may_be_tensor(n)), None)

@@ -47,8 +47,8 @@ def qparams_of(inner: Any, params: Any, x: Tensor, scheme: Scheme) -> Affine:
 def require_of_x(name: str, inner: Any, params: Any, x: Tensor, scheme: Scheme) -> None:
     """Raise SpecError if an inner function quantizes another tensor than x, such as tanh(x); needs a constant x."""
     codes, qparams = inner.export(params, x.detach(), scheme)
-    direct = quantize(x.detach(), qparams, scheme)
-    if not torch.equal(codes.nan_to_num(), direct.nan_to_num()):
+    codes_of_x = quantize(x.detach(), qparams, scheme)
+    if not torch.equal(codes.nan_to_num(), codes_of_x.nan_to_num()):
         wanted, do = "a function that quantizes x itself", "Use Fixed() or Lsq() inside."
         raise SpecError(where=f"{name}.inner", found=repr(inner), wanted=wanted, do=do)
 

@@ -16,7 +16,7 @@ from qfunc.numerics.qparams import Affine, spread
 from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import Float, Int, Levels, Scheme
 
-EVERY_STEP = (Int, Float, Levels)
+FORMATS_WITH_STEP = (Int, Float, Levels)
 
 
 def refuse_unless(kinds: tuple[type, ...], scheme: Scheme, function: str) -> None:
@@ -39,8 +39,8 @@ def is_free(scheme: Scheme) -> bool:
     return scheme.zero_point is not None and scheme.zero_point.value is None
 
 
-def whole(qparams: Affine) -> Tensor:
-    """Return the scale of qparams, the product of both levels: the number that trains."""
+def total_scale(qparams: Affine) -> Tensor:
+    """Return the scale of qparams, the product of both levels: this is the trained number."""
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
@@ -65,7 +65,7 @@ def value_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Return the value that the hardware represents for x, in the dtype of x."""
     if order := _memory_order(x, qparams):
         return value_of(x.permute(order[0]), qparams, scheme).permute(order[1])
-    parts = [affine.fake_quantized_value(part, its, scheme) for _, part, its in _parts(x, x, qparams, _LARGE)]
+    parts = [affine.fake_quantized_value(part, part_qparams, scheme) for _, part, part_qparams in _parts(x, x, qparams, _LARGE)]
     return parts[0] if len(parts) == 1 else torch.cat(parts).reshape(x.shape)
 
 
@@ -123,12 +123,12 @@ def gradients(
     if len(parts) == 1:
         return parts[0]
     dx, steps, rest = zip(*parts, strict=True)
-    together = torch.cat if qparams.scale.ndim else lambda totals: torch.stack(totals).sum()
-    return Gradients(torch.cat(dx).reshape(x.shape), together(steps), together(rest) if outside else None)
+    join = torch.cat if qparams.scale.ndim else lambda totals: torch.stack(totals).sum()
+    return Gradients(torch.cat(dx).reshape(x.shape), join(steps), join(rest) if outside else None)
 
 
 _PART, _LARGE = 1 << 16, 1 << 20
-"""Number of elements of a part, and the number from which on a few operations are faster in parts."""
+"""Number of elements of a part, and the smallest number for which a few operations are faster in parts."""
 
 
 def _memory_order(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | None:
@@ -140,14 +140,14 @@ def _memory_order(x: Tensor, qparams: Affine) -> tuple[list[int], list[int]] | N
 
 
 def _parts(grad: Tensor, x: Tensor, qparams: Affine, least: int = 2 * _PART) -> list[tuple[Tensor, Tensor, Affine]]:
-    unsplit, shared_scale = [(grad, x, qparams)], qparams.scale
+    whole, shared_scale = [(grad, x, qparams)], qparams.scale
     if torch.compiler.is_compiling() or x.numel() < least:
-        return unsplit
+        return whole
     if shared_scale.ndim == 0 and x.is_contiguous() and grad.is_contiguous():
         pairs = zip(torch.split(grad.reshape(-1), _PART), torch.split(x.reshape(-1), _PART), strict=True)
         return [(g, part, qparams) for g, part in pairs]
     if shared_scale.ndim == 0 or shared_scale.shape[0] != x.shape[0] or (qparams.outer is not None and qparams.outer.ndim):
-        return unsplit
+        return whole
     rows = max(_PART * x.shape[0] // x.numel(), 1)
     split = (torch.split(t, rows) for t in (grad, x, shared_scale, qparams.zero_point))
     return [(g, part, Affine(s, z, qparams.outer)) for g, part, s, z in zip(*split, strict=True)]
@@ -173,12 +173,12 @@ def largest_level(scheme: Scheme) -> float:
     return max(ends(scheme)[1], 1.0)
 
 
-def sharing(x: Tensor, scale: Tensor, batch_axis: int | None) -> int:
+def elements_per_scale(x: Tensor, scale: Tensor, batch_axis: int | None) -> int:
     """Return N, the number of elements of x that share one scale, at least 1; with `batch_axis`, of one example.
 
     >>> x = torch.ones(6, 5, 4)
-    >>> sharing(x, torch.ones(()), 0), sharing(x, torch.ones(1, 5, 1), 0), sharing(x, torch.ones(6, 1, 1), 0)
-    (20, 4, 20)
+    >>> [elements_per_scale(x, torch.ones(shape), 0) for shape in ((), (1, 5, 1), (6, 1, 1))]
+    [20, 4, 20]
     """
     examples = 1
     if batch_axis is not None and -x.ndim <= batch_axis < x.ndim and (scale.ndim == 0 or scale.shape[batch_axis] == 1):

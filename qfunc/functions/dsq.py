@@ -74,7 +74,7 @@ class Dsq:
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Staircase:
         """Return the range that the estimated qparams represent."""
         steps.refuse_unless((Int,), scheme, "Dsq")
-        scale, zero = steps.whole(qparams), qparams.zero_point
+        scale, zero = steps.total_scale(qparams), qparams.zero_point
         alpha = torch.full((), self.alpha, device=scale.device)
         if not steps.is_free(scheme):
             return Staircase(None, None, _span(scheme) * scale, zero, alpha)
@@ -143,9 +143,9 @@ class _SoftGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
         index = torch.floor(t).clamp(max=qmax - 1)
         offset = t - index - 0.5
         curve = torch.tanh(k * offset)
-        bend = 1 - curve * curve
-        height, slope = index + 0.5 + 0.5 * s * curve, 0.5 * s * k * bend * inside
-        d_alpha = 0.5 * (s * s * curve - s * bend * offset * 2 / (clamped_alpha * (2 - clamped_alpha))) * inside
+        derivative = 1 - curve * curve
+        height, slope = index + 0.5 + 0.5 * s * curve, 0.5 * s * k * derivative * inside
+        d_alpha = 0.5 * (s * s * curve - s * derivative * offset * 2 / (clamped_alpha * (2 - clamped_alpha))) * inside
         per_alpha = summed(grad * d_alpha * step(qparams, t, scheme), alpha, scheme)
         through = (grad * slope).to(grad.dtype)
         if not steps.is_free(scheme):

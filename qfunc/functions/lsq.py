@@ -41,7 +41,7 @@ def factor_of(gradient_scale: bool | float, batch_axis: int | None, x: Tensor, s
     """Return g: 1 / sqrt(N Q_p) for True, 1 for False, else the number itself."""
     if gradient_scale is not True:
         return float(gradient_scale or 1)
-    return float((steps.sharing(x, scale, batch_axis) * steps.largest_level(scheme)) ** -0.5)
+    return float((steps.elements_per_scale(x, scale, batch_axis) * steps.largest_level(scheme)) ** -0.5)
 
 
 @frozen
@@ -85,8 +85,8 @@ class Lsq:
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Learned:
         """Return the estimated scale and zero point."""
-        steps.refuse_unless(steps.EVERY_STEP, scheme, "Lsq")
-        return Learned(steps.whole(qparams), qparams.zero_point)
+        steps.refuse_unless(steps.FORMATS_WITH_STEP, scheme, "Lsq")
+        return Learned(steps.total_scale(qparams), qparams.zero_point)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         """Return the names of the trained parameters: the scale."""

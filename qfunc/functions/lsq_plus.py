@@ -61,7 +61,7 @@ class LsqPlus:
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Offset:
         """Return the estimated scale, and beta = -z s."""
         steps.refuse_unless((Int,), scheme, "LsqPlus")
-        scale = steps.whole(qparams)
+        scale = steps.total_scale(qparams)
         return Offset(scale, -qparams.zero_point * scale)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def _hardware_qparams(scale: Tensor, beta: Tensor, scheme: Scheme) -> Affine:
     if rule.value is not None:
         return qparams._replace(zero_point=torch.full_like(scale, rule.value))
     low, high = codes_of(scheme)
-    zero = round_by(-beta.double() / steps.whole(qparams).double(), rule.rounding).clamp(low, high)
+    zero = round_by(-beta.double() / steps.total_scale(qparams).double(), rule.rounding).clamp(low, high)
     return qparams._replace(zero_point=zero.float())
 
 

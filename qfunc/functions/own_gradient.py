@@ -19,7 +19,7 @@ from qfunc.specs import Int, Scheme
 from qfunc.specs._check import as_tuple, refuse
 from qfunc.specs._values import mutability_error
 
-TRAINS = ("scale", "zero_point", "low", "high")
+PARAMETERS = ("scale", "zero_point", "low", "high")
 
 
 class Bounded(NamedTuple):
@@ -36,17 +36,17 @@ def _pure(instance: Any, attribute: Any, value: Any) -> None:
     if not callable(value) or isinstance(value, type):
         do = f"Call it: {value.__name__}()." if isinstance(value, type) else "Write a function of x and the parameters."
         raise refuse(instance, attribute.name, value, wanted, do)
-    if bad := mutability_error(value):
-        raise refuse(instance, attribute.name, value, f"{wanted}, not {bad}", "Define it with def at the top of a module.")
+    if reason := mutability_error(value):
+        raise refuse(instance, attribute.name, value, f"{wanted}, not {reason}", "Define it with def at the top of a module.")
 
 
 def _trainable(instance: Any, attribute: Any, value: Any) -> None:
-    if type(value) is not tuple or len(set(value)) < len(value) or not set(value) <= set(TRAINS):
-        wanted = "different names among " + ", ".join(map(repr, TRAINS))
+    if type(value) is not tuple or len(set(value)) < len(value) or not set(value) <= set(PARAMETERS):
+        wanted = "different names among " + ", ".join(map(repr, PARAMETERS))
         raise refuse(instance, attribute.name, value, wanted, "Name the parameters to train.")
 
 
-def _named(function: Any) -> str:
+def _qualified_name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}" if isinstance(function, FunctionType) else repr(function)
 
 
@@ -59,14 +59,14 @@ class WithGradient:
     ('scale', 'zero_point', 'low', 'high')
     """
 
-    forward: Callable[..., Tensor] = field(validator=_pure, repr=_named)
-    backward: Callable[..., Sequence[Tensor | None]] = field(validator=_pure, repr=_named)
-    trains: tuple[str, ...] = field(default=TRAINS, converter=as_tuple, validator=_trainable)
+    forward: Callable[..., Tensor] = field(validator=_pure, repr=_qualified_name)
+    backward: Callable[..., Sequence[Tensor | None]] = field(validator=_pure, repr=_qualified_name)
+    trains: tuple[str, ...] = field(default=PARAMETERS, converter=as_tuple, validator=_trainable)
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Bounded:
         """Return the estimated scale and zero point, and the real values of the smallest and largest code."""
-        steps.refuse_unless(steps.EVERY_STEP, scheme, "with_gradient")
-        scale = steps.whole(qparams)
+        steps.refuse_unless(steps.FORMATS_WITH_STEP, scheme, "with_gradient")
+        scale = steps.total_scale(qparams)
         low, high = ((end - qparams.zero_point) * scale for end in steps.ends(scheme))
         return Bounded(scale, qparams.zero_point, low, high)
 
@@ -77,20 +77,20 @@ class WithGradient:
     def apply(self, params: Bounded, x: Tensor, scheme: Scheme) -> Tensor:
         """Return the value of the code nearest to forward(...), as the hardware represents it."""
         names = self.learned(scheme)
-        tensors = (p if name in names else p.detach() for name, p in zip(TRAINS, params, strict=True))
+        tensors = (p if name in names else p.detach() for name, p in zip(PARAMETERS, params, strict=True))
         return by_rule(_UserGradient(self, scheme), x, *tensors)
 
     def export(self, params: Bounded, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:
         """Return the codes of forward(...), and the qparams that the hardware uses."""
         rule, detached = _UserGradient(self, scheme), [p.detach() for p in params]
-        qparams = rule.held(*detached[:2])
+        qparams = rule.hardware_qparams(*detached[:2])
         return quantize(self.forward(*rule.arguments(x.detach(), *detached)), qparams, scheme), qparams
 
 
 def with_gradient(
     forward: Callable[..., Tensor],
     backward: Callable[..., Sequence[Tensor | None]],
-    trains: tuple[str, ...] = TRAINS,
+    trains: tuple[str, ...] = PARAMETERS,
 ) -> WithGradient:
     """Return a quantize function from a value and its gradient in training.
 
@@ -129,20 +129,20 @@ class _UserGradient(NamedTuple):  # not attrs', whose __init__ Dynamo cannot tra
     function: WithGradient
     scheme: Scheme
 
-    def held(self, scale: Tensor, zero_point: Tensor) -> Affine:
+    def hardware_qparams(self, scale: Tensor, zero_point: Tensor) -> Affine:
         scheme = self.scheme
         if steps.is_free(scheme) and isinstance(scheme.format, Int):
             zero_point = round_by(zero_point, scheme.zero_point.rounding).clamp(*codes_of(scheme))  # type: ignore[union-attr]
         return steps.quantized_step(scale, zero_point, scheme)
 
     def arguments(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
-        wide, qparams = widened(x, self.scheme), self.held(scale, zero_point)
-        given = (steps.whole(qparams), qparams.zero_point, low, high)
-        return [wide, *(spread(p, wide, self.scheme) for p in given)]
+        wide, qparams = widened(x, self.scheme), self.hardware_qparams(scale, zero_point)
+        params = (steps.total_scale(qparams), qparams.zero_point, low, high)
+        return [wide, *(spread(p, wide, self.scheme) for p in params)]
 
     def forward(self, x: Tensor, scale: Tensor, zero_point: Tensor, low: Tensor, high: Tensor) -> Tensor:
         value = self.function.forward(*self.arguments(x, scale, zero_point, low, high))
-        return steps.value_of(value, self.held(scale, zero_point), self.scheme).to(x.dtype)
+        return steps.value_of(value, self.hardware_qparams(scale, zero_point), self.scheme).to(x.dtype)
 
     def backward(self, grad: Tensor, x: Tensor, *tensors: Tensor) -> list[Tensor | None]:
         arguments = self.arguments(x, *tensors)

@@ -57,9 +57,9 @@ class Pact:
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Clipping:
         """Return the bounds of the estimated qparams, or those of `alpha`."""
-        steps.refuse_unless(steps.EVERY_STEP, scheme, "Pact")
+        steps.refuse_unless(steps.FORMATS_WITH_STEP, scheme, "Pact")
         steps.refuse_signed(scheme, "Pact")
-        scale = steps.whole(qparams)
+        scale = steps.total_scale(qparams)
         if scheme.zero_point is None:
             low, high = torch.zeros_like(scale), scale.abs() * divisor(scheme)
         else:

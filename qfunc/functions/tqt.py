@@ -49,7 +49,7 @@ class Tqt:
         """Return t = s 2^(b-1), so that s is the estimated scale, or the next power of two above it."""
         steps.refuse_unless((Int,), scheme, "Tqt")
         steps.refuse_signed(scheme, "Tqt")
-        fraction, exponent = torch.frexp(steps.whole(qparams))  # log2 of a power of two must not miss the integer
+        fraction, exponent = torch.frexp(steps.total_scale(qparams))  # log2 of a power of two must not miss the integer
         return Threshold(torch.log2(2 * fraction) + (exponent - 1 + _half_bits(scheme)), qparams.zero_point)
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
@@ -86,4 +86,4 @@ class _ThresholdGradient(NamedTuple):  # not attrs', whose __init__ Dynamo canno
     def backward(self, grad: Tensor, x: Tensor, log2_t: Tensor, zero_point: Tensor) -> tuple[Tensor, Tensor, None]:
         scheme, qparams = self.scheme, _hardware_qparams(log2_t, zero_point, self.scheme)
         result = steps.gradients(grad, x, qparams, scheme, lambda g, x, t, q: g * in_range(x, q, scheme))
-        return result.x, result.step * steps.whole(qparams) * math.log(2), None
+        return result.x, result.step * steps.total_scale(qparams) * math.log(2), None

@@ -31,21 +31,21 @@ def store_fixed_arguments(
     record = record_of(model)
     assert record is not None
     examples = example_inputs if isinstance(example_inputs, tuple | None) else (example_inputs,)
-    given = list(examples or ())
+    remaining = list(examples or ())
     arguments = []
     for p in inspect.signature(of.forward).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             break
         if p.name in concrete:
-            arguments.append(Argument(p.name, True, concrete[p.name], taken=False))
+            arguments.append(Argument(p.name, True, concrete[p.name], is_input=False))
         elif examples is None:
             default = p.default is None or isinstance(p.default, bool | str)
-            arguments.append(Argument(p.name, True, p.default, taken=False) if default else Argument(p.name))
-        elif given:
-            value = given.pop(0)
+            arguments.append(Argument(p.name, True, p.default, is_input=False) if default else Argument(p.name))
+        elif remaining:
+            value = remaining.pop(0)
             arguments.append(Argument(p.name, True, value) if isinstance(value, _PLAIN) else Argument(p.name))
         else:
-            arguments.append(Argument(p.name, True, p.default, taken=False))
+            arguments.append(Argument(p.name, True, p.default, is_input=False))
     return attach(model, evolve(record, arguments=tuple(arguments), batch=batch))
 
 
@@ -64,10 +64,10 @@ def free_arguments(
     record = record_of(model)
     arguments = record.arguments if record is not None else ()
     require_batch(record, args or [kwargs[a.name] for a in arguments if a.name in kwargs])
-    graph_arguments = [a for a in arguments if a.taken]
+    graph_arguments = [a for a in arguments if a.is_input]
     # For f(x, flag=True, y=0) with flag fixed: in f(x, True) True is the flag; in f(x, tensor) the tensor is y.
     places = zip(arguments, args, strict=False)
-    has_fixed_value = any(not a.taken and isinstance(v, _FIXED) and type(v) is type(a.value) for a, v in places)
+    has_fixed_value = any(not a.is_input and isinstance(v, _FIXED) and type(v) is type(a.value) for a, v in places)
     matches_graph = (
         not has_fixed_value and len(args) <= len(graph_arguments) and kwargs.keys() <= {a.name for a in graph_arguments}
     )
@@ -80,7 +80,7 @@ def free_arguments(
         if a.fixed and not _same(a.value, value):
             raise _mismatch_error(a, value, record)
     graph_names = {a.name for a in graph_arguments}
-    placed = tuple(v for a, v in zip(names, args, strict=False) if a.taken)
+    placed = tuple(v for a, v in zip(names, args, strict=False) if a.is_input)
     named = {k: v for k, v in kwargs.items() if k in graph_names}
     return placed, {a.name: a.value for a in graph_arguments[len(placed) :] if a.fixed} | named
 
@@ -93,19 +93,19 @@ def fixed_arguments(model: fx.GraphModule) -> dict[str, Any]:
     {'gain': 2.0}
     """
     record = record_of(model)
-    return {a.name: a.value for a in (record.arguments if record is not None else ()) if a.fixed and a.taken}
+    return {a.name: a.value for a in (record.arguments if record is not None else ()) if a.fixed and a.is_input}
 
 
 def with_fixed_arguments(model: fx.GraphModule, tensors: Iterable[Any]) -> list[Any]:
     """Return the tensors of a call with the values that example_inputs fixed, in the order of the graph's inputs."""
-    fixed, given = fixed_arguments(model), list(tensors)
+    fixed, values = fixed_arguments(model), list(tensors)
     for position, node in enumerate(n for n in model.graph.nodes if n.op == "placeholder"):
         if node.target in fixed:
-            given.insert(position, fixed[str(node.target)])
-    return given
+            values.insert(position, fixed[str(node.target)])
+    return values
 
 
-def require_batch(record: Record | None, given: Any) -> None:
+def require_batch(record: Record | None, inputs: Any) -> None:
     """Refuse inputs with another batch size than the one that torch.export fixed.
 
     Raises:
@@ -113,7 +113,7 @@ def require_batch(record: Record | None, given: Any) -> None:
     """
     if record is None or record.batch is None:
         return
-    first = next((t for t in flatten(given) if isinstance(t, Tensor)), None)
+    first = next((t for t in flatten(inputs) if isinstance(t, Tensor)), None)
     if first is not None and first.ndim and first.shape[0] != record.batch:
         raise CaptureError(
             where=_call_of(record),
@@ -135,8 +135,8 @@ def _same(fixed: Any, value: Any) -> bool:
 def _mismatch_error(argument: Argument, value: Any, record: Record | None) -> CaptureError:
     name, fixed = argument.name, _short(argument.value)
     do = f"Capture or quantize the model with concrete_args={{{name!r}: {_short(value)}}}."
-    if isinstance(value, Tensor) or argument.taken:
-        do = f"Capture or quantize the model with example_inputs=(...,) that hold {_short(value)} for {name}."
+    if isinstance(value, Tensor) or argument.is_input:
+        do = f"Capture or quantize the model with example_inputs=(...,) that have {_short(value)} for {name}."
     found, wanted = f"{name}={_short(value)}", f"{name}={fixed}, to which capture fixed it"
     assert record is not None
     return CaptureError(where=_call_of(record), found=found, wanted=wanted, do=do)

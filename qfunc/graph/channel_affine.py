@@ -27,7 +27,7 @@ _CALLS: dict[Any, tuple[str, ...]] = {
 
 
 def batch_norm_arguments(node: fx.Node) -> dict[str, Any] | None:
-    """The arguments of a call of batch_norm by name; None if the node is none."""
+    """Return the arguments of a call of batch_norm by name; None for any other node."""
     names = _CALLS.get(node.target) if node.op == "call_function" else None
     if names is None:
         return None
@@ -37,7 +37,7 @@ def batch_norm_arguments(node: fx.Node) -> dict[str, Any] | None:
 
 @frozen(eq=False)
 class ChannelAffine:
-    """factor * x + shift with one float64 number a channel; `nodes` are its ops, the first reads x."""
+    """factor * x + shift with one float64 number per channel; `nodes` are its ops, and the first reads x."""
 
     nodes: tuple[fx.Node, ...]
     factor: Tensor
@@ -68,20 +68,20 @@ class ChannelAffines:
             if getattr(module, "running_mean", None) is None:
                 return None
             return _norm(node, module.weight, module.bias, module.running_mean, module.running_var, module.eps)
-        given = batch_norm_arguments(node)
-        if given is None:
+        arguments = batch_norm_arguments(node)
+        if arguments is None:
             return None
-        tensors: list[Any] = [given[name] for name in ("weight", "bias", "running_mean", "running_var")]
+        tensors: list[Any] = [arguments[name] for name in ("weight", "bias", "running_mean", "running_var")]
         constant = all(v in self.constant for v in tensors if v is not None)
-        if given["training"] is not False or not constant or tensors[2] is None or tensors[3] is None:
+        if arguments["training"] is not False or not constant or tensors[2] is None or tensors[3] is None:
             return None
         weight, bias, mean, variance = (v if v is None else value_of(self.model, v, self.known) for v in tensors)
-        return _norm(node, weight, bias, mean, variance, given["eps"])
+        return _norm(node, weight, bias, mean, variance, arguments["eps"])
 
-    def behind(self, op: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | None:
-        """The arithmetic behind an op that scales and shifts its channels by constants: the longest such chain.
+    def chain_after(self, op: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | None:
+        """Return the longest chain of ops after an op that scales and shifts its channels by constants; None without one.
 
-        So a frozen BatchNorm writes itself, x * scale + bias, or (x - mean) / deviation * gamma + beta.
+        Models write a frozen BatchNorm in this form: x * scale + bias, or (x - mean) / deviation * gamma + beta.
         """
         factor, shift = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
         seen: list[fx.Node] = []
@@ -110,7 +110,7 @@ class ChannelAffines:
         return found
 
     def _operand(self, node: fx.Node, chain: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> Tensor | None:
-        # The other operand: one number for all channels, or one a channel; of rank 0 or 1.
+        # Return the other operand: one number for all channels (rank 0), or one per channel (rank 1).
         kind = kind_of(node)
         if kind not in ("add", "sub", "mul", "div"):
             return None
@@ -130,9 +130,9 @@ class ChannelAffines:
         if dtypes_of(self.model, other) != {dtype}:
             return None  # the result may have another dtype than the op
         axis = value.ndim - spatial - 1
-        # A leading axis of length 1 is the batch's.
-        fits = axis >= 0 and value.shape[axis] == value.numel() == channels
-        return value.reshape(channels) if fits else value.reshape(()) if value.numel() == 1 else None
+        # A leading axis of length 1 is the batch axis.
+        per_channel = axis >= 0 and value.shape[axis] == value.numel() == channels
+        return value.reshape(channels) if per_channel else value.reshape(()) if value.numel() == 1 else None
 
 
 def _norm(node: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: Any) -> ChannelAffine:

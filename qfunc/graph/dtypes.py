@@ -29,7 +29,7 @@ class NodeTypes:
 
 
 def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeTypes:
-    """Return the nodes whose values are no activations, as the graph or torch.export's record proves.
+    """Return the nodes with values that are not activations, as the graph or the record of torch.export proves.
 
     Args:
         network: A captured graph.
@@ -46,7 +46,7 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
     integers, positions, fixed = set[fx.Node](), set[fx.Node](), set[fx.Node]()
     for node in network.graph.nodes:
         fact, op = facts.get(node.name), op_of(node) if node.op == "call_function" else None
-        if (fact is not None and fact.whole) or _gives_integers(node, op, integers, context):
+        if (fact is not None and fact.is_integer) or _gives_integers(node, op, integers, context):
             integers.add(node)
         if node.op == "get_attr" and not _trains(node):
             fixed.add(node)
@@ -61,7 +61,7 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
 
 
 def position_nodes(network: fx.GraphModule) -> frozenset[fx.Node]:
-    """Return the ops whose values follow from masks, positions and buffers alone; they are no activations."""
+    """Return the ops whose values follow from masks, positions and buffers alone; these are not activations."""
     return node_types(network).positions
 
 
@@ -78,9 +78,9 @@ def _gives_integers(node: fx.Node, op: Op | None, known: Set[fx.Node], context: 
     if not context.has(node, Trait.INTEGER_IF_INPUTS):
         return False
     named = [("", v) for v in node.all_input_nodes] if op is None else list(zip(op.parameters, node.args, strict=True))
-    given = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]
-    tensors = [n for n in _nodes(given) if not _is_size(n)]
-    return bool(tensors) and not any(isinstance(v, float) for v in given) and all(n in known for n in tensors)
+    operands = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]
+    tensors = [n for n in _nodes(operands) if not _is_size(n)]
+    return bool(tensors) and not any(isinstance(v, float) for v in operands) and all(n in known for n in tensors)
 
 
 def _nodes(values: Any) -> list[fx.Node]:

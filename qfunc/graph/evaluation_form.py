@@ -15,7 +15,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
 class TrainedWeight(NamedTuple):
-    """The arguments of a weight's quantizer if a BatchNorm trains behind the op: w and the norm's node.
+    """The arguments of a weight's quantizer if a BatchNorm trains after the op: w and the node of the norm.
 
     `groups` is 0, or the groups of a transposed convolution.
     """
@@ -26,7 +26,7 @@ class TrainedWeight(NamedTuple):
 
 
 def trained_weight(model: fx.GraphModule, node: fx.Node) -> TrainedWeight | None:
-    """Return what a weight's quantizer reads if its op trains beside a BatchNorm, else None."""
+    """Return the arguments of a weight's quantizer if a BatchNorm trains after the op, else None."""
     if node.op != "call_module" or len(node.args) == 1:
         return None
     is_quantizer = isinstance(model.get_submodule(str(node.target)), FakeQuantize)
@@ -34,15 +34,15 @@ def trained_weight(model: fx.GraphModule, node: fx.Node) -> TrainedWeight | None
 
 
 def trained_weights(model: fx.GraphModule) -> dict[fx.Node, TrainedWeight]:
-    """Return what the quantizers of weights read that train beside a BatchNorm, by node."""
+    """Return the arguments of the quantizers of weights before BatchNorms that train, by node."""
     found = ((node, trained_weight(model, node)) for node in model.graph.nodes if node.op == "call_module")
     return {node: trained for node, trained in found if trained is not None}
 
 
 def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
-    """Fold the BatchNorms of a model by their running statistics, as evaluation and the hardware compute it.
+    """Return the model with its BatchNorms folded by their running statistics, as evaluation and the hardware compute it.
 
-    The result shares the quantizers and all tensors but the folded ones with the model, which is unchanged.  A model
+    The model does not change; the result shares its quantizers, and its tensors except the folded ones.  A model
     without BatchNorms that train is returned itself.
     """
     results = [n for n in model.graph.nodes if n.target is normalized]
@@ -52,16 +52,16 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
     for result in results:
         op, _, bias, _ = cast(tuple[fx.Node, ...], result.args)
         weight = _folding(attribute(op, "weight"))
-        held_by = weight.all_input_nodes[0]
-        if held_by in fixed:  # a shared module, whose BatchNorm is shared too
+        weight_node = weight.all_input_nodes[0]
+        if weight_node in fixed:  # a shared module, whose BatchNorm is shared too
             continue
-        path = _free(str(held_by.target), fixed)
-        fixed[held_by] = path, folded_weight(*_values(model, weight.args))
+        path = _free(str(weight_node.target), fixed)
+        fixed[weight_node] = path, folded_weight(*_values(model, weight.args))
         path = path.removesuffix("weight") + "bias"
         fixed[bias] = _free(path, fixed), folded_bias(*_values(model, bias.args))
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
     graph.set_codegen(model.graph._codegen)
-    held: dict[str, Any] = {path: nn.Parameter(value.detach(), requires_grad=False) for path, value in fixed.values()}
+    members: dict[str, Any] = {path: nn.Parameter(value.detach(), requires_grad=False) for path, value in fixed.values()}
     for node in model.graph.nodes:
         if node in fixed:
             env[node] = graph.create_node("get_attr", fixed[node][0], name=node.name)
@@ -73,12 +73,12 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
             env[node] = graph.node_copy(node, env.__getitem__)
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     for node in graph.nodes:
-        if node.op in ("get_attr", "call_module") and str(node.target) not in held:
-            held[str(node.target)] = _get(model, node)
-    made = CapturedModule(held, graph)
-    made.training = model.training
+        if node.op in ("get_attr", "call_module") and str(node.target) not in members:
+            members[str(node.target)] = _get(model, node)
+    form = CapturedModule(members, graph)
+    form.training = model.training
     record = record_of(model)
-    return made if record is None else attach(made, record)
+    return form if record is None else attach(form, record)
 
 
 def trained_norms(model: nn.Module) -> list[Any]:
@@ -99,8 +99,8 @@ def _free(path: str, taken: dict[fx.Node, tuple[str, Tensor]]) -> str:
 
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
     def value(node: fx.Node) -> Any:
-        held = _get(model, node)
-        return in_evaluation_mode(held) if isinstance(held, nn.Module) else held.detach()
+        member = _get(model, node)
+        return in_evaluation_mode(member) if isinstance(member, nn.Module) else member.detach()
 
     found: tuple[Any, ...] = fx.map_arg(args, value)
     return found

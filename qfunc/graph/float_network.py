@@ -33,7 +33,7 @@ def without_quantizers(form: fx.GraphModule, *, keep_ready: bool = False) -> fx.
 
     Args:
         form: From `evaluation_form`.
-        keep_ready: Whether quantizers that have qparams stay.
+        keep_ready: Keep the quantizers that have qparams.
     """
     graph = fx.Graph()
     graph.set_codegen(form.graph._codegen)

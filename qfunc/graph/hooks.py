@@ -39,9 +39,9 @@ def without_hooks(model: nn.Module) -> nn.Module:
     >>> len(without_hooks(linear)._forward_hooks), len(linear._forward_hooks)
     (0, 1)
     """
-    bare = copy.copy(model)
-    vars(bare).update({name: type(vars(bare)[name])() for name in _HOOKS if vars(bare).get(name)})
-    return bare
+    copied = copy.copy(model)
+    vars(copied).update({name: type(vars(copied)[name])() for name in _HOOKS if vars(copied).get(name)})
+    return copied
 
 
 def transfer_hooks(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None:

@@ -84,19 +84,19 @@ class LinearOp:
     def put(self, weight: Tensor, bias: Tensor | None) -> None:
         """Replace the weight and bias (None: keep the bias), rounded once to the op's dtype.
 
-        A tensor with other readers is kept for them.
+        If a tensor has other readers, they keep the old one.
         """
         spec = op_of(self.node)
         assert spec is not None
         weight_node, bias_node = self.constants
-        held, path = self.stored, model_path(weight_node)
-        turned = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
-        place = path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
+        old, weight_path = self.stored, model_path(weight_node)
+        stored = self._swap_in_out(weight, self.groups) if self.kind == "conv_transpose" else weight
+        bias_path = weight_path.removesuffix("weight") + "bias" if bias_node is None else model_path(bias_node)
         new: dict[str, Any] = {
-            "weight": store(self.model, self.node, path, turned.to(held.dtype), weight_node, held.requires_grad)
+            "weight": store(self.model, self.node, weight_path, stored.to(old.dtype), weight_node, old.requires_grad)
         }
         if bias is not None:
-            new["bias"] = store(self.model, self.node, place, bias.to(held.dtype), bias_node, held.requires_grad)
+            new["bias"] = store(self.model, self.node, bias_path, bias.to(old.dtype), bias_node, old.requires_grad)
         self.node.args = tuple(new.get(name, a) for name, a in zip(spec.parameters, self.node.args, strict=True))
 
     @staticmethod

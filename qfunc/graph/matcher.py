@@ -64,7 +64,7 @@ class Rewrite:
 
 
 class _Attempt:
-    # The search for one pattern at one node.  It stores the failure that had matched the largest part.
+    # The search for one pattern at one node.  It stores the failure after the largest matched part.
     def __init__(self, rewrite: Rewrite, reader: Reader) -> None:
         self.rewrite, self.reader = rewrite, reader
         self.furthest: NearMiss | None = None
@@ -79,13 +79,13 @@ class _Attempt:
     def mismatch(self, pattern: Any, value: Any, state: Match, place: str) -> None:
         if not self.is_further(state):
             return
-        shown = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
+        description = f"{value.name!r} ({self.reader.kind(value)})" if isinstance(value, fx.Node) else repr(value)
         wanted = words(pattern)
         if isinstance(pattern, Var) and pattern.name in state.values:
             bound = state[pattern.name]
             wanted = repr(bound.name if isinstance(bound, fx.Node) else bound)
         state = state if state.nodes else state.reach(value)
-        self.fail(state, f"{place} is {shown}, where {wanted} is wanted")
+        self.fail(state, f"{place} is {description}, where {wanted} is wanted")
 
     def may_match(self, pattern: Any, value: Any) -> bool:
         # Return True if a value may match, by its kind alone.
@@ -106,16 +106,16 @@ class _Attempt:
                     yield from self.operands(operands, value, state, pattern.commutative)
             case Var():
                 known = pattern.name in state.values
-                fits = same(state[pattern.name], value) if known else pattern.where is None or pattern.where(value)
-                if fits:
+                is_match = same(state[pattern.name], value) if known else pattern.where is None or pattern.where(value)
+                if is_match:
                     yield state.bind(pattern.name, value)
                 else:
                     self.mismatch(pattern, value, state, place)
             case Either(patterns):
-                fitting = [p for p in patterns if self.may_match(p, value)]
-                if not fitting:
+                candidates = [p for p in patterns if self.may_match(p, value)]
+                if not candidates:
                     self.mismatch(pattern, value, state, place)
-                for each in fitting:
+                for each in candidates:
                     yield from self.solve(each, value, state, place)
             case Through(kinds, inner):
                 if isinstance(value, fx.Node) and self.reader.kind(value) in kinds:
@@ -132,13 +132,13 @@ class _Attempt:
             yield state
             return
         (place, pattern), *rest = patterns
-        given = self.reader.operands(node)
-        name = place if isinstance(place, str) else dict(enumerate(given)).get(place, "")
-        if name not in given:
+        by_name = self.reader.operands(node)
+        name = place if isinstance(place, str) else dict(enumerate(by_name)).get(place, "")
+        if name not in by_name:
             self.fail(state, f"{node.name!r} has no operand {place!r}")
             return
         place = f"an operand of {node.name!r}" if commutative else f"operand {name!r} of {node.name!r}"
-        for found in self.solve(pattern, given[name], state, place):
+        for found in self.solve(pattern, by_name[name], state, place):
             yield from self.operands(rest, node, found, commutative)
 
 
@@ -156,7 +156,7 @@ def match_rewrite(rewrite: Rewrite, node: fx.Node, reader: Reader = CANONICAL) -
 
 
 def _other_reader(found: Match, top: fx.Node) -> str:
-    inner = found.below(top)
+    inner = found.between(top)
     for node in (n for n in found.nodes if n in inner and n is not top):
         if others := [user.name for user in node.users if user not in inner]:
             return f"{node.name!r} is read by {others[0]!r} too, and a rewritten op may have no other reader"

@@ -198,8 +198,8 @@ class _Functional:
 
 
 def _pack_node(node: fx.Node) -> tuple[Any, ...]:
-    refer: Any = lambda n: _Ref(n.name)  # noqa: E731
-    args, kwargs = fx.map_arg(node.args, refer), fx.map_arg(node.kwargs, refer)
+    reference: Any = lambda n: _Ref(n.name)  # noqa: E731
+    args, kwargs = fx.map_arg(node.args, reference), fx.map_arg(node.kwargs, reference)
     return node.op, node.name, _address(node.target), args, kwargs, node.type
 
 

@@ -159,9 +159,9 @@ def _with_error_context(function: Callable[..., Any]) -> Callable[..., Any]:
         except _FloatModuleUsed as e:
             raise CaptureError(where=f"method {name!r}", found=e.found, wanted=e.wanted, do=e.do) from None
         except AttributeError as e:
-            if (gone := _missing_submodule_error(e)) is None:
+            if (error := _missing_submodule_error(e)) is None:
                 raise
-            raise CaptureError(where=f"method {name!r}", found=gone.found, wanted=gone.wanted, do=gone.do) from None
+            raise CaptureError(where=f"method {name!r}", found=error.found, wanted=error.wanted, do=error.do) from None
         except TypeError as e:
             if not str(e).startswith("super(type, obj)"):
                 raise
@@ -196,8 +196,8 @@ def pack_state(state: dict[str, Any]) -> dict[str, Any]:
     origin = state.get(ORIGIN)
     if not isinstance(origin, Origin):
         return state
-    left_out = [k for k in origin.attributes if k in state and not _is_picklable(state[k])]
-    return {k: v for k, v in state.items() if k not in left_out} | {ORIGIN: pack_shells(origin)}
+    refused = [k for k in origin.attributes if k in state and not _is_picklable(state[k])]
+    return {k: v for k, v in state.items() if k not in refused} | {ORIGIN: pack_shells(origin)}
 
 
 class _DryRunPickler(pickle.Pickler):

@@ -56,7 +56,7 @@ class Either:
 
 @frozen
 class Through:
-    """A value that matches, perhaps behind ops of these kinds, which do not change it."""
+    """A value that matches, perhaps after ops of these kinds, which do not change it."""
 
     kinds: tuple[str, ...]
     pattern: Any
@@ -95,7 +95,7 @@ class Match:
         """Return the match with one more node."""
         return Match((*self.nodes, node), self.values, (*self.keys, node) if key else self.keys)
 
-    def below(self, top: fx.Node) -> set[fx.Node]:
+    def between(self, top: fx.Node) -> set[fx.Node]:
         """Return the matched nodes from which `top` is computed, and `top`."""
         matched, found, left = set(self.nodes), set[fx.Node](), [top]
         while left:

@@ -1,4 +1,4 @@
-"""What a captured model knows about itself besides its graph: a frozen value that travels with it."""
+"""The record of a captured model: facts that its graph does not have, as a frozen value that copies and pickles keep."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from qfunc.specs import Target
 class NodeInfo:
     """The origin of a node: its path in the user's model, the classes around it, its source line.
 
-    `whole` is True if its tensor has an integer or boolean type.
+    `is_integer` is True if its tensor has an integer or boolean type.
     """
 
     path: str
     modules: tuple[str, ...] = ()
     source: str = ""
-    whole: bool = False
+    is_integer: bool = False
 
 
 @frozen
 class TensorInfo:
-    """Shape and dtype of an input of the model, as calibration met it first."""
+    """Shape and dtype of an input of the model in the first batch of calibration."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,29 +33,29 @@ class TensorInfo:
 
 @frozen
 class Argument:
-    """An argument of the forward that was captured; the value to which it is `fixed`; whether the graph has an input for it."""
+    """An argument of the captured forward: whether it is `fixed`, to which value, and whether it is an input of the graph."""
 
     name: str
     fixed: bool = False
     value: Any = field(default=None, eq=False)
-    taken: bool = True
+    is_input: bool = True
 
 
 @frozen
 class Record:
     """The facts of the nodes by name; after `quantize` the target; after `calibrate` the inputs.
 
-    `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers that took in a
-    BatchNorm1d, which is right for values of rank 2 only; calibration sees whether they are.
-    `unfolded` holds (op, step, why) for what almost folded, `unmatched` (op, rewrite, why) for what a rewrite almost
-    matched.  `within` is the model's path in the outer module of which it is a part, or ""; the paths of `facts` are the
-    model's own, those that users see are the outer module's.
-    `around` names the classes of the modules around it.  `bare` is the own path of the op that such a part ends in if it
-    is one module of torch.nn: users know the op by the module's path.
-    `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` says what was
-    exported in evaluation mode and cannot train, or "".  `arguments` are those of the forward, () of an ExportedProgram.
-    `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name and the sizes of each
-    input of a program of the user's own, None for those that vary.
+    `stage` is "captured", "quantized" or "calibrated".  `rank_two` names linear layers with a folded
+    BatchNorm1d, which is correct for values of rank 2 only; calibration checks the rank.
+    `unfolded` has (op, step, reason) for each op that almost folded, `unmatched` (op, rewrite, reason) for each op that
+    a rewrite almost matched.  `within` is the path of the model in its outer module, or ""; the paths in `facts` are
+    relative to the model, and users see paths relative to the outer module.
+    `around` names the classes of the modules around the model.  If the model is one module of torch.nn, `bare` is the
+    path of its last op in the model; in the outer module, that op has the path of the module.
+    `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` describes the
+    part that was exported in evaluation mode and cannot train, or is "".  `arguments` are those of the forward, () for an
+    ExportedProgram.  `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name
+    and the sizes of each input of the user's ExportedProgram, None for sizes that vary.
     """
 
     facts: dict[str, NodeInfo] = field(hash=False)
@@ -74,18 +74,18 @@ class Record:
     batch: int | None = None
     sizes: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
 
-    def path(self, own: str) -> str:
-        """A path of the model's as the user knows it."""
-        if not self.within or (self.bare and own == self.bare):
-            return self.within or own
-        return f"{self.within}.{own}"
+    def path(self, path: str) -> str:
+        """Return a path in the outer module for a path in the model."""
+        if not self.within or (self.bare and path == self.bare):
+            return self.within or path
+        return f"{self.within}.{path}"
 
-    def own(self, path: str) -> str:
-        """The opposite: a user's path, or one "@" another, without that of the outer module.
+    def inner_path(self, path: str) -> str:
+        """Return a path in the model for a path in the outer module, or for two paths joined by "@".
 
-        >>> Record({}, within="head").own("head.conv.weight@head.conv")
+        >>> Record({}, within="head").inner_path("head.conv.weight@head.conv")
         'conv.weight@conv'
-        >>> Record({}, within="head", bare="linear").own("head.weight@head")
+        >>> Record({}, within="head", bare="linear").inner_path("head.weight@head")
         'weight@linear'
         """
         if not self.within:
@@ -95,14 +95,14 @@ class Record:
 
 
 def attach(model: fx.GraphModule, record: Record) -> fx.GraphModule:
-    """Gives the (new) model its record."""
+    """Set the record of a new model, in place, and return the model."""
     model.meta["qfunc"] = record  # survives copy.deepcopy
     model.qfunc_record = record  # type: ignore[assignment]  # survives torch.save
     return model
 
 
 def within_module(model: fx.GraphModule, classes: tuple[str, ...]) -> fx.GraphModule:
-    """The (new) model, each of whose ops says that modules of these classes are around it, the outermost first."""
+    """Record in each op of a new model that modules of these classes are around it, outermost first; return the model."""
     record = record_of(model)
     assert record is not None
     ops = {n.name for n in model.graph.nodes if n.op.startswith("call")}
@@ -111,14 +111,14 @@ def within_module(model: fx.GraphModule, classes: tuple[str, ...]) -> fx.GraphMo
 
 
 def record_of(model: object) -> Record | None:
-    """The record of a captured model, or None."""
+    """Return the record of a captured model, or None."""
     found = getattr(model, "meta", {}).get("qfunc") if isinstance(getattr(model, "meta", None), dict) else None
     return found or getattr(model, "qfunc_record", None)
 
 
 def path_of(model: fx.GraphModule, node: fx.Node) -> str:
-    """The user's path of a node: "layer1.0.conv1"."""
+    """Return the user's path of a node, such as "layer1.0.conv1"."""
     record = record_of(model)
     fact = record.facts.get(node.name) if record else None
-    own = fact.path if fact else str(node.target) if node.op == "get_attr" else node.name
-    return record.path(own) if record else own
+    path = fact.path if fact else str(node.target) if node.op == "get_attr" else node.name
+    return record.path(path) if record else path

@@ -23,7 +23,7 @@ from qfunc.specs.op_kind import OpKind
 class Context:
     """A graph, the user-defined ops, and the root of each node's fused group.
 
-    It is for one analysis of a graph: the record and the kinds of nodes are read once.
+    It serves one analysis of a graph, because it reads the record and the kinds of nodes only once.
     """
 
     model: fx.GraphModule
@@ -36,57 +36,57 @@ class Context:
         object.__setattr__(self, "record", record_of(self.model))
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Return where the node comes from; a constant's path is its attribute."""
+        """Return the origin of a node; the path of a constant is that of its attribute."""
         record = self.record
         found = record.facts.get(node.name) if record else None
         found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
         return evolve(found, path=self.path(found.path)) if record and record.within else found
 
-    def path(self, own: str) -> str:
+    def path(self, path: str) -> str:
         """Return the user's path for a path in the graph's model, which may be a part of an outer module."""
-        return self.record.path(own) if self.record else own
+        return self.record.path(path) if self.record else path
 
-    def own(self, node: fx.Node) -> OpKind | None:
-        """Return the user's record of a node, or None."""
+    def user_op(self, node: fx.Node) -> OpKind | None:
+        """Return the record of a node's user-defined op, or None."""
         spelling = _qualified(self.model, node) if self.ops else ""
-        return next((own for own in self.ops if spelling in own.spellings), None)
+        return next((op for op in self.ops if spelling in op.spellings), None)
 
     def kind(self, node: fx.Node) -> str:
-        """Return the node's kind; the user's own kinds come first."""
+        """Return the kind of a node; user-defined kinds take precedence."""
         if node not in self._kinds:
-            own = self.own(node)
-            self._kinds[node] = kind_of(node) if own is None else own.kind
+            op = self.user_op(node)
+            self._kinds[node] = kind_of(node) if op is None else op.kind
         return self._kinds[node]
 
     def has(self, node: fx.Node, trait: Trait) -> bool:
-        """Return True if a node has a trait; a user's op has its own and those of the kind that it behaves like."""
-        own = self.own(node)
-        return has(node, trait) if own is None else trait in own.traits | traits_of(own.behaves_like or own.kind)
+        """Return True if a node has a trait; a user-defined op also has those of the kind in `behaves_like`."""
+        op = self.user_op(node)
+        return has(node, trait) if op is None else trait in op.traits | traits_of(op.behaves_like or op.kind)
 
     def slots(self, node: fx.Node) -> list[tuple[str, fx.Node]]:
         """Return the tensors that an op reads, as (slot, producer), in order."""
-        own = self.own(node)
-        if own is None or op_of(node) is not None:
+        op = self.user_op(node)
+        if op is None or op_of(node) is not None:
             return slots(node)
         found: list[tuple[str, fx.Node]] = []
-        for name, value in arguments(own, node):
-            slot = own.slot(name) if name in own.parameters else "input"
+        for name, value in arguments(op, node):
+            slot = op.slot(name) if name in op.parameters else "input"
             tensors: list[fx.Node] = []
             fx.map_arg(value, tensors.append)
             for tensor in tensors if slot else ():
-                given = "weight" if is_constant(tensor) else "input"
-                found.append((given if slot == "operand" else str(slot), tensor))
+                slot_of_operand = "weight" if is_constant(tensor) else "input"
+                found.append((slot_of_operand if slot == "operand" else str(slot), tensor))
         return found
 
     def channel_axis(self, node: fx.Node) -> int:
         """Return the axis of an op's weight that runs over output channels."""
-        own = self.own(node)
-        return channel_axis(node) if own is None or op_of(node) is not None else own.weight_axis
+        op = self.user_op(node)
+        return channel_axis(node) if op is None or op_of(node) is not None else op.weight_axis
 
 
-def arguments(own: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
-    """Return the arguments of a user's op by the names of its parameters; those beyond them have the name ""."""
-    return [*zip_longest(own.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
+def arguments(op: OpKind, node: fx.Node) -> list[tuple[str, Any]]:
+    """Return the arguments of a user-defined op by parameter name; surplus arguments have the name ""."""
+    return [*zip_longest(op.parameters[: len(node.args)], node.args, fillvalue=""), *node.kwargs.items()]
 
 
 def _qualified(model: fx.GraphModule, node: fx.Node) -> str:
@@ -161,9 +161,9 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     """
     op = op_of(node)
     if op is None:
-        own = None if context is None else context.own(node)
-        named = [] if own is None else [(n, v) for n, v in arguments(own, node) if n and not isinstance(v, fx.Node)]
-        window = {} if own is None or own.spatial is None else {"spatial": own.spatial}
+        user_op = None if context is None else context.user_op(node)
+        named = [] if user_op is None else [(n, v) for n, v in arguments(user_op, node) if n and not isinstance(v, fx.Node)]
+        window = {} if user_op is None or user_op.spatial is None else {"spatial": user_op.spatial}
         return {n: _plain(v) for n, v in named} | window
     plain = {n: _plain(v) for n, v in zip(op.parameters, node.args, strict=True) if not isinstance(v, fx.Node)}
     if op.kind == "avg_pool":
@@ -180,8 +180,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
         plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
     if op.kind == "matmul":
-        given = zip(op.parameters, node.args, strict=True)
-        plain["constant"] = next((n for n, v in given if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
+        operands = zip(op.parameters, node.args, strict=True)
+        plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     return plain
@@ -218,14 +218,15 @@ def non_negative(node: fx.Node, context: Context) -> bool:
         return False
     op = op_of(node)
     if op is None:
-        own = context.own(node)
-        given: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
-        given += [] if own is None else [v for n, v in arguments(own, node) if own.slot(n) in ("input", "operand")]
+        user_op = context.user_op(node)
+        operands: list[Any] = [n for slot, n in context.slots(node) if slot == "input"]
+        if user_op is not None:
+            operands += [v for n, v in arguments(user_op, node) if user_op.slot(n) in ("input", "operand")]
     else:
         read = [v for n, v in zip(op.parameters, node.args, strict=True) if op.slots.get(n) in ("input", "operand")]
-        given = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
-    tensors = [v for v in given if isinstance(v, fx.Node)]
-    numbers = [v for v in given if isinstance(v, int | float)]
+        operands = [entry for v in read for entry in (v if isinstance(v, list | tuple) else (v,))]
+    tensors = [v for v in operands if isinstance(v, fx.Node)]
+    numbers = [v for v in operands if isinstance(v, int | float)]
     return all(v >= 0 for v in numbers) and bool(tensors) and all(non_negative(n, context) for n in tensors)
 
 

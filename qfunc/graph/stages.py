@@ -72,11 +72,11 @@ def require_stage(model: Any, stage: str, step: str) -> Record:
     record = record_of(model) if isinstance(model, fx.GraphModule) else None
     reached = record is not None and record.stage in (stage, "quantized", "calibrated")
     # Qparams may also have come from a state_dict, or have left with one.
-    unready = _without_qparams(model) if reached and stage == "calibrated" else []
-    if record is None or not reached or unready:
+    without_qparams = _without_qparams(model) if reached and stage == "calibrated" else []
+    if record is None or not reached or without_qparams:
         before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
         found = kind_of_model(record) if record else f"{a_or_an(type(model))} that is not quantized"
-        found += f" without qparams at site {unready[0]!r}" if unready else ""
+        found += f" without qparams at site {without_qparams[0]!r}" if without_qparams else ""
         raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
     return record
 

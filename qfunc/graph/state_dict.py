@@ -35,16 +35,16 @@ def mismatches(model: fx.GraphModule, state: Mapping[str, Any], prefix: str, met
 
 
 def _batch_norm_mismatches(model: fx.GraphModule, state: Mapping[str, Any], prefix: str) -> list[str]:
-    own = [path for path, module in model.named_modules() if {"first_batch", "stands"} <= module._buffers.keys()]
+    in_model = [path for path, module in model.named_modules() if {"first_batch", "stands"} <= module._buffers.keys()]
     ends = (k.removesuffix(".stands") for k in state if k.startswith(prefix) and k.endswith(".stands"))
-    given = [k.removeprefix(prefix) for k in ends if f"{k}.first_batch" in state]
+    in_state = [k.removeprefix(prefix) for k in ends if f"{k}.first_batch" in state]
     quantized = any(k.startswith(f"{prefix}quantizers.") for k in state)
-    if given and not own:
+    if in_state and not in_model:
         do = "Quantize with batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model)."
-        return [f"found a state with BatchNorms that train ({_listed(given)}), wanted one with folded BatchNorms. {do}"]
-    if own and not given and quantized:
+        return [f"found a state with BatchNorms that train ({_listed(in_state)}), wanted one with folded BatchNorms. {do}"]
+    if in_model and not in_state and quantized:
         do = "Quantize with batch_norm=qfunc.FoldBatchNorm(), as the saved model was."
-        return [f"found a state with folded BatchNorms, wanted one with BatchNorms that train ({_listed(own)}). {do}"]
+        return [f"found a state with folded BatchNorms, wanted one with BatchNorms that train ({_listed(in_model)}). {do}"]
     return []
 
 

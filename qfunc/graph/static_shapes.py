@@ -31,14 +31,14 @@ def require_sizes_of_call(model: fx.GraphModule, args: tuple[Any, ...], kwargs: 
         return
     by_position, by_name = (spec.children() for spec in info.in_spec.children())
     names = info.in_spec.children()[1].context
-    given = [
+    inputs = [
         *zip(args, by_position, strict=False),
         *((kwargs[k], s) for k, s in zip(names, by_name, strict=True) if k in kwargs),
     ]
-    require_sizes(record, [_in_order(value, spec) for value, spec in given])
+    require_sizes(record, [_in_order(value, spec) for value, spec in inputs])
 
 
-def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
+def require_sizes(record: Record | None, inputs: Iterable[Any]) -> None:
     """Refuse arguments of other sizes, as `require_sizes_of_call` does, given in the order of the program's inputs.
 
     Raises:
@@ -46,7 +46,7 @@ def require_sizes(record: Record | None, given: Iterable[Any]) -> None:
     """
     if record is None or not record.sizes:
         return
-    tensors = [t for t in flatten(list(given)) if isinstance(t, Tensor)]
+    tensors = [t for t in flatten(list(inputs)) if isinstance(t, Tensor)]
     for tensor, (name, sizes) in zip(tensors, record.sizes, strict=False):
         if tensor.ndim == len(sizes) and all(fixed in (None, n) for fixed, n in zip(sizes, tensor.shape, strict=True)):
             continue

@@ -1,4 +1,4 @@
-"""A quantized model as transforms read it: each form of it is computed at most once in a call."""
+"""A view of a quantized model for transforms, which computes each form of the model at most once per call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 class QuantizedModel:
     """A quantized model, its record, its evaluation form, its quantizers and its float network.
 
-    Each public call makes one for each model that it is given and passes it on.  It is never stored on the model: the
-    evaluation form holds folded weights, which a later change of the model would not reach.  The quantized weights that
-    the model itself caches by tensor versions are dropped, for `.data` and NumPy change a tensor without its version.
+    Each public call creates one view per model.  It is never stored on the model, because the evaluation form has
+    folded weights, which would not follow later changes of the model.  The quantized weights that the model itself caches
+    by tensor versions are dropped, because `.data` and NumPy change a tensor without changing its version.
 
     >>> import qfunc, torch
     >>> view = QuantizedModel(qfunc.quantize(qfunc.targets.onnxruntime)(torch.nn.Linear(3, 2)))

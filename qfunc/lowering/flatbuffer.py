@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.errors import FileError, first_line
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 
 Fields = tuple[tuple[str, str], ...]
 Schema = Mapping[str, Fields]
@@ -35,7 +35,7 @@ class Table:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.fields:
-            raise damaged(self.kind, name, "no such field", "a table with it")
+            raise damage_error(self.kind, name, "no such field", "a table with it")
         return self.fields[name]
 
 
@@ -108,7 +108,7 @@ def parse(schema: Schema, kind: str, data: bytes) -> Table:
     except (struct.error, LookupError, TypeError, UnicodeDecodeError, ValueError) as e:
         if isinstance(e, FileError):
             raise
-        raise damaged(f"flatbuffer {kind}", "", first_line(e), "offsets inside the data") from e
+        raise damage_error(f"flatbuffer {kind}", "", first_line(e), "offsets inside the data") from e
 
 
 class _Budget:
@@ -121,7 +121,7 @@ class _Budget:
         """Return a number of items of some bytes each, after taking them off."""
         self.left -= count * size
         if self.left < 0:
-            raise damaged("flatbuffer", "", f"content of more than {self.size:,} bytes", "as much as the file holds")
+            raise damage_error("flatbuffer", "", f"content of more than {self.size:,} bytes", "as much as the file holds")
         return count
 
 
@@ -153,14 +153,14 @@ def _read(schema: Schema, kind: str, reader: Any, budget: _Budget) -> Table:
             if "|" in inner:
                 number = reader.Get(types.Uint8Flags, reader.Pos + reader.Offset(4 + 2 * (slot - 1)))
                 if not 0 < number <= len(inner.split("|")):
-                    raise damaged(kind, name, f"the table {number} of a union", f"1 to {len(inner.split('|'))}")
+                    raise damage_error(kind, name, f"the table {number} of a union", f"1 to {len(inner.split('|'))}")
                 inner = inner.split("|")[number - 1]
             found[name] = _read(schema, inner, type(reader)(reader.Bytes, reader.Indirect(at)), budget)
     return Table(kind, found)
 
 
-def _text(held: Any, place: int, budget: _Budget) -> str:
-    text: bytes = held.String(place)
+def _text(reader: Any, offset: int, budget: _Budget) -> str:
+    text: bytes = reader.String(offset)
     budget.spend(len(text))
     return text.decode()
 

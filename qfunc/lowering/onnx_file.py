@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from qfunc.errors import FileError, first_line
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 
 __all__ = ["read_model"]
 
@@ -27,7 +27,7 @@ def read_model(content: bytes, file: str = "model.onnx") -> onnx.ModelProto:
     try:
         model.ParseFromString(content)
     except Exception as e:  # protobuf's DecodeError, whose module has no types
-        raise damaged(file, "", f"no ONNX model ({first_line(e)})", "an ONNX model") from e
+        raise damage_error(file, "", f"no ONNX model ({first_line(e)})", "an ONNX model") from e
     for path, message in _messages(model, ""):
         _require_text(message, path, file)
         if isinstance(message, onnx.TensorProto):
@@ -52,23 +52,23 @@ def _require_text(message: Any, path: str, file: str) -> None:
             for text in [value] if isinstance(value, str | bytes) else value:
                 if not isinstance(text, str):
                     where = f"{path}.{field.name}" if path else field.name
-                    raise damaged(file, where, "bytes that are not UTF-8", "text")
+                    raise damage_error(file, where, "bytes that are not UTF-8", "text")
 
 
 def _require_whole(tensor: onnx.TensorProto, path: str, file: str) -> None:
     if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        place = next((repr(e.value) for e in tensor.external_data if e.key == "location"), "no location")
+        location = next((repr(e.value) for e in tensor.external_data if e.key == "location"), "no location")
         do = "Save the model with its tensors inside: onnx.save(model, path, save_as_external_data=False)."
-        raise FileError(where=f"{file}: {path}", found=f"a tensor in another file, {place}", wanted="its values", do=do)
+        raise FileError(where=f"{file}: {path}", found=f"a tensor in another file, {location}", wanted="its values", do=do)
     if tensor.data_type == onnx.TensorProto.STRING:
         return
-    held = sum(len(value) for field, value in tensor.ListFields() if field.name.endswith("_data"))
+    count = sum(len(value) for field, value in tensor.ListFields() if field.name.endswith("_data"))
     elements = 1
     for size in tensor.dims:
         elements *= max(size, 0)
-    if min(tensor.dims, default=0) < 0 or elements > 8 * held:  # the smallest elements have one bit
-        raise damaged(file, f"{path}.dims", f"{list(tensor.dims)[:8]}", f"a shape of its {held:,} values or bytes")
+    if min(tensor.dims, default=0) < 0 or elements > 8 * count:  # the smallest elements have one bit
+        raise damage_error(file, f"{path}.dims", f"{list(tensor.dims)[:8]}", f"a shape of its {count:,} values or bytes")
     try:
         numpy_helper.to_array(tensor)
     except Exception as e:  # as many kinds as there are types
-        raise damaged(file, path, first_line(e), "a tensor that ONNX can read") from e
+        raise damage_error(file, path, first_line(e), "a tensor that ONNX can read") from e

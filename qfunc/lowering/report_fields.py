@@ -23,10 +23,10 @@ from qfunc.files.fields import (
     Shape,
     Text,
     Word,
-    described,
+    describe,
     require,
 )
-from qfunc.files.json_text import damaged, parse
+from qfunc.files.json_text import damage_error, parse
 from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Target
 from qfunc.specs._values import short
@@ -93,8 +93,8 @@ def read_quantized(report: dict[str, Any]) -> list[dict[str, Any]]:
 def _require_lengths(tensors: list[dict[str, Any]], file: str) -> None:
     for i, tensor in enumerate(tensors):
         if len(tensor["scale"]) != len(tensor["zero_point"]):
-            found, wanted = described(tensor["zero_point"]), f"{described(tensor['scale'])}, as its scale"
-            raise damaged(file, f"tensors[{i}].zero_point", found, wanted)
+            found, wanted = describe(tensor["zero_point"]), f"{describe(tensor['scale'])}, as its scale"
+            raise damage_error(file, f"tensors[{i}].zero_point", found, wanted)
 
 
 def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any] = ()) -> Target:
@@ -114,5 +114,5 @@ def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any
         where = f"{file}: {field}, {e.where}" if field else f"{file}: {e.where}"
         raise SpecError(where=where, found=e.found, wanted=e.wanted, do=e.do) from e
     if not isinstance(target, Target):
-        raise damaged(file, field, f"the spec {short(target)}", "a Target")
+        raise damage_error(file, field, f"the spec {short(target)}", "a Target")
     return target

@@ -14,7 +14,7 @@ from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 
 
 def gelu(input: Tensor, approximate: str) -> Tensor:
-    """`F.gelu` with both arguments by position.
+    """Call `F.gelu` with both arguments by position.
 
     >>> gelu(torch.zeros(2), "tanh")
     tensor([0., 0.])
@@ -23,7 +23,7 @@ def gelu(input: Tensor, approximate: str) -> Tensor:
 
 
 def between(input: Tensor, min: Tensor | None, max: Tensor | None) -> Tensor:
-    """`torch.clamp` by tensors, entry by entry.
+    """Call `torch.clamp` with tensors as bounds, elementwise.
 
     >>> between(torch.tensor([0.0, 5.0]), torch.tensor([1.0, 2.0]), None)
     tensor([1., 5.])

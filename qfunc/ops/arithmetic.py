@@ -12,7 +12,7 @@ from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 
 
 def plus(input: Tensor, other: Tensor | float, alpha: float) -> Tensor:
-    """input + alpha * other.
+    """Return input + alpha * other.
 
     >>> plus(torch.ones(1), torch.ones(1), -2)
     tensor([-1.])
@@ -21,7 +21,7 @@ def plus(input: Tensor, other: Tensor | float, alpha: float) -> Tensor:
 
 
 def truncated(input: Tensor, other: Tensor | float) -> Tensor:
-    """input / other, rounded towards 0.
+    """Return input / other, rounded towards 0.
 
     >>> truncated(torch.tensor([-7.0]), 2)
     tensor([-3.])
@@ -30,7 +30,7 @@ def truncated(input: Tensor, other: Tensor | float) -> Tensor:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Tensor:
-    """input + value * tensor1 * tensor2.
+    """Return input + value * tensor1 * tensor2.
 
     >>> addcmul(torch.ones(1), torch.ones(1), torch.ones(1), 2)
     tensor([3.])
@@ -39,7 +39,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Te
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Tensor:
-    """input + value * tensor1 / tensor2.
+    """Return input + value * tensor1 / tensor2.
 
     >>> addcdiv(torch.ones(1), torch.ones(1), torch.ones(1), 2)
     tensor([3.])
@@ -48,7 +48,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: float) -> Te
 
 
 def guarded(input: Tensor, least: float) -> Tensor:
-    """input + least, for an input that is not negative.
+    """Return input + least, for an input that is not negative.
 
     >>> guarded(torch.zeros(1), 0.5)
     tensor([0.5000])
@@ -57,7 +57,7 @@ def guarded(input: Tensor, least: float) -> Tensor:
 
 
 def at_least(input: Tensor, least: float) -> Tensor:
-    """max(input, least).
+    """Return max(input, least).
 
     >>> at_least(torch.tensor([0.0, 2.0]), 0.5)
     tensor([0.5000, 2.0000])
@@ -66,7 +66,7 @@ def at_least(input: Tensor, least: float) -> Tensor:
 
 
 def rounded(input: Tensor, decimals: int) -> Tensor:
-    """Rounded half to even at a decimal place.
+    """Return the input rounded half to even at a decimal place.
 
     >>> rounded(torch.tensor([125.0]), -1)
     tensor([120.])
@@ -75,7 +75,7 @@ def rounded(input: Tensor, decimals: int) -> Tensor:
 
 
 def finite(input: Tensor, nan: float | None, posinf: float | None, neginf: float | None) -> Tensor:
-    """`torch.nan_to_num`; None stands for the ends of the type, and for 0 where it is NaN.
+    """Call `torch.nan_to_num`; None is 0 for NaN, and the largest or smallest value of the dtype for infinities.
 
     >>> finite(torch.tensor([torch.nan, torch.inf]), 1.0, 2.0, None)
     tensor([1., 2.])

@@ -19,7 +19,7 @@ def sdpa(
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` with every argument by position.
+    """Call `F.scaled_dot_product_attention` with every argument by position.
 
     >>> x = torch.ones(1, 2, 3)
     >>> sdpa(x, x, x, None, 0.0, False, None, False).shape
@@ -31,7 +31,7 @@ def sdpa(
 
 
 def scaled(input: Tensor, like: Tensor, factor: float | None) -> Tensor:
-    """Attention's scores: input * factor, or divided by the square root of the width of `like`.
+    """Return scaled attention scores: input * factor, or input / sqrt(width of `like`) without a factor.
 
     >>> scaled(torch.ones(1), torch.ones(2, 4), None)
     tensor([0.5000])
@@ -40,7 +40,7 @@ def scaled(input: Tensor, like: Tensor, factor: float | None) -> Tensor:
 
 
 def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Attention's scores [..., L, S]; -infinity where a mask of booleans is False or where S > L; else score + mask.
+    """Return masked scores [..., L, S]: -infinity where a boolean mask is False or the causal mask applies; else score + mask.
 
     >>> masked(torch.zeros(1, 2), torch.tensor([True, False]), False)
     tensor([[0., -inf]])
@@ -56,7 +56,7 @@ def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 
 
 def left_out(mask: Tensor) -> Tensor:
-    """A mask of nn.MultiheadAttention as one of scaled_dot_product_attention: booleans inverted.
+    """Return a mask of nn.MultiheadAttention as a mask of scaled_dot_product_attention: booleans inverted.
 
     >>> left_out(torch.tensor([True, False]))
     tensor([False,  True])
@@ -65,7 +65,7 @@ def left_out(mask: Tensor) -> Tensor:
 
 
 def repeat_heads(input: Tensor, like: Tensor) -> Tensor:
-    """Grouped queries: each head of keys or values [..., h, S, E] once for each of its queries in `like` [..., H, L, E].
+    """Return keys or values [..., h, S, E] with each head repeated for each of its queries in `like` [..., H, L, E].
 
     >>> repeat_heads(torch.tensor([[[1.0]], [[2.0]]]), torch.zeros(4, 1, 1)).flatten()
     tensor([1., 1., 2., 2.])

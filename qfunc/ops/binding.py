@@ -31,7 +31,7 @@ def named(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 
 def exactly(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments by name; None if there are others than these.
+    """Return the arguments by name; None if there are any other arguments.
 
     >>> exactly("input dim", (1,), {"keepdim": True}) is None
     True
@@ -50,7 +50,7 @@ def dims_of(value: Any) -> Any:
 
 
 def dtype_of(node: Any) -> torch.dtype | None:
-    """Return the type of a traced tensor where torch.export recorded it, else None.
+    """Return the dtype of a traced tensor if torch.export recorded it, else None.
 
     >>> dtype_of(3.0) is None
     True

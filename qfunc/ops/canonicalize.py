@@ -1,4 +1,4 @@
-"""From a traced call, however it is spelled, to the canonical op and its arguments."""
+"""Convert a traced call in any spelling to the canonical op and its arguments."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DROPOUTS: dict[str, type[nn.Module]] = {
     "alpha_dropout": nn.AlphaDropout,
     "feature_alpha_dropout": nn.FeatureAlphaDropout,
 }
-"""The functions that drop at random, and the modules that they become."""
+"""The dropout functions, and the modules that replace them."""
 _DROPOUT_INPLACE_AT = 3
 _OPERATORS = (operator.and_, operator.or_, operator.not_)
-"""Operators whose names end in an underscore, and which write nowhere."""
+"""Operators with names that end in an underscore but that do not write in place."""
 
 
 def short_name(node: fx.Node) -> str | None:
@@ -148,7 +148,7 @@ def canonical(node: fx.Node) -> Call | None:
         args = args[1], args[0], args[2]  # x.where(condition, other)
     if name == "embedding" and node.target is not F.embedding:
         name = "aten.embedding"  # torch.embedding and aten's take the table first, torch.nn.functional's the indices
-    if name == "getattr" and args[1:] in (("values",), ("indices",)):  # of what topk and others return
+    if name == "getattr" and args[1:] in (("values",), ("indices",)):  # an entry of the results of topk and others
         return element, (args[0], ("values", "indices").index(str(args[1])))
     op = BY_NAME.get(name)
     if op is not None and name in op.rewrites:
@@ -159,7 +159,7 @@ def canonical(node: fx.Node) -> Call | None:
 
 
 def _size(node: fx.Node) -> Call | None:
-    # x.shape[0], x.size()[0] and x.size(0) alike; other arithmetic on sizes stays as it is.
+    # x.shape[0], x.size()[0] and x.size(0) become one op; other arithmetic on sizes does not change.
     name = short_name(node)
     if name in ("size", "sym_size"):
         dim = argument(node, 1, "dim")

@@ -1,4 +1,4 @@
-"""Tensors that a model creates itself, and changes of type.
+"""Tensors that a model creates itself, and changes of dtype.
 
 Tensors that a model creates (positions, masks) are on the device of its first input, `like`.
 """
@@ -16,7 +16,7 @@ from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 
 
 def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values in another type, on the device where they are.
+    """Return the values in another dtype, on the same device.
 
     >>> cast(torch.tensor([0, 2]), torch.bool)
     tensor([False,  True])
@@ -25,7 +25,7 @@ def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def cast_like(value: Tensor, like: Tensor) -> Tensor:
-    """The values in the type of another tensor.
+    """Return the values in the dtype of another tensor.
 
     >>> cast_like(torch.tensor([2]), torch.zeros(1))
     tensor([2.])
@@ -34,7 +34,7 @@ def cast_like(value: Tensor, like: Tensor) -> Tensor:
 
 
 def arange(start: int | float, end: int | float, step: int | float, dtype: torch.dtype | None, like: Tensor | None) -> Tensor:
-    """`torch.arange` on the device of `like`.
+    """Call `torch.arange` on the device of `like`.
 
     >>> arange(1, 6, 2, None, torch.zeros(1))
     tensor([1, 3, 5])
@@ -43,7 +43,7 @@ def arange(start: int | float, end: int | float, step: int | float, dtype: torch
 
 
 def full(shape: Sequence[int], value: bool | int | float, dtype: torch.dtype | None, like: Tensor | None) -> Tensor:
-    """`torch.full` on the device of `like`, and of its type where `dtype` is None.
+    """Call `torch.full` on the device of `like`, in its dtype if `dtype` is None.
 
     >>> full((2,), 1, torch.bool, None), full((1,), 3, None, torch.zeros(4))
     (tensor([True, True]), tensor([3.]))
@@ -54,7 +54,7 @@ def full(shape: Sequence[int], value: bool | int | float, dtype: torch.dtype | N
 
 
 def full_like(like: Tensor, value: bool | int | float, dtype: torch.dtype | None) -> Tensor:
-    """A tensor of one value in the shape of another.
+    """Return a tensor of one value in the shape of another.
 
     >>> full_like(torch.zeros(2, dtype=torch.int64), 7, None)
     tensor([7, 7])
@@ -71,7 +71,7 @@ CASTS = ("to", "_to_copy", "type", "type_as", *_METHODS)
 
 
 def cast_of(node: fx.Node, name: str) -> Call | None:
-    """Return a traced cast as a canonical call; None if its type is not known (a move to another device)."""
+    """Return a traced cast as a canonical call; None if its dtype is not known (a move to another device)."""
     given = [v for v in (*node.args[1:], *node.kwargs.values()) if isinstance(v, torch.dtype)]
     method = _METHODS.get(name) if node.op == "call_method" else None
     wanted = dtype_of(node) or method or next(iter(given), None)
@@ -81,7 +81,7 @@ def cast_of(node: fx.Node, name: str) -> Call | None:
 
 
 def _like(node: fx.Node, name: str) -> fx.Node | None:
-    # x.type_as(y), x.to(y.dtype): the type is known when it runs.
+    # x.type_as(y), x.to(y.dtype): the dtype is known only at run time.
     value = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype", node.kwargs.get("other"))
     if not isinstance(value, fx.Node):
         return None
@@ -91,13 +91,13 @@ def _like(node: fx.Node, name: str) -> fx.Node | None:
 
 
 def casts_nothing(node: fx.Node, name: str) -> bool:
-    """Return True if a cast is known to leave its tensor as it is."""
+    """Return True if a cast is known not to change its tensor."""
     wanted = dtype_of(node)
     return name in CASTS and wanted is not None and bool(node.args) and dtype_of(node.args[0]) == wanted
 
 
-def stays(node: fx.Node, name: str) -> bool:
-    """Return True if a traced call only moves its tensor to a device: a captured model computes where its inputs are."""
+def only_moves_device(node: fx.Node, name: str) -> bool:
+    """Return True if a traced call only moves its tensor to a device; a captured model computes on the device of its inputs."""
     if name in ("cpu", "cuda"):
         return True
     given = (*node.args[1:], *(v for k, v in node.kwargs.items() if k not in ("non_blocking", "copy", "memory_format")))
@@ -116,7 +116,7 @@ def _arange(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
 
 
 def _filled(value: Any, *, like: bool = False) -> Rewrite:
-    # zeros, ones and full, and those that take a tensor first and have its type (`like`).
+    # zeros, ones and full, and the variants with a tensor as first argument, which use its dtype (`like`).
     def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         rest = list(args[1:] if like else args)
         shape = kwargs.get("size")

@@ -26,15 +26,15 @@ def attend(
     factor: float | None = None,
     dropped: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Any]:
-    """The value of softmax(factor * query key^T + masks) value, and the softmax.
+    """Return softmax(factor * query key^T + masks) value, and the softmax.
 
     Args:
         emit: Writes a call.
         query: [..., L, E]; key and value are [..., S, E].
-        masks: What to add to the scores, or booleans: True takes part.
-        causal: Whether position i sees positions up to i only.
+        masks: Tensors to add to the scores, or booleans: True keeps a score.
+        causal: Position i attends only to positions up to i.
         factor: None for 1 / sqrt(E).
-        dropped: What becomes of the softmax in training.
+        dropped: The function that applies dropout to the softmax.
 
     >>> q = torch.ones(1, 2, 3)
     >>> attend(lambda f, *a: f(*a), q, q, q)[0].shape

@@ -29,14 +29,14 @@ class Op:
         signature: Its parameters with their defaults.
         spellings: Short names of functions, methods and aten ops whose arguments bind as they are.
         rewrites: Short names whose arguments need code: name -> function of (record, args, kwargs).
-        ignored: Arguments after the canonical ones that choose a library or write in place.
+        ignored: Arguments after the canonical ones that select an implementation or write in place.
         inplace_at: Spelling -> position of the argument `inplace`.
         slots: Parameter -> "input", "weight", "bias"; or "operand", which is a weight if it is constant, else an input.
         weight_axis: The axis of the weight that runs over output channels.
         spatial: The number of axes along which the op slides, or None.
         results: The number of results; None if it depends on the arguments.
         neutral: The number y for which op(x, y) = x, or None.
-        traits: What is true of it for all arguments.
+        traits: Properties that it has for all arguments.
         example: One call, a function of a tensor of shape [2, 3, 5, 6].
         onnx: Its ONNX text (`qfunc.lowering.onnx.formula`); None if a function of qfunc.lowering.onnx writes it.
     """
@@ -70,7 +70,7 @@ class Op:
 
 
 Rewrite = Callable[[Op, tuple[Any, ...], dict[str, Any]], Call | None]
-"""From the arguments of a spelling to the canonical call, or None; it may change the dict."""
+"""(record, args, kwargs of a spelling) -> the canonical call, or None; it may change the dict."""
 
 _SLOTS = {
     **dict.fromkeys(("input", "other", "tensors", "query", "key", "value"), "input"),

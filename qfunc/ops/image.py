@@ -21,7 +21,7 @@ def antialiased(
     align_corners: bool,
     recompute_scale_factor: bool | None,
 ) -> Tensor:
-    """`F.interpolate` with antialias=True.
+    """Call `F.interpolate` with antialias=True.
 
     >>> antialiased(torch.tensor([[[[0.0, 1.0, 2.0, 3.0]]]]), (1, 2), None, "bilinear", False, None)
     tensor([[[[0.7143, 2.2857]]]])

@@ -15,7 +15,7 @@ from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 
 
 def element(values: Any, index: Any) -> Any:
-    """An entry of a shape, a list or a dict: no slice of a tensor.
+    """Return an entry of a shape, a list or a dict.
 
     >>> element((2, 3, 5), 1)
     3
@@ -24,7 +24,7 @@ def element(values: Any, index: Any) -> Any:
 
 
 def index(input: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`input[indices]` with tensors of positions; None takes a whole axis.
+    """Return `input[indices]` with index tensors; None selects a whole axis.
 
     >>> index(torch.tensor([[1, 2], [3, 4]]), (None, torch.tensor([1])))
     tensor([[2],
@@ -35,7 +35,7 @@ def index(input: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
-    """The entries at some places of an axis, x[:, [0, 2]].
+    """Return the entries at some places of an axis, x[:, [0, 2]].
 
     >>> take(torch.tensor([[1, 2, 3]]), 1, (0, 2))
     tensor([[1, 3]])
@@ -43,10 +43,10 @@ def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
     return input.index_select(dim, torch.tensor(places, device=input.device))
 
 
-def picked(x: Any, given: Any, is_number: Callable[[Any], bool]) -> Call | None:
-    """Return the call of x[:, [0, 2]] or x[:, places]: one axis by a list or tensor, whole axes before it; else None."""
-    entries_of = given if isinstance(given, tuple) else (given,)
-    *before, last = entries_of or (None,)
+def index_call(x: Any, key: Any, is_number: Callable[[Any], bool]) -> Call | None:
+    """Return the canonical call of x[:, [0, 2]] or x[:, places], which index one axis by a list or tensor; else None."""
+    entries = key if isinstance(key, tuple) else (key,)
+    *before, last = entries or (None,)
     if any(b != slice(None) for b in before):
         return None
     if isinstance(last, list) and last and all(type(i) is int for i in last):
@@ -89,7 +89,7 @@ def _getitem(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | No
 
 
 def _index(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    # Indices that are masks give a result whose size depends on values: no canonical op.
+    # With a mask as index, the size of the result depends on values, so there is no canonical op.
     indices = tuple(args[1])
     return None if any(dtype_of(i) in (torch.bool, torch.uint8) for i in indices) else (op.call, (args[0], indices))
 

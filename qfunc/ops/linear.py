@@ -13,7 +13,7 @@ from qfunc.ops.definition import Call, Op, Trait, op
 
 
 def dense(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """input @ weight + bias, a linear layer whose weight is [inputs, outputs].
+    """Return input @ weight + bias, a linear layer with a weight of shape [inputs, outputs].
 
     >>> dense(torch.ones(1, 2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.ones(2))
     tensor([[5., 7.]])

@@ -18,7 +18,7 @@ def op_of(node: fx.Node) -> Op | None:
 
 
 def kind_of(node: fx.Node) -> str:
-    """Return the kind of a captured node: an op's, a module leaf's, or one of "input", "constant", "output", "size",
+    """Return the kind of a captured node: of its op or module, or one of "input", "constant", "output", "size",
     "unknown".
 
     >>> g = fx.symbolic_trace(lambda x: torch.sigmoid(x)).graph

@@ -12,7 +12,7 @@ from qfunc.ops.definition import Op, Trait, op
 
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
-    """`F.rms_norm` with every argument by position: x / sqrt(mean(x^2) + eps), times the weight.
+    """Call `F.rms_norm` with every argument by position: x / sqrt(mean(x^2) + eps), times the weight.
 
     >>> rms_norm(torch.tensor([3.0, 4.0]), (2,), None, 0.0)
     tensor([0.8485, 1.1314])

@@ -39,7 +39,7 @@ MODULE_KINDS = {
     "SyncBatchNorm": "batch_norm", "InstanceNorm1d": "instance_norm", "InstanceNorm2d": "instance_norm",
     "InstanceNorm3d": "instance_norm",
 }  # fmt: skip
-"""Leaves of torch.nn, and of ours, that stay modules, and their kinds."""
+"""The leaf modules of torch.nn and of qfunc, and their kinds."""
 
 # In evaluation a dropout is the identity.
 _IDENTITY = Trait.KEEPS_SIGN | Trait.ELEMENTWISE | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS | Trait.VIEW

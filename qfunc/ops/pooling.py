@@ -13,7 +13,7 @@ from qfunc.ops.definition import Call, Op, Trait, op
 
 
 def global_avg_pool(input: Tensor, keepdim: bool, dim: tuple[int, int] = (-2, -1)) -> Tensor:
-    """The mean over height and width.
+    """Return the mean over height and width.
 
     >>> global_avg_pool(torch.ones(2, 3, 5, 7), True).shape
     torch.Size([2, 3, 1, 1])

@@ -16,7 +16,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _over_time(run: Callable[[Tensor], Any], input: Tensor, reverse: bool) -> Any:
-    # Batched and in the direction of the op; the other values of `run` are states.
+    # Run on a batch in the direction of the op; `run` returns the output and the states.
     batched = input.ndim == 3
     x = input if batched else input.unsqueeze(1)
     made, *states = run(x.flip(0) if reverse else x)
@@ -44,7 +44,7 @@ def lstm(
     bias_hh: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of nn.LSTM in one direction, over [T, N, C] or [T, C]: (the output at each step, the last h, the last c).
+    """Run one layer of nn.LSTM in one direction, over [T, N, C] or [T, C]; return (output at each step, last h, last c).
 
     >>> y, h, c = lstm(torch.ones(5, 2, 3), None, None, torch.ones(16, 3), torch.ones(16, 4), None, None, False)
     >>> y.shape, h.shape, c.shape
@@ -68,7 +68,7 @@ def gru(
     bias_hh: Tensor | None,
     reverse: bool,
 ) -> Pair:
-    """One layer of nn.GRU in one direction: (the output at each step, the last h).
+    """Run one layer of nn.GRU in one direction; return (output at each step, last h).
 
     >>> gru(torch.ones(5, 2, 3), None, torch.ones(12, 3), torch.ones(12, 4), None, None, True)[0].shape
     torch.Size([5, 2, 4])
@@ -91,7 +91,7 @@ def rnn(
     reverse: bool,
     nonlinearity: str,
 ) -> Pair:
-    """One layer of nn.RNN in one direction, its nonlinearity "tanh" or "relu".
+    """Run one layer of nn.RNN in one direction, with the nonlinearity "tanh" or "relu".
 
     >>> rnn(torch.ones(5, 3), None, torch.ones(4, 3), torch.ones(4, 4), None, None, False, "relu")[0].shape
     torch.Size([5, 4])
@@ -139,19 +139,19 @@ def unrolled(
     nonlinearity: tuple[str, ...] = (),
     between: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, ...]:
-    """A recurrent layer of several levels and directions as ops of one each: (output, the last h, and for lstm the last c).
+    """Write a recurrent layer as one op per level and direction; return (output, last h, and for lstm last c).
 
     Args:
         emit: Writes a call.
-        entry: The i-th value of what a call returns.
+        entry: (call, i) -> the i-th result of a call.
         op: `lstm`, `gru` or `rnn`.
         source: The input.
-        states: The initial states, each of all levels and directions; None for zeros.
+        states: The initial states, each for all levels and directions; None for zeros.
         weights: For each level and direction (weight_ih, weight_hh, bias_ih, bias_hh), biases perhaps None.
-        bidirectional: Whether every second one runs backwards.
-        batch_first: Whether the batch is the input's first axis.
-        nonlinearity: That of an rnn.
-        between: What becomes of a level's output before the next reads it, a dropout.
+        bidirectional: Every second op runs backwards.
+        batch_first: The batch is the first axis of the input.
+        nonlinearity: The nonlinearity of an rnn.
+        between: A function of a level's output before the next level reads it, such as dropout.
     """
     ways = 2 if bidirectional else 1
     ends: list[list[Any]] = [[] for _ in range(_STATES[op])]
@@ -173,15 +173,15 @@ def unrolled(
 
 
 def gated(emit: Emit, kind: str, ours: Any, theirs: Any, h: Any, c: Any) -> tuple[Any, ...]:
-    """One step of a cell from the products of its input and of its state: (h,), and for "lstm" (h, c).
+    """Write one step of a cell, from the products of its input and its state; return (h,), and for "lstm" (h, c).
 
     Args:
         emit: Writes a call.
         kind: "lstm", "gru", "tanh" or "relu".
         ours: weight_ih x + bias_ih, the gates side by side.
         theirs: weight_hh h + bias_hh.
-        h: The state before.
-        c: The cell state before, of an lstm.
+        h: The previous state.
+        c: The previous cell state, for an lstm.
     """
 
     def parts(value: Any, count: int) -> list[Any]:

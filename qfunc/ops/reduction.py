@@ -14,7 +14,7 @@ from qfunc.ops.pooling import global_avg_pool
 
 
 def variance(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
-    """`torch.var` with every argument by position.
+    """Call `torch.var` with every argument by position.
 
     >>> variance(torch.tensor([1.0, 3.0]), None, 1, False)
     tensor(2.)
@@ -23,7 +23,7 @@ def variance(input: Tensor, dim: Sequence[int] | None, correction: float, keepdi
 
 
 def deviation(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
-    """`torch.std` with every argument by position.
+    """Call `torch.std` with every argument by position.
 
     >>> deviation(torch.tensor([1.0, 3.0]), None, 0, False)
     tensor(1.)
@@ -32,7 +32,7 @@ def deviation(input: Tensor, dim: Sequence[int] | None, correction: float, keepd
 
 
 def variance_mean(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """`torch.var_mean` with every argument by position.
+    """Call `torch.var_mean` with every argument by position.
 
     >>> variance_mean(torch.tensor([1.0, 3.0]), None, 1, False)
     (tensor(2.), tensor(2.))
@@ -42,7 +42,7 @@ def variance_mean(input: Tensor, dim: Sequence[int] | None, correction: float, k
 
 
 def deviation_mean(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """`torch.std_mean` with every argument by position.
+    """Call `torch.std_mean` with every argument by position.
 
     >>> deviation_mean(torch.tensor([1.0, 3.0]), None, 0, False)
     (tensor(1.), tensor(2.))
@@ -52,7 +52,7 @@ def deviation_mean(input: Tensor, dim: Sequence[int] | None, correction: float, 
 
 
 def sorted_by(input: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
-    """`torch.sort`, as (values, indices).
+    """Return `torch.sort` as (values, indices).
 
     >>> sorted_by(torch.tensor([3, 1]), 0, False)[1]
     tensor([1, 0])
@@ -62,7 +62,7 @@ def sorted_by(input: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor
 
 
 def topk(input: Tensor, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Tensor, Tensor]:
-    """`torch.topk`, as (values, indices); equal values, of which codes have many, come in order of their places.
+    """Return `torch.topk` as (values, indices); equal values, which are common among codes, keep their order.
 
     >>> topk(torch.tensor([1, 2, 2]), 2, 0, True, True)[1]
     tensor([1, 2])
@@ -72,7 +72,7 @@ def topk(input: Tensor, k: int, dim: int, largest: bool, sorted: bool) -> tuple[
 
 
 def cumsum(value: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    """`torch.cumsum` with every argument by position.
+    """Call `torch.cumsum` with every argument by position.
 
     >>> cumsum(torch.tensor([True, True]), 0, None)
     tensor([1, 2])
@@ -81,7 +81,7 @@ def cumsum(value: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
 
 
 def difference(value: Tensor, dim: int, prepend: Tensor | None) -> Tensor:
-    """`torch.diff` of neighbours, once.
+    """Return the first differences of neighbours, `torch.diff`.
 
     >>> difference(torch.tensor([1, 4, 9]), 0, None)
     tensor([3, 5])

@@ -13,7 +13,7 @@ from qfunc.ops.definition import Call, Op, Trait, op
 
 
 def squeeze_all(input: Tensor) -> Tensor:
-    """`torch.squeeze` of every axis of length 1.
+    """Return the tensor without its axes of length 1, `torch.squeeze`.
 
     >>> squeeze_all(torch.ones(1, 2, 1)).shape
     torch.Size([2])
@@ -22,7 +22,7 @@ def squeeze_all(input: Tensor) -> Tensor:
 
 
 def time_first(input: Tensor) -> Tensor:
-    """A batch of sequences [N, T, C] as [T, N, C], and back; a single one [T, C] as it is.
+    """Return a batch of sequences [N, T, C] as [T, N, C], and back; a single sequence [T, C] unchanged.
 
     >>> time_first(torch.ones(2, 3, 5)).shape
     torch.Size([3, 2, 5])

@@ -1,4 +1,4 @@
-"""The traits of ops: what is true of an op for all arguments.  This file needs no torch, so that specs can name traits."""
+"""The traits of ops: properties that an op has for all arguments.  This file needs no torch, so that specs can name traits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Flag, auto
 
 
 class Trait(Flag):
-    """What is true of an op for all arguments.  tests/ops/test_traits.py checks the first eleven on each example.
+    """Properties that an op has for all arguments.  tests/ops/test_traits.py checks the first eleven on each example.
 
     >>> Trait.NON_NEGATIVE in Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
     True
@@ -17,7 +17,7 @@ class Trait(Flag):
     KEEPS_SIGN = auto()
     """No value of the result is below 0 if none of the inputs is."""
     MOVES_VALUES = auto()
-    """The result holds values of the inputs, at places that do not depend on the values: op(f(x)) = f(op(x))."""
+    """The result consists of values of the inputs, at places that do not depend on the values: op(f(x)) = f(op(x))."""
     ELEMENTWISE = auto()
     """Each entry of the result depends on one entry of each input, after broadcasting."""
     HOMOGENEOUS = auto()
@@ -27,22 +27,22 @@ class Trait(Flag):
     INTEGER_IF_INPUTS = auto()
     """The result is of an integer or boolean type if all inputs are."""
     NEVER_BOOLEAN = auto()
-    """The result is not boolean: PyTorch refuses booleans, or gives numbers."""
+    """The result is not boolean: PyTorch refuses booleans, or returns numbers."""
     VIEW = auto()
     """The result may share the storage of its input."""
     COMMUTATIVE = auto()
     """op(x, y) = op(y, x), of ops with the parameters "input" and "other"."""
     SCALES_WITH_CHANNELS = auto()
-    """op(s x) = s op(x) for one s > 0 a channel, as long as the op does not mix channels."""
+    """op(s x) = s op(x) for one s > 0 per channel, as long as the op does not mix channels."""
 
     AVERAGES = auto()
     """The result is a mean of inputs."""
     WEIGHTED = auto()
     """A sum of products with the parameter "weight": convolutions and linear layers."""
     RECURRENT = auto()
-    """A layer with a state that it carries from step to step."""
+    """A recurrent layer, with a state that each step updates."""
     NORM = auto()
-    """A normalization by statistics, with weights of one number a channel."""
+    """A normalization by statistics, with weights of one number per channel."""
     ACTIVATION = auto()
     """A nonlinear function that may follow a layer in one unit."""
     CLAMPS = auto()

@@ -1,4 +1,4 @@
-"""Products that say more than a matrix product, opened: einsum, addmm, baddbmm become matmul, transposes, additions."""
+"""Decompose einsum, addmm and baddbmm into matmul, transposes and additions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Emit = Callable[..., fx.Node]
 
 
 def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
-    """The (own) network with each such product opened, where one matmul with transposes says it.
+    """Decompose each einsum that is one matmul with transposes, each addmm and each baddbmm, in place.
 
     >>> from qfunc.frontend.capture import capture
     >>> net = decompose_products(capture()(_Scores()))
@@ -28,48 +28,54 @@ def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
         return network
     facts = dict(record.facts)
     for node in [n for n in network.graph.nodes if n.op.startswith("call")]:
-        open_ = {"einsum": _einsum, "addmm": _sum, "baddbmm": _sum}.get(short_name(node) or "")
-        if open_ is None:
+        decompose = {"einsum": _einsum, "addmm": _add_product, "baddbmm": _add_product}.get(short_name(node) or "")
+        if decompose is None:
             continue
         source = facts.get(node.name, NodeInfo(path_of(network, node)))
 
         def emit(function: Any, *arguments: Any, node: fx.Node = node, source: NodeInfo = source) -> fx.Node:
             with node.graph.inserting_before(node):
-                made = node.graph.create_node("call_function", function, arguments, {}, f"{node.name}_{function.__name__}")
-            facts[made.name] = evolve(source, path=f"{source.path}.{made.name.removeprefix(f'{node.name}_')}")
-            return made
+                result = node.graph.create_node("call_function", function, arguments, {}, f"{node.name}_{function.__name__}")
+            facts[result.name] = evolve(source, path=f"{source.path}.{result.name.removeprefix(f'{node.name}_')}")
+            return result
 
-        made = open_(node, emit)
-        if made is None:
+        result = decompose(node, emit)
+        if result is None:
             continue
-        node.replace_all_uses_with(made)
+        node.replace_all_uses_with(result)
         node.graph.erase_node(node)
-        facts.pop(made.name, None)
-        made.name = node.name  # the last op bears the name of the whole
-        facts[made.name] = source
+        facts.pop(result.name, None)
+        result.name = node.name  # the last op keeps the name of the decomposed op
+        facts[result.name] = source
     network.recompile()
     return attach(network, evolve(record, facts=facts))
 
 
-def _sum(node: fx.Node, emit: Emit) -> fx.Node | None:
+def _add_product(node: fx.Node, emit: Emit) -> fx.Node | None:
     # beta * input + alpha * (a @ b)
-    added, a, b = (
+    term, a, b = (
         argument(node, k, *names) for k, names in enumerate((("input", "self"), ("mat1", "batch1"), ("mat2", "batch2")))
     )
     beta, alpha = (argument(node, k, name) for k, name in ((3, "beta"), (4, "alpha")))
     product = emit(torch.matmul, a, b)
     product = product if alpha in (None, 1) else emit(torch.mul, product, alpha)
-    added = added if beta in (None, 1) else emit(torch.mul, added, beta)
-    return emit(torch.add, product, added)
+    term = term if beta in (None, 1) else emit(torch.mul, term, beta)
+    return emit(torch.add, product, term)
 
 
 def _einsum(node: fx.Node, emit: Emit) -> fx.Node | None:
-    # Batch axes, one free axis of each operand, and one that is summed over: else it stays what it is.
-    given = [a for a in node.args[1:] if isinstance(a, fx.Node)] or list(node.args[1])  # type: ignore[arg-type]
+    # Decompose an equation with batch axes, one free axis of each operand and one summed axis; return None for others.
+    operands = [a for a in node.args[1:] if isinstance(a, fx.Node)] or list(node.args[1])  # type: ignore[arg-type]
     equation = str(node.args[0]).replace(" ", "")
-    read, arrow, out = equation.partition("->")
-    names = read.split(",")
-    if len(given) != 2 or len(names) != 2 or not arrow or "." in equation or any(len(set(n)) != len(n) for n in (*names, out)):
+    inputs, arrow, out = equation.partition("->")
+    names = inputs.split(",")
+    if (
+        len(operands) != 2
+        or len(names) != 2
+        or not arrow
+        or "." in equation
+        or any(len(set(n)) != len(n) for n in (*names, out))
+    ):
         return None
     left, right = names
     batch = [c for c in left if c in right and c in out]
@@ -77,18 +83,18 @@ def _einsum(node: fx.Node, emit: Emit) -> fx.Node | None:
     rows, columns = ([c for c in n if c not in other and c in out] for n, other in ((left, right), (right, left)))
     if len(summed) != 1 or len(rows) != 1 or len(columns) != 1 or len(left) + len(right) != 2 * len(batch) + 4:
         return None
-    a = _ordered(emit, given[0], left, "".join([*batch, *rows, *summed]))
-    b = _ordered(emit, given[1], right, "".join([*batch, *summed, *columns]))
-    return _ordered(emit, emit(torch.matmul, a, b), "".join([*batch, *rows, *columns]), out)
+    a = _permute(emit, operands[0], left, "".join([*batch, *rows, *summed]))
+    b = _permute(emit, operands[1], right, "".join([*batch, *summed, *columns]))
+    return _permute(emit, emit(torch.matmul, a, b), "".join([*batch, *rows, *columns]), out)
 
 
-def _ordered(emit: Emit, value: fx.Node, have: str, want: str) -> fx.Node:
+def _permute(emit: Emit, value: fx.Node, have: str, want: str) -> fx.Node:
     order = [have.index(c) for c in want]
-    moved = [k for k, place in enumerate(order) if k != place]
-    if not moved:
+    axes = [k for k, place in enumerate(order) if k != place]
+    if not axes:
         return value
-    if len(moved) == 2:
-        return emit(torch.transpose, value, *(k - len(order) for k in moved))
+    if len(axes) == 2:
+        return emit(torch.transpose, value, *(k - len(order) for k in axes))
     return emit(torch.permute, value, tuple(order))
 
 

@@ -1,8 +1,8 @@
-"""Folding: what scales and shifts channels by constants becomes part of the op beside it, with evaluation semantics.
+"""Fold ops that scale and shift channels by constants into the op before or after them, with evaluation semantics.
 
 With factor f and shift s per channel (of a BatchNorm: f = gamma / sqrt(running_var + eps), s = beta - running_mean * f):
-behind an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before one,  w' = w * f  along the inputs  and
-b' = b + sum(w * s),  which is exact only where the op reads no padding, or s = 0.
+after an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before one,  w' = w * f  along the inputs  and
+b' = b + sum(w * s),  which is exact only if the op reads no padding, or s = 0.
 """
 
 from __future__ import annotations
@@ -68,34 +68,34 @@ class _Folding:
         self.model, self.norms = model, ChannelAffines(model)
         self.joining = SharedConstants(model, self.norms.constant)
         self.context = Context(model, () if target is None else target.ops)
-        own = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
-        self.own, self.kinds = own, () if target is None else tuple(op.kind for op in target.ops)
+        steps = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
+        self.steps, self.kinds = steps, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
         self.misses: list[tuple[str, str, str]] = []
 
     def run(self) -> None:
         """Fold everything that folds."""
         for node in [n for n in self.model.graph.nodes if n.op == "call_function"]:
-            while has(node, Trait.WEIGHTED) and self._behind(node):
+            while has(node, Trait.WEIGHTED) and self._fold_after(node):
                 pass
         for node in reversed(list(self.model.graph.nodes)):
             norm = self.norms.at(node)
-            if norm is not None and not self._before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
+            if norm is not None and not self._fold_before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
                 self._as_conv(node, norm)
         for node in self.model.graph.nodes:
-            self._stays(node)
+            self._report_unfolded(node)
         self.joining.run()
 
-    def _stays(self, node: fx.Node) -> None:
-        # An op of the user's own that a fusion folds, but not from where it stands.
-        fusion = next((f for f, s in self.own if matches(s.op, node, self.context)), None)
+    def _report_unfolded(self, node: fx.Node) -> None:
+        # Report a user-defined op that a fusion could fold, but not after the op that it follows.
+        fusion = next((f for f, s in self.steps if matches(s.op, node, self.context)), None)
         if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
             return
         if not matches(fusion.root, source := node.all_input_nodes[0], self.context):
             self._miss(source, node, f"{source.name!r}, which it follows, is not {fusion.root!r}")
 
-    def _behind(self, node: fx.Node) -> bool:
-        # Whether something behind an op was folded into it; there may be more.
+    def _fold_after(self, node: fx.Node) -> bool:
+        # Fold one reader into an op; return True if one was folded, since more may follow.
         op, readers = linear_op(self.model, node), list(node.users)
         for reader in readers:
             step, norm = self._step(node, reader), self.norms.at(reader)
@@ -106,19 +106,19 @@ class _Folding:
             elif op is None:
                 self._miss(node, reader, f"the weight or bias of {node.name!r} is computed, not a parameter")
             elif step is not None:
-                return self._own(op, reader, step)
+                return self._fold_step(op, reader, step)
             elif norm is not None and self._fits(op, reader, norm, op.bias().numel()):
-                self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+                self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
                 return True
         if op is None or len(readers) != 1:
             return False
-        norm = self.norms.behind(node, op.bias().numel(), op.spatial, op.stored.dtype)
+        norm = self.norms.chain_after(node, op.bias().numel(), op.spatial, op.stored.dtype)
         if norm is not None:
-            self._take(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
+            self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
         return norm is not None
 
-    def _before(self, node: fx.Node, norm: ChannelAffine) -> bool:
-        # Whether a norm was folded into the op that alone reads it.
+    def _fold_before(self, node: fx.Node, norm: ChannelAffine) -> bool:
+        # Fold a norm into its only reader; return True if it was folded.
         readers = list(node.users)
         op = linear_op(self.model, readers[0]) if len(readers) == 1 else None
         if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
@@ -144,7 +144,7 @@ class _Folding:
         self._miss(op.node, node, found)
         return False
 
-    def _take(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    def _fold_norm(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self.joining.put(op, norm.nodes, weight, bias)
         if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
             self.linears.append(op.node.name)
@@ -156,7 +156,7 @@ class _Folding:
             self.model.graph.erase_node(node)
 
     def _step(self, op: fx.Node, reader: fx.Node) -> FusionStep | None:
-        for fusion, step in self.own:
+        for fusion, step in self.steps:
             if not matches(fusion.root, op, self.context) or not matches(step.op, reader, self.context):
                 continue
             if fusion.when is None or matches(fusion.when, op, self.context):
@@ -164,7 +164,7 @@ class _Folding:
             self._miss(op, reader, f"the fusion requires {fusion.when!r}")
         return None
 
-    def _own(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:
+    def _fold_step(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:
         operands = [a for a in node.args if a is not op.node]
         constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
         if not constants or len(operands) != len(node.args) - 1:
@@ -175,17 +175,17 @@ class _Folding:
         module = self._module(node)
         given = args if module is None else (copy.deepcopy(module).double().eval(), *args)
         weight, bias = op.weight(), op.bias()
-        found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)
+        found = _call_fold(step, weight, bias, given, kwargs, self.context.fact(op.node).path)
         self.joining.put(op, (node,), *(v.detach().double() for v in found))
         self._absorb(op.node, (node,))
         return True
 
     def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
-        held: Any = self._module(node)
-        path, holder = str(node.target), nn.Module()
-        holder.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(held.running_var.dtype))
-        holder.bias = nn.Parameter(norm.shift.to(held.running_var.dtype))
-        self.model.set_submodule(path, holder)
+        norm_module: Any = self._module(node)
+        path, conv_module = str(node.target), nn.Module()
+        conv_module.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(norm_module.running_var.dtype))
+        conv_module.bias = nn.Parameter(norm.shift.to(norm_module.running_var.dtype))
+        self.model.set_submodule(path, conv_module)
         with self.model.graph.inserting_before(node):
             weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
             args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
@@ -202,8 +202,8 @@ class _Folding:
         self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
 
 
-def _folded(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
-    # What a fold of the user's gives, which must be like what it was given.
+def _call_fold(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
+    # Return the result of a user-defined fold, which must have the shapes of its arguments.
     where = f"FusionStep.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]
     wanted, do = (

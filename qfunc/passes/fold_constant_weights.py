@@ -1,4 +1,4 @@
-"""Weights that a model computes from its tensors alone (weight norms, parts of a joint projection) become constants."""
+"""Fold weights that a model computes from its parameters, such as weight norms or slices of a joint projection."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from qfunc.graph.constants import read_attr, store
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute, kind_of, op_of, slots
 
-_BY_CHANCE = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
+_RANDOM = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 
 
 def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
-    """The (own) network whose ops read constants where their weight or bias was computed from constants.
+    """Replace each weight and bias that is computed from constants by one constant, in place.
 
-    The value is that of evaluation; a weight that two ops read stays one.  What it was computed from stays in the
-    state_dict and trains no more.
+    Its value is that of evaluation; two ops that share a weight still share it.  The tensors that it was computed from
+    stay in the state_dict and are not trained.
 
     >>> from qfunc.frontend.capture import capture
     >>> class Twice(torch.nn.Linear):
@@ -26,39 +26,39 @@ def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
     >>> [n.target for n in fold_constant_weights(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
     ['weight_of_linear']
     """
-    computed = _computed(network.graph)
-    made: dict[fx.Node, str] = {}
+    constants = _constant_nodes(network.graph)
+    paths: dict[fx.Node, str] = {}
     values: dict[fx.Node, Any] = {}
     for node in list(network.graph.nodes):
         if node.op != "call_function" or op_of(node) is None:
             continue
-        for slot, producer in _read(node):
-            if slot == "input" or producer.op == "get_attr" or producer not in computed:
+        for slot, producer in _weight_slots(node):
+            if slot == "input" or producer.op == "get_attr" or producer not in constants:
                 continue
-            if producer not in made:
-                made[producer] = _stored(network, node, slot, _value(network, producer, values))
+            if producer not in paths:
+                paths[producer] = _store(network, node, slot, _value(network, producer, values))
             with network.graph.inserting_before(node):
-                node.replace_input_with(producer, network.graph.get_attr(made[producer]))
-    if made:
+                node.replace_input_with(producer, network.graph.get_attr(paths[producer]))
+    if paths:
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
     return network
 
 
-def _read(node: fx.Node) -> list[tuple[str, fx.Node]]:
-    # The second operand of a product is its weight once it is a constant.
+def _weight_slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
+    # A constant second operand of a matmul is its weight.
     other = attribute(node, "other") if kind_of(node) == "matmul" else None
     return [("weight" if n is other else slot, n) for slot, n in slots(node)]
 
 
-def _stored(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> str:
-    # Beside the op, in the module around it: "attention.linear" has its weight in "attention.weight_of_linear".
-    owner, _, word = path_of(network, node).rpartition(".")
+def _store(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> str:
+    # Store the tensor in the module around the op: the weight of "attention.linear" is "attention.weight_of_linear".
+    owner, _, name = path_of(network, node).rpartition(".")
     while owner and not _is_module(network, owner):
-        owner, _, above = owner.rpartition(".")
-        word = f"{above}_{word}"
-    trained = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
-    reader = store(network, node, f"{owner}.{slot}_of_{word}".lstrip("."), value, None, trained)
+        owner, _, prefix = owner.rpartition(".")
+        name = f"{prefix}_{name}"
+    requires_grad = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
+    reader = store(network, node, f"{owner}.{slot}_of_{name}".lstrip("."), value, None, requires_grad)
     path = str(reader.target)
     network.graph.erase_node(reader)
     return path
@@ -71,15 +71,15 @@ def _is_module(network: fx.GraphModule, path: str) -> bool:
         return False
 
 
-def _computed(graph: fx.Graph) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+def _constant_nodes(graph: fx.Graph) -> set[fx.Node]:
+    constants: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        word = str(getattr(node.target, "__name__", node.target))
-        pure = node.op in ("call_function", "call_method") and not any(c in word for c in _BY_CHANCE)
-        if node.op == "get_attr" or (pure and bool(inputs) and found.issuperset(inputs)):
-            found.add(node)
-    return found
+        name = str(getattr(node.target, "__name__", node.target))
+        pure = node.op in ("call_function", "call_method") and not any(c in name for c in _RANDOM)
+        if node.op == "get_attr" or (pure and bool(inputs) and constants.issuperset(inputs)):
+            constants.add(node)
+    return constants
 
 
 def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:

@@ -28,7 +28,7 @@ def _mean(of: Any, axes: str, key: bool = False) -> OpPattern:
     return op(("mean", "global_avg_pool"), input=of, dim=Var(axes), keepdim=kept, key=key)
 
 
-def _normed(x: Any) -> Any:
+def _unit_norm(x: Any) -> Any:
     # x / sqrt(mean(x^2) + eps)
     square = either(op("square", x), op("pow", x, 2), op("mul", x, x))
     total = op("add", _mean(square, "axes", key=True), Var("eps", lambda v: isinstance(v, float), "a float"))
@@ -43,11 +43,11 @@ _CENTRED = op("sub", _X, _mean(_X, "centre"))
 _WEIGHT, _BIAS = (tensor(n, lambda v: kind_of(v) == "constant", "a constant") for n in ("weight", "bias"))
 
 
-def _scaled(normed: Any) -> OpPattern:
+def _with_weight(normed: Any) -> OpPattern:
     return op("mul", normed, _WEIGHT, commutative=True)
 
 
-def _other_axes(found: Match) -> str:
+def _axes_mismatch(found: Match) -> str:
     wanted = list(range(-len(_shape(found["weight"])), 0))
     for axes in (found["axes"], found.get("centre", found["axes"])):
         axes = list(axes) if isinstance(axes, list | tuple) else [axes]
@@ -57,8 +57,8 @@ def _other_axes(found: Match) -> str:
     return "" if bias is None or _shape(bias) == _shape(found["weight"]) else "the bias has another shape than the weight"
 
 
-def _norm(found: Match) -> Call:
-    # Behind a cast the product with the weight may have another dtype, so it stays an op of its own.
+def _replacement(found: Match) -> Call:
+    # After a cast the product with the weight may have another dtype, so it stays a separate op.
     x, shape, eps = found["x"], _shape(found["weight"]), found["eps"]
     weight = None if found.get("cast") else found["weight"]
     if found.get("centre") is None:
@@ -67,17 +67,17 @@ def _norm(found: Match) -> Call:
 
 
 def _rewrite(name: str, pattern: OpPattern, at: str = "") -> Rewrite:
-    return Rewrite(name, pattern, _norm, check=_other_axes, at=at)
+    return Rewrite(name, pattern, _replacement, check=_axes_mismatch, at=at)
 
 
-_CENTRED_NORM, _PLAIN_NORM = _normed(_CENTRED), _normed(_X)
+_CENTRED_NORM, _PLAIN_NORM = _unit_norm(_CENTRED), _unit_norm(_X)
 NORMS = (
-    (_rewrite("layer_norm", op("add", _scaled(_CENTRED_NORM), _BIAS, commutative=True)),),
+    (_rewrite("layer_norm", op("add", _with_weight(_CENTRED_NORM), _BIAS, commutative=True)),),
     (
-        _rewrite("layer_norm", _scaled(_CENTRED_NORM)),
-        _rewrite("layer_norm", _scaled(op("cast", _CENTRED_NORM, name="cast")), at="normed"),
-        _rewrite("rms_norm", _scaled(_PLAIN_NORM)),
-        _rewrite("rms_norm", _scaled(op("cast", _PLAIN_NORM, name="cast")), at="normed"),
+        _rewrite("layer_norm", _with_weight(_CENTRED_NORM)),
+        _rewrite("layer_norm", _with_weight(op("cast", _CENTRED_NORM, name="cast")), at="normed"),
+        _rewrite("rms_norm", _with_weight(_PLAIN_NORM)),
+        _rewrite("rms_norm", _with_weight(op("cast", _PLAIN_NORM, name="cast")), at="normed"),
     ),
 )
 """The sum with a bias is in the first stage, because the product that it reads matches by itself."""

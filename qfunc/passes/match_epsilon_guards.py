@@ -43,8 +43,8 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
     Quantized to 8 bits they would be 0 where y is 0, and the quotient infinite or NaN.  The network is changed in place.
 
     >>> from qfunc.frontend.capture import capture
-    >>> made = match_epsilon_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
-    >>> [kind_of(n) for n in made.graph.nodes]
+    >>> guarded_net = match_epsilon_guards(capture()(fx.symbolic_trace(lambda x, y: x / (y + 1e-5))))
+    >>> [kind_of(n) for n in guarded_net.graph.nodes]
     ['input', 'input', 'guard', 'div', 'output']
     """
     positions = position_nodes(network)
@@ -54,7 +54,7 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _divides(node: fx.Node) -> bool:
-    # Return True if each reader divides by the node, perhaps behind ops that move data.
+    # Return True if each reader divides by the node, perhaps after ops that move data.
     def divided(user: fx.Node) -> bool:
         kind = kind_of(user)
         if has(user, Trait.VIEW) or kind == "cast":

@@ -1,4 +1,4 @@
-"""Masks that are added: scores + (1 - mask) * -10000 is the op "mask", for no scale fits scores and what drops them."""
+"""Replace the addition of a mask, scores + (1 - mask) * -10000, by the op "mask", because no scale fits both terms."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of, op_of, slots
 
 LOW = -50.0
-"""What is added to drop a score is at most this: Swin takes -100, BERT -10000, others the least float."""
+"""The largest value that masks a score: Swin adds -100, BERT -10000, other models the least float."""
 
 
 SURE = -1000.0
-"""No activation is multiplied by this or less."""
+"""The largest factor that marks a mask of unknown dtype: no activation is multiplied by this or less."""
 
 
 _LOW_IF_INPUT = ("add", "mask", "cast", "clip", "maximum")
-"""Besides views: what they add, and the bounds by which models keep masks finite, leave low values low."""
+"""Ops that keep low values low, besides views: additions, and the bounds that keep masks finite."""
 
 
 def match_masks(network: fx.GraphModule) -> fx.GraphModule:
-    """The (own) network in which each addition of a mask is the op "mask"."""
+    """Replace each addition of a mask by the op "mask", in place."""
     positions = position_nodes(network)
-    drops: set[fx.Node] = set()  # what holds values that drop others
+    masks: set[fx.Node] = set()  # nodes whose values mask others
     changed = False
     for node in network.graph.nodes:
         kind = kind_of(node)
         if node in positions:
             low = any(isinstance(v, int | float) and not isinstance(v, bool) and v <= LOW for v in _numbers(node))
-            if low or any(n in drops for n in node.all_input_nodes):
-                drops.add(node)
-        elif kind == "add" and any(n in drops for _, n in slots(node)):
+            if low or any(n in masks for n in node.all_input_nodes):
+                masks.add(node)
+        elif kind == "add" and any(n in masks for _, n in slots(node)):
             scores, mask = node.args[:2]
             if not isinstance(scores, fx.Node) or not isinstance(mask, fx.Node):
                 continue
-            scores, mask = (scores, mask) if mask in drops and scores not in positions else (mask, scores)
+            scores, mask = (scores, mask) if mask in masks and scores not in positions else (mask, scores)
             node.target, node.args = masked, (scores, mask, False)
             changed = True
-            drops.add(node)
+            masks.add(node)
         elif kind == "mul" and any(isinstance(v, int | float) and v <= SURE for v in _numbers(node)):
-            drops.add(node)  # of an input whose type is not known
-        elif any(n in drops for n in node.all_input_nodes) and (kind in _LOW_IF_INPUT or has(node, Trait.VIEW)):
-            drops.add(node)
+            masks.add(node)  # the dtype of the input is unknown
+        elif any(n in masks for n in node.all_input_nodes) and (kind in _LOW_IF_INPUT or has(node, Trait.VIEW)):
+            masks.add(node)
     if changed:
         network.recompile()
     return network

@@ -18,6 +18,6 @@ __all__ = ["prepare"]
 
 
 def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
-    """The (own) network as placement wants it: products opened, norms, masks, guards named, computed weights constants."""
+    """Apply the passes to a network, in place, and return it."""
     named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS)
     return match_epsilon_guards(match_masks(fold_constant_weights(named)))

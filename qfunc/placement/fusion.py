@@ -150,7 +150,7 @@ def clamp_bounds(context: Context, node: fx.Node) -> tuple[float | None, float |
     """
     if not context.has(node, Trait.CLAMPS):
         return None
-    own = context.own(node)
+    own = context.user_op(node)
     if (context.kind(node) if own is None or own.behaves_like is None else own.behaves_like) == "relu":
         return 0, None
     if own is None or op_of(node) is not None:

@@ -194,7 +194,7 @@ def _is_constant_value(node: fx.Node, context: Context) -> bool:
 
 def _is_identity(node: fx.Node, context: Context) -> bool:
     # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
-    op = op_of(node) or context.own(node)
+    op = op_of(node) or context.user_op(node)
     if op is None or op.neutral is None:
         return False
     operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis, is_channels_last
 
-__all__ = ["Cache", "Collector", "Inputs", "Key", "LEAST"]
+__all__ = ["Cache", "Collector", "Inputs", "Key", "MIN_IMAGES"]
 
 
 @define(eq=False)
@@ -25,11 +25,11 @@ class _Entry:
     tensor: Tensor
     device: torch.device
     bytes: int  # of memory; 0 on disk
-    turned: bool = False  # stored as channels last, which is faster for convolutions on CPUs
+    channels_last: bool = False  # stored as channels last, which is faster for convolutions on CPUs
 
     def rows(self, stored: Tensor) -> Tensor:
-        """Return `tensor`, or some rows of it, with the axes in the order of the value's."""
-        return stored.permute(0, 1, 4, 2, 3) if self.turned else stored
+        """Return `tensor`, or some rows of it, with its axes in the order of the cached value."""
+        return stored.permute(0, 1, 4, 2, 3) if self.channels_last else stored
 
 
 @frozen
@@ -114,17 +114,17 @@ class Cache:
             return entry.tensor
         return entry.layout.join(entry.rows(entry.tensor[start:stop]).to(entry.device))
 
-    def same(self, key: Key, as_: Key) -> None:
+    def alias(self, key: Key, as_: Key) -> None:
         """Add another key for a stored value."""
         self._entries[key] = self._entries[as_]
 
-    def alike(self, key: Key, other: Key) -> bool:
+    def is_alias(self, key: Key, other: Key) -> bool:
         """Return True if two keys refer to the same value."""
         return self._entries[key] is self._entries[other]
 
-    def change(self, key: Key, how: Callable[[Tensor], None]) -> None:
+    def change(self, key: Key, function: Callable[[Tensor], None]) -> None:
         """Change a value in place."""
-        how(self._entries[key].tensor)
+        function(self._entries[key].tensor)
 
     def drop(self, key: Key) -> None:
         """Remove a value."""
@@ -133,14 +133,14 @@ class Cache:
             self.used -= entry.bytes
 
     def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Entry:
-        turned = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
-        rows = rows.permute(0, 1, 3, 4, 2) if turned else rows
+        channels_last = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
+        rows = rows.permute(0, 1, 3, 4, 2) if channels_last else rows
         shape = (self.images, *rows.shape[1:])
         size = prod(shape) * rows.element_size()
         if self.used + size <= self.memory or not size:
-            entry = _Entry(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size, turned)
+            entry = _Entry(layout, torch.empty(shape, dtype=rows.dtype, device=rows.device), rows.device, size, channels_last)
         else:
-            entry = _Entry(layout, self._mapped(shape, rows.dtype), rows.device, 0, turned)
+            entry = _Entry(layout, self._mapped(shape, rows.dtype), rows.device, 0, channels_last)
             self.spilled += size
         self.used += entry.bytes
         self.most = max(self.most, self.used)
@@ -156,7 +156,7 @@ class Cache:
         return mapped
 
 
-LEAST = 3
+MIN_IMAGES = 3
 
 
 @frozen(eq=False)
@@ -170,7 +170,7 @@ class Inputs:
 
     def few(self) -> dict[str, Tensor]:
         """Return the values on the smallest number of images from which the batch axes can be found."""
-        return {name: v[:LEAST] if name in self.split else v for name, v in self.values.items()}
+        return {name: v[:MIN_IMAGES] if name in self.split else v for name, v in self.values.items()}
 
 
 class Collector:
@@ -180,14 +180,14 @@ class Collector:
         self.network, self.calls = network, list[dict[str, Any]]()
         self.names = [n.name for n in network.graph.nodes if n.op == "placeholder"]
 
-    def see(self, arguments: tuple[Any, ...], number: int) -> Any:
+    def observe(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Record one call and return the output of the float network."""
-        given = self.network.graph.process_inputs(*arguments)
-        self.calls.append(dict(zip(self.names, given, strict=False)))
+        inputs = self.network.graph.process_inputs(*arguments)
+        self.calls.append(dict(zip(self.names, inputs, strict=False)))
         with torch.no_grad():
             return self.network(*arguments)
 
-    def note(self, arguments: tuple[Any, ...], number: int) -> None:
+    def record(self, arguments: tuple[Any, ...], number: int) -> None:
         """Record one call, without computing the output."""
         self.calls.append(dict(zip(self.names, self.network.graph.process_inputs(*arguments), strict=False)))
 
@@ -203,9 +203,10 @@ class Collector:
                 found = a_or_an(type(value))
                 raise CalibrationError(where=f"reconstruct, input {name!r}", found=found, wanted="a tensor", do=do)
         counts = [_images(call.values()) for call in self.calls]
-        if sum(counts) < LEAST:
-            wanted, do = f"at least {LEAST}", "Pass images as for calibration; the papers use 1,024."
-            raise CalibrationError(where="reconstruct, batches", found=f"{sum(counts)} images", wanted=wanted, do=do)
+        if sum(counts) < MIN_IMAGES:
+            wanted, do = f"at least {MIN_IMAGES}", "Pass images as for calibration; the papers use 1,024."
+            found = f"{sum(counts)} image{'s' * (sum(counts) != 1)}"
+            raise CalibrationError(where="reconstruct, batches", found=found, wanted=wanted, do=do)
         joined, split = dict[str, Tensor](), set[str]()
         for name in self.calls[0]:
             values = [call[name] for call in self.calls]

@@ -18,7 +18,7 @@ def has_rounding(node: fx.Node) -> bool:
 
 
 class DataFlow:
-    """The data nodes of a network in order, with their inputs (`before`) and readers (`behind`).
+    """The data nodes of a network in order, with their `inputs` and `readers`.
 
     Constants, sizes, positions, masks and values computed only from them are not data: each unit computes them where it
     needs them.  Neither are inputs that no op with weights reads directly, such as a float mask that is added to scores.
@@ -39,39 +39,39 @@ class DataFlow:
         types = node_types(network)
         self.free: set[fx.Node] = set()
         for node in self.order:
-            if node in types.positions or node in types.integers or _follows(node, self.free):
+            if node in types.positions or node in types.integers or _is_free(node, self.free):
                 self.free.add(node)
-        self.free |= self._beside()
+        self.free |= self._float_masks()
         self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
-        self.before = {n: [p for p in _read(n) if p not in self.free] for n in self.nodes}
-        self.behind: dict[fx.Node, list[fx.Node]] = {n: [] for n in self.nodes}
-        for reader, nodes in self.before.items():
+        self.inputs = {n: [p for p in _data_inputs(n) if p not in self.free] for n in self.nodes}
+        self.readers: dict[fx.Node, list[fx.Node]] = {n: [] for n in self.nodes}
+        for reader, nodes in self.inputs.items():
             for node in nodes:
-                self.behind[node].append(reader)
+                self.readers[node].append(reader)
         self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
 
-    def _beside(self) -> set[fx.Node]:
+    def _float_masks(self) -> set[fx.Node]:
         # Inputs, with the values computed only from them, that no op with weights reads; none if that is every input.
-        given = [n for n in self.order if n.op == "placeholder" and n not in self.free]
-        alone = {n: self._alone(n) for n in given}
-        weighed = [n for n in self.order if self.weighed(n)]
-        beside = [n for n in given if all(alone[n].isdisjoint(w.all_input_nodes) for w in weighed)]
-        return set().union(*(alone[n] for n in beside)) if len(beside) < len(given) else set()
+        inputs = [n for n in self.order if n.op == "placeholder" and n not in self.free]
+        dependents = {n: self._dependents(n) for n in inputs}
+        layers = [n for n in self.order if self.is_layer(n)]
+        masks = [n for n in inputs if all(dependents[n].isdisjoint(w.all_input_nodes) for w in layers)]
+        return set().union(*(dependents[n] for n in masks)) if len(masks) < len(inputs) else set()
 
-    def _alone(self, start: fx.Node) -> set[fx.Node]:
+    def _dependents(self, start: fx.Node) -> set[fx.Node]:
         dependents = {start}
         for node in self.order:
             inputs = set(node.all_input_nodes) - self.free
-            if inputs and inputs <= dependents and node.op != "output" and not self.weighed(node):
+            if inputs and inputs <= dependents and node.op != "output" and not self.is_layer(node):
                 dependents.add(node)
         return dependents
 
-    def weighed(self, node: fx.Node) -> bool:
-        """Return True if an op has a weight that is a constant."""
+    def is_layer(self, node: fx.Node) -> bool:
+        """Return True if an op is a conv, linear, matmul or recurrent op with a constant weight."""
         return has_rounding(node) and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
-def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
+def _is_free(node: fx.Node, free: set[fx.Node]) -> bool:
     # True if a value depends only on constants and sizes.
     if node.op == "placeholder":
         return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
@@ -83,7 +83,7 @@ def _follows(node: fx.Node, free: set[fx.Node]) -> bool:
     return bool(inputs) and all(n in free for n in inputs)
 
 
-def _read(node: fx.Node) -> list[fx.Node]:
+def _data_inputs(node: fx.Node) -> list[fx.Node]:
     match kind_of(node):
         case "mask":
             return [n for n in node.args[:1] if isinstance(n, fx.Node)]
@@ -111,9 +111,9 @@ def dominators(flow: DataFlow) -> dict[fx.Node, fx.Node | None]:
     dominator: dict[fx.Node, fx.Node | None] = {}
     depth: dict[fx.Node | None, int] = {None: 0}
     for node in flow.nodes:
-        before = flow.before[node]
-        common: fx.Node | None = before[0] if before else None
-        for other in before[1:]:
+        inputs = flow.inputs[node]
+        common: fx.Node | None = inputs[0] if inputs else None
+        for other in inputs[1:]:
             right: fx.Node | None = other
             while common is not right:  # None has depth 0
                 if common is not None and depth[common] >= depth[right]:
@@ -139,27 +139,27 @@ def regions(flow: DataFlow) -> list[Region]:
     >>> [(r.entry.name, [n.name for n in r.nodes]) for r in regions(DataFlow(capture()(Net())))]
     [('tanh', ['exp', 'sigmoid', 'add'])]
     """
-    above, result = dominators(flow), []
+    dominator, result = dominators(flow), []
     for join in flow.nodes:
-        if len(flow.before[join]) < 2:
+        if len(flow.inputs[join]) < 2:
             continue
-        inside = _between(above[join], join, flow)
+        inside = _between(dominator[join], join, flow)
         inner = inside - {join}
-        if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:
+        if all(user in inside for node in inner for user in flow.readers[node]) and not inner & flow.returned:
             ordered = sorted((n for n in inside if n.op != "placeholder"), key=flow.order.__getitem__)
-            result.append(Region(above[join], join, tuple(ordered)))
+            result.append(Region(dominator[join], join, tuple(ordered)))
     return result
 
 
 def is_gate(region: Region, flow: DataFlow) -> bool:
     """Return True if a region multiplies the value of its entry by a function of it: x * f(x)."""
-    return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.before[region.exit]
+    return kind_of(region.exit) == "mul" and region.entry is not None and region.entry in flow.inputs[region.exit]
 
 
 def _between(entry: fx.Node | None, exit_: fx.Node, flow: DataFlow) -> set[fx.Node]:
     inside, todo = {exit_}, [exit_]
     while todo:
-        for node in flow.before[todo.pop()]:
+        for node in flow.inputs[todo.pop()]:
             if node is not entry and node not in inside:
                 inside.add(node)
                 todo.append(node)

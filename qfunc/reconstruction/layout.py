@@ -123,15 +123,15 @@ def layouts(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str])
 
 def _values(network: fx.GraphModule, inputs: Mapping[str, Any], split: set[str], count: int) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    walk = ObservingInterpreter(network, values.__setitem__)
-    walk.extra_traceback = False
-    given = [v[:count] if name in split else v for name, v in inputs.items()]
+    interpreter = ObservingInterpreter(network, values.__setitem__)
+    interpreter.extra_traceback = False
+    arguments = [v[:count] if name in split else v for name, v in inputs.items()]
     try:
         with torch.no_grad():
-            walk.run(*given, enable_io_processing=False)
+            interpreter.run(*arguments, enable_io_processing=False)
     except Exception as e:
         raise CalibrationError(
-            where=f"reconstruct, op {path_of(network, walk.current) if walk.current else 'inputs'!r}",
+            where=f"reconstruct, op {path_of(network, interpreter.current) if interpreter.current else 'inputs'!r}",
             found=f"on {count} images {first_line(e)}",
             wanted="a model that accepts any batch size",
             do="Capture it with qfunc.quantize(target)(model), or export it with a dynamic first axis.",
@@ -148,10 +148,10 @@ def _layout(few: Any, fewer: Any) -> Layout:
     axis, each = axes[0], few.shape[axes[0]] // _FEW
     if len(axes) > 1 or (few.shape[axis], fewer.shape[axis]) != (each * _FEW, each * _FEWER):
         return MixedBatchAxis()
-    same = few.narrow(axis, 0, each * _FEWER)
+    part = few.narrow(axis, 0, each * _FEWER)
     if not few.is_floating_point():
-        return BatchAxis(axis, each) if torch.equal(same, fewer) else MixedBatchAxis()
+        return BatchAxis(axis, each) if torch.equal(part, fewer) else MixedBatchAxis()
     # For another batch size the order of sums may differ, which changes roundings; other images differ by much more.
     size = float(fewer.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if fewer.numel() else 0.0
-    close = torch.allclose(same, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True)
+    close = torch.allclose(part, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True)
     return BatchAxis(axis, each) if close else MixedBatchAxis()

@@ -67,9 +67,9 @@ def _damping(instance: Any, attribute: Any, value: Any) -> None:
 
 @frozen
 class Fisher:
-    """SquaredError with each square times w / mean w, w = (|g| / rms g + damping)^2; g is the gradient of a loss by z.
+    """SquaredError with each square times w / mean w, w = (|g| / rms g + damping)^2; g is dL/dz.
 
-    This loss is the divergence KL(p || p_hat) of the class probabilities, p of the float network and p_hat of the
+    The loss L is the divergence KL(p || p_hat) of the class probabilities, p of the float network and p_hat of the
     network rounded to nearest.  Classes are along axis 1 of images, else along the last axis.  One pass over the images,
     before the first unit, computes all gradients.  Dividing by the mean preserves the relative weight of the regulariser.
 
@@ -100,18 +100,18 @@ class Fisher:
 _IMAGES = 4
 
 
-class _Marked(fx.Interpreter):
+class _GradientPoints(fx.Interpreter):
     """Runs a network and records the values of some nodes, so that gradients with respect to them can be computed."""
 
     def __init__(self, network: fx.GraphModule, names: Collection[str]) -> None:
         super().__init__(network)
-        self.names, self.seen = names, dict[str, Tensor]()
+        self.names, self.values = names, dict[str, Tensor]()
         self.extra_traceback = False
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if n.name in self.names:
-            value = self.seen[n.name] = value if value.requires_grad else value.detach().requires_grad_()
+            value = self.values[n.name] = value if value.requires_grad else value.detach().requires_grad_()
         return value
 
 
@@ -129,29 +129,30 @@ def importances(
     sums: dict[str, tuple[int, float, float]] = dict.fromkeys(names, (0, 0.0, 0.0))
     for start in range(0, cache.images, chunk):
         stop = min(start + chunk, cache.images)
-        given = [cache.part(Key("float", name), start, stop) for name in inputs]
+        arguments = [cache.part(Key("float", name), start, stop) for name in inputs]
         with torch.no_grad():
-            wanted = fx.Interpreter(real).run(*given, enable_io_processing=False)
-        marked = _Marked(quantized, names)
+            wanted = fx.Interpreter(real).run(*arguments, enable_io_processing=False)
+        points = _GradientPoints(quantized, names)
         with torch.enable_grad():
-            loss = divergence(wanted, marked.run(*given, enable_io_processing=False))
-            gradients = torch.autograd.grad(loss, list(marked.seen.values()), allow_unused=True)
-        for (name, value), gradient in zip(marked.seen.items(), gradients, strict=True):
-            size = torch.zeros_like(value) if gradient is None else gradient.abs()
+            loss = divergence(wanted, points.run(*arguments, enable_io_processing=False))
+            gradients = torch.autograd.grad(loss, list(points.values.values()), allow_unused=True)
+        for (name, value), gradient in zip(points.values.items(), gradients, strict=True):
+            magnitude = torch.zeros_like(value) if gradient is None else gradient.abs()
             count, total, squares = sums[name]
-            exact = size.double()
-            sums[name] = count + size.numel(), total + float(exact.sum()), squares + float(exact.square().sum())
-            cache.write(Key("gradient", name), start, size, layout[name])
+            double = magnitude.double()
+            sums[name] = count + magnitude.numel(), total + float(double.sum()), squares + float(double.square().sum())
+            cache.write(Key("gradient", name), start, magnitude, layout[name])
     for name, (count, total, squares) in sums.items():
-        cache.change(Key("gradient", name), partial(_weigh, total / max(count, 1), (squares / max(count, 1)) ** 0.5, damping))
+        mean, rms = total / max(count, 1), (squares / max(count, 1)) ** 0.5
+        cache.change(Key("gradient", name), partial(_normalize, mean, rms, damping))
 
 
-def _weigh(mean: float, rms: float, damping: float, size: Tensor) -> None:
+def _normalize(mean: float, rms: float, damping: float, magnitude: Tensor) -> None:
     # If all gradients are 0, all elements have the same importance.
     if rms:
-        size.mul_(1 / rms).add_(damping).square_().mul_(1 / (1 + 2 * damping * mean / rms + damping**2))
+        magnitude.mul_(1 / rms).add_(damping).square_().mul_(1 / (1 + 2 * damping * mean / rms + damping**2))
     else:
-        size.fill_(1.0)
+        magnitude.fill_(1.0)
 
 
 def divergence(wanted: Any, found: Any) -> Tensor:

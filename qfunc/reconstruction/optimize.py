@@ -69,8 +69,8 @@ def optimise(
     """
     # Each unit has its own generators, so that a resumed run draws the same numbers as an uninterrupted one.
     order, device = torch.Generator().manual_seed(_seed(method, step, "order")), _device(step, cache)
-    chance = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
-    quantized = DropRate(1 - method.drop, chance) if method.drop else None
+    dropping = torch.Generator(device).manual_seed(_seed(method, step, "chance"))
+    quantized = DropRate(1 - method.drop, dropping) if method.drop else None
     unit = Trainable(step.simulated, rounded, learning, quantized)
     rounding, distance = unit.rounding, Distance(step, method, cache)
     optimizer = Adam(rounding.v, lr=method.rounding_lr, fused=device.type in ("cpu", "cuda"))
@@ -82,8 +82,8 @@ def optimise(
         for i in range(method.iterations):
             index = torch.randperm(cache.images, generator=order)[:size]
             rounding.soften()
-            outputs = unit.module(*(_given(name, index, quantized, cache) for name in step.inputs))
-            loss = distance.of(outputs, partial(_taken, cache, index))
+            outputs = unit.module(*(_input(name, index, quantized, cache) for name in step.inputs))
+            loss = distance.of(outputs, partial(_take, cache, index))
             for scale in scales:
                 scale.grad = None
             loss.backward()  # type: ignore[no-untyped-call]
@@ -93,29 +93,29 @@ def optimise(
                 scale_optimizer.step()
                 schedule.step()
             report(i, loss.detach())
-    up = dict(zip(unit.paths, rounding.decided(), strict=True))
+    up = dict(zip(unit.paths, rounding.rounds_up(), strict=True))
     return Optimized(up, {path: a.qparams() for path, a in unit.activations.items()} if scales else {})
 
 
-def _taken(cache: Cache, index: Tensor, key: Key) -> Tensor:
+def _take(cache: Cache, index: Tensor, key: Key) -> Tensor:
     return cache.take(key, index)
 
 
-def _given(name: str, index: Tensor, quantized: DropRate | None, cache: Cache) -> Tensor:
+def _input(name: str, index: Tensor, quantized: DropRate | None, cache: Cache) -> Tensor:
     value = cache.take(Key("quantized", name), index)
-    if quantized is None or not value.is_floating_point() or cache.alike(Key("quantized", name), Key("float", name)):
+    if quantized is None or not value.is_floating_point() or cache.is_alias(Key("quantized", name), Key("float", name)):
         return value
     return mix(cache.take(Key("float", name), index), value, quantized(value))
 
 
-def _seed(method: Method, step: Step, what: str) -> int:
+def _seed(method: Method, step: Step, use: str) -> int:
     # 32 bits, because torch's CPU generator does not use more.
-    return crc32(f"{method.seed} {what} {' '.join(step.unit.nodes if step.unit else ())}".encode())
+    return crc32(f"{method.seed} {use} {' '.join(step.unit.nodes if step.unit else ())}".encode())
 
 
 def _device(step: Step, cache: Cache) -> torch.device:
-    none = torch.zeros(1, dtype=torch.int64)
-    return cache.take(Key("quantized", step.inputs[0]), none).device
+    first = torch.zeros(1, dtype=torch.int64)
+    return cache.take(Key("quantized", step.inputs[0]), first).device
 
 
 def run(module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache, start: int, stop: int) -> tuple[Tensor, ...]:

@@ -103,20 +103,20 @@ class Blocks:
         found_regions, blocks = regions(flow), list[list[fx.Node]]()
         gates: dict[fx.Node | None, list[fx.Node]] = {}
         for region in sorted(found_regions, key=lambda r: -len(r.nodes)):
-            if 1 <= sum(map(flow.weighed, region.nodes)) <= self.most and taken.isdisjoint(region.nodes):
+            if 1 <= sum(map(flow.is_layer, region.nodes)) <= self.most and taken.isdisjoint(region.nodes):
                 nodes = _with_tail(list(region.nodes), flow, found_regions, taken)
                 taken.update(nodes)
                 if is_gate(region, flow):
                     gates[region.entry] = nodes
                 else:
                     blocks.append(nodes)
-        layers = [self._gated(nodes, gates, flow) for nodes in _layers(flow, found_regions, taken)]
-        blocks = [self._gated(nodes, gates, flow) for nodes in blocks]
+        layers = [self._with_gates(nodes, gates, flow) for nodes in _layers(flow, found_regions, taken)]
+        blocks = [self._with_gates(nodes, gates, flow) for nodes in blocks]
         return [*declared, *(("", nodes) for nodes in (*blocks, *gates.values(), *_bottlenecks(layers, flow)))]
 
-    def _gated(self, nodes: list[fx.Node], gates: dict[fx.Node | None, list[fx.Node]], flow: DataFlow) -> list[fx.Node]:
+    def _with_gates(self, nodes: list[fx.Node], gates: dict[fx.Node | None, list[fx.Node]], flow: DataFlow) -> list[fx.Node]:
         # Append the gates on the unit's output, and remove them from `gates`.
-        while nodes[-1] in gates and sum(map(flow.weighed, (*nodes, *gates[nodes[-1]]))) <= self.most:
+        while nodes[-1] in gates and sum(map(flow.is_layer, (*nodes, *gates[nodes[-1]]))) <= self.most:
             nodes = [*nodes, *gates.pop(nodes[-1])]
         return nodes
 
@@ -153,12 +153,12 @@ def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
     return found
 
 
-def units_of(flow: DataFlow, how: Layers | Blocks) -> list[Unit]:
+def units_of(flow: DataFlow, unit: Layers | Blocks) -> list[Unit]:
     """Return the units of a float network in graph order, with unique names."""
     units: dict[str, Unit] = {}
-    for name, unordered in sorted(how.groups(flow), key=lambda group: min(flow.order[n] for n in group[1])):
+    for name, unordered in sorted(unit.groups(flow), key=lambda group: min(flow.order[n] for n in group[1])):
         nodes = sorted(unordered, key=flow.order.__getitem__)
-        ops = tuple(path_of(flow.network, n) for n in nodes if flow.weighed(n))
+        ops = tuple(path_of(flow.network, n) for n in nodes if flow.is_layer(n))
         if not ops:
             continue
         name = name or (ops[0] if len(ops) == 1 else _common([path_of(flow.network, n) for n in nodes], ops))
@@ -169,20 +169,20 @@ def units_of(flow: DataFlow, how: Layers | Blocks) -> list[Unit]:
 
 def _common(paths: list[str], ops: tuple[str, ...]) -> str:
     # The innermost common module, or else the first and the last op.
-    around = os.path.commonpath([p.replace(".", "/") for p in ops]) if all(ops) else ""
-    return around.replace("/", ".") or f"{ops[0]} to {ops[-1]}"
+    module = os.path.commonpath([p.replace(".", "/") for p in ops]) if all(ops) else ""
+    return module.replace("/", ".") or f"{ops[0]} to {ops[-1]}"
 
 
 def _declared(pattern: str, flow: DataFlow) -> list[tuple[str, list[fx.Node]]]:
     parents: dict[str, list[fx.Node]] = {}
     for node in flow.nodes:
         parts = path_of(flow.network, node).split("@")[0].split(".") if node.op != "placeholder" else []
-        around = (".".join(parts[:i]) for i in range(1, len(parts) + 1))
-        match = next((path for path in around if fnmatchcase(path, pattern)), None)
+        modules = (".".join(parts[:i]) for i in range(1, len(parts) + 1))
+        match = next((path for path in modules if fnmatchcase(path, pattern)), None)
         if match is not None:
             parents.setdefault(match, []).append(node)
     if not parents:
-        paths = dict.fromkeys(path_of(flow.network, n).rpartition(".")[0] for n in flow.nodes if flow.weighed(n))
+        paths = dict.fromkeys(path_of(flow.network, n).rpartition(".")[0] for n in flow.nodes if flow.is_layer(n))
         raise SpecError(
             where="Blocks.modules",
             found=f"{pattern!r}, which matches no module with ops",
@@ -196,25 +196,25 @@ def _layers(flow: DataFlow, found: list[Region], taken: set[fx.Node]) -> list[li
     # The layers of ops with weights that are not in `taken`, with their tails; their nodes are added to `taken`.
     layers = []
     for node in flow.nodes:
-        if flow.weighed(node) and node not in taken:
+        if flow.is_layer(node) and node not in taken:
             nodes = _with_tail([node], flow, found, taken)
             taken.update(nodes)
             layers.append(nodes)
     return layers
 
 
-def _with_tail(nodes: list[fx.Node], flow: DataFlow, found: list[Region], taken: set[fx.Node]) -> list[fx.Node]:
+def _with_tail(nodes: list[fx.Node], flow: DataFlow, found_regions: list[Region], taken: set[fx.Node]) -> list[fx.Node]:
     # Append the norms and activations after the exit, including those composed of several ops, as x * sigmoid(x).
     while nodes[-1] not in flow.returned:
-        readers = flow.behind[nodes[-1]]
-        written = next((r for r in found if r.entry is nodes[-1] and all(u in r.nodes for u in readers)), None)
-        if len(readers) == 1 and _ends_layer(readers[0]) and flow.before[readers[0]] == [nodes[-1]]:
+        readers = flow.readers[nodes[-1]]
+        composed = next((r for r in found_regions if r.entry is nodes[-1] and all(u in r.nodes for u in readers)), None)
+        if len(readers) == 1 and _ends_layer(readers[0]) and flow.inputs[readers[0]] == [nodes[-1]]:
             more: tuple[fx.Node, ...] = (readers[0],)
-        elif len(readers) > 1 and written is not None and all(_computes_tail(n) for n in written.nodes):
-            more = written.nodes
+        elif len(readers) > 1 and composed is not None and all(_computes_tail(n) for n in composed.nodes):
+            more = composed.nodes
         else:
             break
-        if not taken.isdisjoint(more) or any(map(flow.weighed, more)):
+        if not taken.isdisjoint(more) or any(map(flow.is_layer, more)):
             break
         nodes = [*nodes, *more]
     return nodes
@@ -227,20 +227,20 @@ def _bottlenecks(layers: list[list[fx.Node]], flow: DataFlow) -> list[list[fx.No
     joined: set[fx.Node] = set()
     bottlenecks = []
     for root, nodes in by_root.items():
-        if root in joined or not _is(root, depthwise=True):
+        if root in joined or not _is_conv(root, depthwise=True):
             continue
-        before, after = by_exit.get(flow.before[root][0]), flow.behind[nodes[-1]]
-        whole = nodes
-        if before and before[0] not in joined and _is(before[0]) and flow.behind[before[-1]] == [root]:
-            whole = [*before, *whole]
-        if len(after) == 1 and after[0] in by_root and _is(after[0]):
-            whole = [*whole, *by_root[after[0]]]
-        joined.update(whole)
-        bottlenecks.append(whole)
+        before, after = by_exit.get(flow.inputs[root][0]), flow.readers[nodes[-1]]
+        block = nodes
+        if before and before[0] not in joined and _is_conv(before[0]) and flow.readers[before[-1]] == [root]:
+            block = [*before, *block]
+        if len(after) == 1 and after[0] in by_root and _is_conv(after[0]):
+            block = [*block, *by_root[after[0]]]
+        joined.update(block)
+        bottlenecks.append(block)
     return [*bottlenecks, *(nodes for nodes in layers if nodes[0] not in joined)]
 
 
-def _is(node: fx.Node, depthwise: bool = False) -> bool:
+def _is_conv(node: fx.Node, depthwise: bool = False) -> bool:
     conv = attributes(node) if kind_of(node) == "conv" else {}
     return bool(conv) and (conv["depthwise"] if depthwise else set(conv["kernel"]) == {1} and conv["groups"] == 1)
 

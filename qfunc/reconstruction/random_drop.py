@@ -38,18 +38,18 @@ class DropRate:
         words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         if self.bits == 16:
-            drawn = torch.lt(
+            ones = torch.lt(
                 words.view(torch.int16), self.below - (1 << 15), out=words.new_empty(4 * len(words), dtype=like.dtype)
             )
         else:
             digits, mask = words.view(torch.uint8), (1 << self.bits) - 1
-            drawn = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
-            for i, some in enumerate(drawn):
-                torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=some)
-        return unflatten_memory(drawn.view(-1)[: like.numel()], like)
+            ones = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
+            for i, row in enumerate(ones):
+                torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=row)
+        return unflatten_memory(ones.view(-1)[: like.numel()], like)
 
 
-class _Stepped(torch.autograd.Function):
+class _MaskedLsq(torch.autograd.Function):
     """LSQ with one scale and zero point, applied where `mask` is 1 (None: everywhere)."""
 
     @staticmethod
@@ -99,7 +99,7 @@ def drop_steps(x: Tensor, scale: Tensor, zero: float, scheme: Scheme, mask: Tens
     >>> drop_steps(x, scale, 0.0, Scheme(Int(4)), torch.tensor([1.0, 0.0, 1.0])).tolist()
     [0.5, 0.800000011920929, 3.5]
     """
-    result: Tensor = _Stepped.apply(x, scale, zero, scheme, mask)  # type: ignore[no-untyped-call]
+    result: Tensor = _MaskedLsq.apply(x, scale, zero, scheme, mask)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -110,8 +110,8 @@ def mix(x: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
 
 def learned_qparams(params: Any, scheme: Scheme) -> Affine:
     """Return the qparams of LSQ's parameters."""
-    given = type(params)(*(p.detach() for p in params))
-    return LEARNED.export(given, given.scale, scheme)[1]
+    detached = type(params)(*(p.detach() for p in params))
+    return LEARNED.export(detached, detached.scale, scheme)[1]
 
 
 __all__ = ["LEARNED", "DropRate", "is_plain", "learned_qparams", "mix", "drop_steps"]

@@ -44,7 +44,7 @@ def reconstruct(
     network quantized so far, its target is the output of the float network.  The result is an ordinary calibrated model,
     which can be evaluated, emulated, deployed, saved and trained.  The quantizers of its weights store the rounding
     (`AdaRound`, fully decided); if scales of activations train, their quantizers store them.  A unit keeps its original
-    codes if its loss over all images would increase otherwise.  The given model is not changed.  Evaluation semantics,
+    codes if its loss over all images would increase otherwise.  The model itself is not changed.  Evaluation semantics,
     whatever the mode.
 
     Cost: besides the iterations, each op runs on each image once in float and twice quantized.  The same arguments give
@@ -91,10 +91,10 @@ def reconstruct(
             require_any_batch(record_of(graph), "reconstruct")
         with torch.inference_mode(False), torch.no_grad():
             collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
-            see = {path: c.note if path == "" else c.see for path, c in collectors.items()}
-            give, count = feeder(calibrated, see, "reconstruct"), 0
+            observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
+            feed, count = feeder(calibrated, observers, "reconstruct"), 0
             for count, batch in enumerate(batches, 1):
-                give(batch, count)
+                feed(batch, count)
             if not count:
                 do = "Pass a non-empty iterable, not one already used up."
                 raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
@@ -103,7 +103,7 @@ def reconstruct(
                 for path, part in parts.items()
             ]
             _require_work(graphs, select)
-            checkpoints = [Checkpoint(_within(resume, path), part.belongs()) for path, part in zip(parts, graphs, strict=True)]
+            checkpoints = [Checkpoint(_within(resume, path), part.digests()) for path, part in zip(parts, graphs, strict=True)]
             total = sum(part.count for part in graphs) * method.iterations
             with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
                 for part, finished in zip(graphs, checkpoints, strict=True):

@@ -20,7 +20,7 @@ _PART = 1 << 16
 
 
 def adaround_of(module: FakeQuantize) -> AdaRound:
-    """Return the AdaRound function that `with_adaround` gave to a weight's quantizer."""
+    """Return the AdaRound function of a weight's quantizer, which `with_adaround` set."""
     return cast(AdaRound, module.site.function)
 
 
@@ -72,8 +72,8 @@ class Rounding:
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
                 low, high = (flatten_memory(end, weight) for end in ends)
                 v, value = flatten_memory(params.v, weight).clone(), torch.empty_like(low)
-            lines = (torch.split(t, _PART) for t in (low, high - low, v, value))
-            self.parts.append([_Part(function.zeta, *some) for some in zip(*lines, strict=True)])
+            splits = (torch.split(t, _PART) for t in (low, high - low, v, value))
+            self.parts.append([_Part(function.zeta, *tensors) for tensors in zip(*splits, strict=True)])
             self.v.append(v.requires_grad_())
             self.weights.append(unflatten_memory(value, weight).requires_grad_())
 
@@ -93,7 +93,7 @@ class Rounding:
             for part, gradient in zip(parts, torch.split(v.grad, _PART), strict=True):
                 part.differentiate(gradient, weight, exponent)
 
-    def decided(self) -> list[Tensor]:
+    def rounds_up(self) -> list[Tensor]:
         """Return a boolean tensor for each weight: True where it is rounded up."""
         return [unflatten_memory(v.detach() >= 0, w).contiguous() for v, w in zip(self.v, self.weights, strict=True)]
 

@@ -42,7 +42,7 @@ class Subgraph:
 
     def __init__(self, model: fx.GraphModule, method: Method, inputs: Inputs, select: Selector | None, memory: int) -> None:
         self.model, self.method, self.inputs, self.select, self.memory = model, method, inputs, select, memory
-        self.before = self._digest()
+        self.model_digest = self._digest()
         view = QuantizedModel(model)
         network, record = view.float_network, record_of(model)
         flow = DataFlow(network)
@@ -54,10 +54,10 @@ class Subgraph:
         chosen = [s for s in rounded if select is None or any(matches(select, nodes[r], context) for r in s.readers)]
         of_unit = {name: unit for unit in self.units for name in unit.nodes}
         self.weights: dict[str, list[str]] = {}  # the weights of each unit that no earlier unit rounds
-        for seat in chosen:
-            first = min((of_unit[r] for r in seat.readers if r in of_unit), key=self.units.index, default=None)
+        for quantizer in chosen:
+            first = min((of_unit[r] for r in quantizer.readers if r in of_unit), key=self.units.index, default=None)
             if first is not None:
-                self.weights.setdefault(first.name, []).append(seat.path)
+                self.weights.setdefault(first.name, []).append(quantizer.path)
         self.units = [u for u in self.units if u.name in self.weights]
 
     @property
@@ -65,10 +65,10 @@ class Subgraph:
         """The number of units."""
         return len(self.units)
 
-    def belongs(self) -> dict[str, str]:
-        """Return digests of everything that the result depends on."""
+    def digests(self) -> dict[str, str]:
+        """Return digests of the model and the images, and the method as text."""
         batches = digest(self.inputs.values)
-        return {"model": self.before, "method": f"{self.method!r}, {self.select!r}", "set of images": batches}
+        return {"model": self.model_digest, "method": f"{self.method!r}, {self.select!r}", "set of images": batches}
 
     def _digest(self) -> str:
         record = record_of(self.model)
@@ -87,7 +87,7 @@ class Subgraph:
         inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
         ordered = steps(flow, quantized, self.units, inline)
         last = {name: step for step in ordered for name in step.inputs}
-        places = {s.path: s for s in view.quantizers}
+        quantizers = {s.path: s for s in view.quantizers}
         learned: set[str] = set()
         with Cache(self.inputs.images, self.memory) as cache:
             self._fill(cache)
@@ -101,8 +101,8 @@ class Subgraph:
                 if step.unit is None:
                     self._advance(step, "quantized", cache)
                 else:
-                    learning = self._learning(step, places, learned)
-                    self._unit(step, number, learning, places, cache, finished, report)
+                    learning = self._learning(step, quantizers, learned)
+                    self._unit(step, number, learning, quantizers, cache, finished, report)
                     number += 1
                 done = {*(n for n in step.inputs if last[n] is step), *(n for n in step.outputs if n not in last)}
                 for key in (Key(stream, name) for name in done for stream in ("float", "quantized")):
@@ -111,13 +111,13 @@ class Subgraph:
                     cache.drop(Key("gradient", name))
 
     def _fill(self, cache: Cache) -> None:
-        convolves = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
+        has_conv = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
         for name, value in self.inputs.values.items():
-            if convolves and value.ndim == 4 and value.device.type == "cpu":
+            if has_conv and value.ndim == 4 and value.device.type == "cpu":
                 value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and preserve the layout
             layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
             cache.write(Key("float", name), 0, value, layout)
-            cache.same(Key("quantized", name), Key("float", name))
+            cache.alias(Key("quantized", name), Key("float", name))
 
     def _chunks(self) -> list[tuple[int, int]]:
         images, size = self.inputs.images, self.inputs.batch
@@ -135,21 +135,21 @@ class Subgraph:
                     total += (stop - start) * float(distance.of(values, partial(_part, cache, start, stop)))
         return total
 
-    def _learning(self, step: Step, places: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
+    def _learning(self, step: Step, quantizers: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
         # The quantizers of activations that no earlier unit reads.  The network's inputs keep their scales, because training
         # them would require the first layer's gradient of the images.
-        paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in places)
-        fresh = [p for p in paths if p not in learned and places[p].tensor not in self.inputs.values
-                 and not places[p].module.site.constant]  # fmt: skip
-        learned.update(fresh)
-        return [p for p in fresh if self.method.scale_lr is not None and learnable(places[p].module)]
+        paths = dict.fromkeys(str(n.target) for n in step.simulated.graph.nodes if str(n.target) in quantizers)
+        new = [p for p in paths if p not in learned and quantizers[p].tensor not in self.inputs.values
+                 and not quantizers[p].module.site.constant]  # fmt: skip
+        learned.update(new)
+        return [p for p in new if self.method.scale_lr is not None and learnable(quantizers[p].module)]
 
     def _unit(
         self,
         step: Step,
         number: int,
         learning: list[str],
-        places: dict[str, QuantizerNode],
+        quantizers: dict[str, QuantizerNode],
         cache: Cache,
         finished: Checkpoint,
         report: Observe,
@@ -157,23 +157,23 @@ class Subgraph:
         assert step.unit is not None
         name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
         nearest = Optimized(
-            {path: rounds_up(places[path].module) for path in rounded},
-            {path: places[path].module.qparams() for path in learning},
+            {path: rounds_up(quantizers[path].module) for path in rounded},
+            {path: quantizers[path].module.qparams() for path in learning},
         )
         result = finished.read(number, nearest)
         if result is not None:
-            _take(self.model, result)
+            _store(self.model, result)
             self._advance(step, "quantized", cache)
             report(name, self.method.iterations, None)
             return
-        _take(self.model, Optimized(nearest.up, {}), decided=False)
+        _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
         before = self._advance(step, "quantized", cache, distance)
         result = optimise(step, rounded, learning, self.method, cache, lambda i, loss: report(name, i, loss))
-        _take(self.model, result)
+        _store(self.model, result)
         after = self._advance(step, "quantized", cache, distance)
         if not after <= before:
             result = nearest
-            _take(self.model, result)
+            _store(self.model, result)
             self._advance(step, "quantized", cache)
         losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
         finished.write(number, result, losses)
@@ -183,14 +183,14 @@ def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
     return cache.part(key, start, stop)
 
 
-def _take(model: fx.GraphModule, result: Optimized, decided: bool = True) -> None:
+def _store(model: fx.GraphModule, result: Optimized, with_rounding: bool = True) -> None:
     # Store a unit's result in the model's quantizers.
-    places = {s.path: s.module for s in quantizer_nodes(model)}
-    for path, up in result.up.items() if decided else ():
-        harden(places[path], up.to(places[path].get_parameter("v").device))
+    quantizers = {s.path: s.module for s in quantizer_nodes(model)}
+    for path, up in result.up.items() if with_rounding else ():
+        harden(quantizers[path], up.to(quantizers[path].get_parameter("v").device))
     for path, qparams in result.qparams.items():
-        device = places[path].qparams().scale.device
-        places[path].set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
+        device = quantizers[path].qparams().scale.device
+        quantizers[path].set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
 __all__ = ["Subgraph", "Unit"]

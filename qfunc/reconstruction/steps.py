@@ -49,7 +49,7 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inli
     result, wanted = list[Step](), set[str]()
     for unit, nodes in reversed(groups):
         inside = frozenset(n.name for n in nodes)
-        read = {n for n in nodes if n in flow.returned or any(u.name not in inside for u in flow.behind.get(n, ()))}
+        read = {n for n in nodes if n in flow.returned or any(u.name not in inside for u in flow.readers.get(n, ()))}
         targets = tuple(n.name for n in nodes if n in read and n.name not in inline) if unit else ()
         outputs = tuple(n.name for n in nodes if n.name in {*wanted, *targets})
         if outputs:
@@ -102,40 +102,40 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
 def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
     # Units and the ops between them in topological order; ops outside of units run as early as possible.
     names = {n.name: n for n in flow.order}
-    of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}
-    rest = [n for n in flow.nodes if n.op != "placeholder" and n.name not in of and n.name not in inline]
+    group_of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}
+    rest = [n for n in flow.nodes if n.op != "placeholder" and n.name not in group_of and n.name not in inline]
     groups: list[tuple[Unit | None, list[fx.Node]]] = [(unit, [names[n] for n in unit.nodes]) for unit in units]
     groups += [(None, [n]) for n in rest]
-    of |= {n.name: len(units) + i for i, n in enumerate(rest)}
-    waits: list[set[int]] = []
-    for at, (_, nodes) in enumerate(groups):
+    group_of |= {n.name: len(units) + i for i, n in enumerate(rest)}
+    dependencies: list[set[int]] = []
+    for i, (_, nodes) in enumerate(groups):
         inside = frozenset(n.name for n in nodes)
-        waits.append({of[name] for name in _inputs(inside, inside, inline, names) if name in of} - {at})
+        dependencies.append({group_of[name] for name in _inputs(inside, inside, inline, names) if name in group_of} - {i})
     readers: dict[int, list[int]] = {}
-    for at, on in enumerate(waits):
-        for other in on:
-            readers.setdefault(other, []).append(at)
-    place = [(unit is not None, min(flow.order[n] for n in nodes)) for unit, nodes in groups]
-    ready = [(*place[at], at) for at, on in enumerate(waits) if not on]
+    for i, groups_before in enumerate(dependencies):
+        for other in groups_before:
+            readers.setdefault(other, []).append(i)
+    priority = [(unit is not None, min(flow.order[n] for n in nodes)) for unit, nodes in groups]
+    ready = [(*priority[i], i) for i, groups_before in enumerate(dependencies) if not groups_before]
     heapq.heapify(ready)
     result: list[tuple[Unit | None, list[fx.Node]]] = []
     done: set[int] = set()
     while ready:
-        at = heapq.heappop(ready)[-1]
-        done.add(at)
-        unit, nodes = groups[at]
+        i = heapq.heappop(ready)[-1]
+        done.add(i)
+        unit, nodes = groups[i]
         if result and unit is None and result[-1][0] is None:
             result[-1][1].extend(nodes)
         else:
             result.append((unit, list(nodes)))
-        for reader in readers.get(at, ()):
-            waits[reader].discard(at)
-            if not waits[reader]:
-                heapq.heappush(ready, (*place[reader], reader))
-    stuck = next((unit for at, (unit, _) in enumerate(groups) if unit is not None and at not in done), None)
-    if stuck is not None:
+        for reader in readers.get(i, ()):
+            dependencies[reader].discard(i)
+            if not dependencies[reader]:
+                heapq.heappush(ready, (*priority[reader], reader))
+    blocked = next((unit for i, (unit, _) in enumerate(groups) if unit is not None and i not in done), None)
+    if blocked is not None:
         raise SpecError(
-            where=f"reconstruct, block {stuck.name!r}",
+            where=f"reconstruct, block {blocked.name!r}",
             found="ops outside of it that must run between its ops",
             wanted="a block whose ops can run together",
             do="Name the module around it, or remove it from Blocks(modules=...).",

@@ -102,7 +102,7 @@ class Trainable:
         self.paths = list(sites)
         self.rounding = Rounding(list(sites.values()))
         replacements |= {path: _Constant(weight) for path, weight in zip(sites, self.rounding.weights, strict=True)}
-        self.module = _with(simulated, replacements)
+        self.module = _with_submodules(simulated, replacements)
 
     def scales(self) -> list[Tensor]:
         """Return the scales that train."""
@@ -123,7 +123,7 @@ def _in_cache_layout(weight: Tensor, quantizer: fx.Node) -> Tensor:
     return weight
 
 
-def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule:
+def _with_submodules(module: fx.GraphModule, replacements: dict[str, nn.Module]) -> fx.GraphModule:
     # The same graph with replaced submodules at some paths; everything else is shared.
     attributes: dict[str, Any] = {}
     for node in module.graph.nodes:
@@ -132,31 +132,31 @@ def _with(module: fx.GraphModule, other: dict[str, nn.Module]) -> fx.GraphModule
             value = read_attr(module, node)
             attributes[path] = nn.Parameter(value.detach(), requires_grad=False) if isinstance(value, nn.Parameter) else value
         elif node.op == "call_module":
-            attributes[path] = other.get(path) or module.get_submodule(path)
+            attributes[path] = replacements.get(path) or module.get_submodule(path)
     graph = fx.Graph()
-    made = fx.Graph.graph_copy(graph, module.graph, {})
-    graph.output(made)
+    output = fx.Graph.graph_copy(graph, module.graph, {})
+    graph.output(output)
     return fx.GraphModule(attributes, graph)
 
 
-_JUST = 1e-4  # |v| that determines the rounding but can change sign in the first step of training
+_UNDECIDED = 1e-4  # |v| that determines the rounding but can change sign in the first step of training
 
 
-def roundable(network: fx.GraphModule, places: Collection[QuantizerNode]) -> list[QuantizerNode]:
+def roundable(network: fx.GraphModule, quantizers: Collection[QuantizerNode]) -> list[QuantizerNode]:
     """Return the weights with a rounding to learn: integers with their own scale, read only by ops that pass `has_rounding`."""
     nodes = {n.name: n for n in network.graph.nodes}
     return [
-        seat
-        for seat in places
-        if seat.module.site.constant
-        and seat.module.site.slot == "weight"
-        and isinstance(seat.module.site.value, Scheme)
-        and isinstance(seat.module.scheme.format, Int)
-        and all(has_rounding(nodes[reader]) for reader in seat.readers)
+        quantizer
+        for quantizer in quantizers
+        if quantizer.module.site.constant
+        and quantizer.module.site.slot == "weight"
+        and isinstance(quantizer.module.site.value, Scheme)
+        and isinstance(quantizer.module.scheme.format, Int)
+        and all(has_rounding(nodes[reader]) for reader in quantizer.readers)
     ]
 
 
-def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
+def with_adaround(model: fx.GraphModule, paths_to_wrap: Collection[str]) -> None:
     """Wrap the functions of the quantizers at some paths in AdaRound, preserving their codes.
 
     The record's target gets an override for each tensor, which `save` and `load` need.  Only for transforms that own the
@@ -167,20 +167,20 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
     """
     by_function: dict[Function, list[str]] = {}
     nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
-    for seat in quantizer_nodes(model):
-        if seat.path not in chosen:
+    for quantizer in quantizer_nodes(model):
+        if quantizer.path not in paths_to_wrap:
             continue
-        old = seat.module
-        weight = read_attr(model, nodes[seat.path].all_input_nodes[0]).detach()
-        function = old.site.function if isinstance(old.site.function, AdaRound) else _wrapped(old)
-        quantizer = FakeQuantize(evolve(old.site, function=function), weight)
-        quantizer.train(old.training)
-        quantizer.set_qparams(old.qparams(), weight)
-        start, nearest = old.export(weight)[0], quantizer.export(weight)[0]
-        v = quantizer.get_parameter("v")
-        v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))
-        model.set_submodule(seat.path, quantizer)
-        by_function.setdefault(function, []).append(Context(model).path(str(nodes[seat.path].all_input_nodes[0].target)))
+        old = quantizer.module
+        weight = read_attr(model, nodes[quantizer.path].all_input_nodes[0]).detach()
+        function = old.site.function if isinstance(old.site.function, AdaRound) else _wrap(old)
+        replacement = FakeQuantize(evolve(old.site, function=function), weight)
+        replacement.train(old.training)
+        replacement.set_qparams(old.qparams(), weight)
+        start, nearest = old.export(weight)[0], replacement.export(weight)[0]
+        v = replacement.get_parameter("v")
+        v.copy_(torch.where(start == nearest, v, _UNDECIDED * (start - nearest).sign()))
+        model.set_submodule(quantizer.path, replacement)
+        by_function.setdefault(function, []).append(Context(model).path(str(nodes[quantizer.path].all_input_nodes[0].target)))
     tie_parameters(model)
     record = record_of(model)
     assert record is not None
@@ -190,7 +190,7 @@ def with_adaround(model: fx.GraphModule, chosen: Collection[str]) -> None:
     attach(model, evolve(record, target=evolve(record.target, overrides=(*others, *changes))))
 
 
-def _wrapped(module: FakeQuantize) -> AdaRound:
+def _wrap(module: FakeQuantize) -> AdaRound:
     try:
         return AdaRound(module.site.function)
     except SpecError as e:

@@ -90,10 +90,10 @@ class Pipeline:
 def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
     view, powers = QuantizedModel(twin), {}
-    for seat in view.quantizers:
-        if isinstance(seat.module.site.value, Scheme):
-            qparams = seat.module.qparams()
-            powers[seat.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
+    for quantizer in view.quantizers:
+        if isinstance(quantizer.module.site.value, Scheme):
+            qparams = quantizer.module.qparams()
+            powers[quantizer.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
     set_qparams(view, powers)
     return twin
 

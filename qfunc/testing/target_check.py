@@ -40,21 +40,21 @@ def check_target(
 
     Messages name the law.  Laws of the target as a value:
 
-    * round_trips, sources_are_told, kinds_exist, selectors_can_match, formats_fit_kernels,
+    * round_trips, sources_have_text, kinds_exist, selectors_can_match, formats_fit_kernels,
       derived_biases_have_sources, refused_ops_have_no_rule, nearest_can_be_emulated;
     * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind in `commuting`.
 
     Laws on each model, checked as calibrated and again with every scale rounded up to a power of two, which creates
     many rounding ties:
 
-    * placement: legality_takes_its_own_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
+    * placement: legality_accepts_the_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
     * qparams: scales_are_allowed, limits_hold, dictated_qparams_are_exact, biases_have_the_product_of_scales,
-      weights_scale_by_output_channel, zero_is_exact, exported_codes_are_the_simulations;
+      weights_scale_by_output_channel, zero_is_exact, exported_codes_match_the_simulation;
     * simulation_is_within_one_code of the emulation, unit by unit, with the emulation's codes as inputs: both round
       the same real number to the nearest code, so they differ by at most one code if the float error of the sum,
       below (K + 4) 2^-24 sum|x w| / s_y for K products, is below one code; the error of the reciprocals of average
       pools is added;
-    * emulates, emulation_is_the_runtime: equal at the outputs, and at every integer tensor if the runner exposes
+    * emulates, emulation_matches_the_runtime: equal at the outputs, and at every integer tensor if the runner exposes
       them; unknown_arithmetic_is_refused if it is not public;
     * the artifact: deploys, lowering_is_pure_and_deterministic, artifact_loads, artifact_holds_the_constants,
       artifact_computes_the_simulation (what ONNX Runtime can run), side_files_name_tensors, side_files_hold_the_qparams;

@@ -111,16 +111,15 @@ def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | N
     norms = trained_norms(model)
     if not norms:
         do = (
-            "Quantize with batch_norm=qfunc.TrainBatchNorm(); BatchNorms that do not alone follow a conv or linear are "
-            "folded even "
-            "then, and all are by reconstruct, correct_bias and fold_batch_norm."
+            "Quantize with batch_norm=qfunc.TrainBatchNorm(). It still folds BatchNorms that are not the only reader of a "
+            "conv or linear; reconstruct, correct_bias and fold_batch_norm fold all."
         )
         raise CalibrationError(where="freeze_batch_norm", found="no BatchNorm that trains", wanted="at least one", do=do)
-    other = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
-    if other is not None:
+    foreign = next((type(n).__name__ for n in norms if not hasattr(n, "first_batch")), None)
+    if foreign is not None:
         do = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
         raise CalibrationError(
-            where="freeze_batch_norm", found=f"a {other} of another's", wanted="norms that quantize made", do=do
+            where="freeze_batch_norm", found=f"a {foreign}", wanted="only BatchNorms that quantize created", do=do
         )
     if type(after) is not int or after < 0 or (after > 0) != (optimizer is not None):
         found, do = f"after={after!r}, optimizer={type(optimizer).__name__}", "Write freeze_batch_norm(model, 1000, optimizer)."
@@ -128,20 +127,20 @@ def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | N
             where="freeze_batch_norm", found=found, wanted="a number of batches and an optimizer, or neither", do=do
         )
 
-    def look(*_: Any) -> None:
+    def freeze_all(*_: Any) -> None:
         for norm in norms:
             freeze(norm, after)
 
-    look()
+    freeze_all()
     if optimizer is not None:
-        optimizer.register_step_post_hook(look)
+        optimizer.register_step_post_hook(freeze_all)
     return model
 
 
 def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     """Return a quantized model whose BatchNorms, trained with `TrainBatchNorm`, are folded into its weights for good.
 
-    It computes what the given one computes in evaluation, bit for bit; a model without such BatchNorms is copied.
+    The result computes the same bits as the model in evaluation; a model without such BatchNorms is copied.
 
     Raises:
         CalibrationError: the model is not quantized.
@@ -157,11 +156,11 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         folded = evaluation_form(model)
         if folded is model:
             return copy.deepcopy(model)
-        made = copy_user_attributes(copy.deepcopy(folded), model)
-        for seat in find_quantizers(made):
-            if seat.module.norm:
-                seat.module.stop_following()
-        return made
+        result = copy_user_attributes(copy.deepcopy(folded), model)
+        for quantizer in find_quantizers(result):
+            if quantizer.module.norm:
+                quantizer.module.stop_following()
+        return result
 
 
 __all__ = ["TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm"]

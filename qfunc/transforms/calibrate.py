@@ -41,12 +41,12 @@ class Calibration:
     @overload
     def __call__(self, quantized: tuple[Model, ...]) -> tuple[Model, ...]: ...
     def __call__(self, quantized: Any) -> Any:
-        """Return new models whose sites all have qparams; the given ones are unchanged."""
+        """Return new models with qparams at all sites; the models themselves do not change."""
         models = quantized if isinstance(quantized, tuple) else (quantized,)
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False), torch.no_grad():
-            done = self._calibrated(models)
-        return done if isinstance(quantized, tuple) else done[0]
+            results = self._calibrated(models)
+        return results if isinstance(quantized, tuple) else results[0]
 
     def _calibrated(self, models: tuple[Any, ...]) -> tuple[Any, ...]:
         count, group = 0, ranks(self.group)
@@ -55,17 +55,17 @@ class Calibration:
             runs = _runs(models, views, self.through)
             observers = [o for of_run in runs.values() for o in of_run.values()]
             require_mergeable(observers, group)
-            feeds = [feeder(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
+            feeders = [feeder(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
             for count, batch in enumerate(progress_bar(self.batches, "calibrate", self.progress), 1):
-                for give in feeds:
-                    give(batch, count)
+                for feed in feeders:
+                    feed(batch, count)
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.models, o.qparams(path), strict=True):
-                found[i][path] = _hold(views[i][path], qparams, o.inputs)
+                found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
         return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
 
@@ -84,7 +84,7 @@ def calibrate(
 
     If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
     none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would
-    find on the batches of rank 0, then of rank 1, and so on.
+    get from the batches of rank 0, then of rank 1, and so on.
 
     Args:
         batches: Tensors, tuples or dicts of the model's inputs. A tuple that is longer than the required inputs keeps
@@ -115,7 +115,7 @@ def calibrate(
 
 
 def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:
-    # For each model its quantized parts by path.
+    # Return for each model its quantized parts by path.
     if not models:
         do = "Pass a quantized model or a tuple of them."
         raise CalibrationError(where="calibrate", found="an empty tuple", wanted="at least one model", do=do)
@@ -128,20 +128,20 @@ def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:
 def _runs(
     models: tuple[Any, ...], views: list[dict[str, QuantizedModel]], through: FloatPass | QuantizedPass
 ) -> dict[int, dict[str, Observer]]:
-    # For each model that runs (by index), the observers of its quantized parts.
+    # Return for each model that runs (by index) the observers of its quantized parts.
     runs: dict[int, dict[str, Observer]] = {}
     for path in views[0]:
-        same = tuple(of_model[path] for of_model in views)
-        for network, served in through.passes(same):
-            observer = Observer(network, served, statistics([same[i].quantizers for i in served]))
-            runs.setdefault(served[0], {})[path] = observer
+        parts = tuple(of_model[path] for of_model in views)
+        for network, models_of_pass in through.passes(parts):
+            observer = Observer(network, models_of_pass, statistics([parts[i].quantizers for i in models_of_pass]))
+            runs.setdefault(models_of_pass[0], {})[path] = observer
     pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.models]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
         raise different_networks_error()
     return runs
 
 
-def _hold(view: QuantizedModel, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
+def _with_qparams(view: QuantizedModel, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
     calibrated = copy.deepcopy(view.model)
     set_qparams(QuantizedModel(calibrated), found)
     return attach(calibrated, evolve(view.record, stage="calibrated", inputs=inputs))

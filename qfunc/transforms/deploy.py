@@ -101,7 +101,7 @@ def write_artifact(deployed: Deployment) -> Artifact:
         DeployError: an op that cannot be written, or an artifact that computes something else.
         CalibrationError: scales that training has moved beyond a limit of the target.
     """
-    # onnx is imported here, where it is first needed: `import qfunc` stays light.
+    # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.onnx.opset import OPSET
     from qfunc.lowering.onnx.writer import write_model
 

@@ -41,7 +41,7 @@ def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: 
 
 @frozen(eq=False)
 class Placement:
-    """A folded network and its plan; the network before folding, and those of its BatchNorms that train."""
+    """A folded network and its plan, the network before folding, and its BatchNorms that train."""
 
     network: fx.GraphModule
     plan: Plan
@@ -50,15 +50,15 @@ class Placement:
 
 
 def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: BatchNormMode) -> dict[str, Placement]:
-    """Fold captured models, which are parts of one model, and plan the quantizers of each."""
+    """Fold the captured parts of one model, and return the plan of quantizers of each."""
     before = {path: prepare(network, target) for path, network in captured.items()}
     folded = {path: fold_batch_norms(network, target) for path, network in before.items()}
-    made = dict(zip(folded, plans(list(folded.values()), target), strict=True))
-    return {path: Placement(folded[path], made[path], before[path], norms.trained(folded[path], before[path])) for path in made}
+    made = zip(folded, plans(list(folded.values()), target), strict=True)
+    return {path: Placement(folded[path], plan, before[path], norms.trained(folded[path], before[path])) for path, plan in made}
 
 
 def simulation(placement: Placement, target: Target) -> fx.GraphModule:
-    """Insert the quantizers of a placement into its network, which is changed and returned.
+    """Insert the quantizers of a placement into its network, in place, and return the network.
 
     Raises:
         SpecError: the hardware refuses an op or a scheme.
@@ -84,14 +84,14 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
 
 
 def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[str, NodeInfo]:
-    # The name of the new node, and where it comes from.
+    # Return the name of the new node, and its origin.
     site, tensor = placed.site, placed.tensor
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
         require_finite(value, site.name, "the model's tensors")
     module = FakeQuantize(site, torch.zeros((), device=_device(network)) if value is None else value)
-    own = record.own(site.name) if record.within else site.name
-    path = quantizer_path(own, site.constant)
+    name = record.inner_path(site.name) if record.within else site.name
+    path = quantizer_path(name, site.constant)
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
         node = network.graph.call_module(path, (tensor,))
@@ -101,11 +101,11 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
         module.set_qparams(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, DerivedQParams):
         module.set_qparams(_estimated(site, value), value)
-    return node.name, evolve(record.facts.get(tensor.name, NodeInfo(own)), path=own)
+    return node.name, evolve(record.facts.get(tensor.name, NodeInfo(name)), path=name)
 
 
 def _estimate_as_trained(network: fx.GraphModule, node: fx.Node, trained: TrainedWeight) -> None:
-    # Where gamma is all but 0, so is the folded weight: the scale is that of the weight as training sees it.
+    # Where gamma is almost 0, the folded weight is almost 0, too; estimate the scale of the weight in training instead.
     module: Any = network.get_submodule(str(node.target))
     site: Site = module.site
     norm = copy.copy(network.get_submodule(str(trained.norm.target))).train()

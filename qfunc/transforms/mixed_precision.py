@@ -28,7 +28,7 @@ from qfunc.specs.selectors import AnyOf, Name, Selector
 
 @frozen
 class Mixture:
-    """Bits for each weight, and how good the choice is.
+    """Bits for each weight, with the loss and the cost of the choice.
 
     Attributes:
         target: The model's target, with an override for each narrowed weight; pass it to `quantize`.
@@ -118,9 +118,9 @@ def mixed_precision(
         weights = [w for watch in watches.values() for w in watch.weights]
         losses = {key: value for watch in watches.values() for key, value in watch.losses().items()}
         if not any(len(w.narrowed) > 1 for w in weights):
-            have = ", ".join(f"{w.site} {w.bits[-1]}" for w in weights[:3]) or "no integer weights"
+            present = ", ".join(f"{w.site} {w.bits[-1]}" for w in weights[:3]) or "no integer weights"
             wanted, do = f"weights of more than {min(widths)} bits", "Pass fewer bits, or a target with wider weights."
-            raise SpecError(where="mixed_precision", found=have, wanted=wanted, do=do)
+            raise SpecError(where="mixed_precision", found=present, wanted=wanted, do=do)
         return _mixture(target, weights, losses, budget)
 
     return transform

@@ -110,7 +110,7 @@ def quantize(
     require_inputs(example_inputs, "quantize")
     require_batch_norm(batch_norm)
     names = None if submodules is None else require_names(submodules)
-    given = require_leaves(leaves)
+    leaf_classes = require_leaves(leaves)
 
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
@@ -118,26 +118,27 @@ def quantize(
             require_float_model(model, whole=names is None)
             spellings = [] if example_inputs is not None else [spelling for op in target.ops for spelling in op.spellings]
             if names is None:
-                own = present_arguments(spellings, None if isinstance(model, ExportedProgram) else unwrap(model))
-                road = capture(example_inputs, leaves=(*given, *own), concrete_args=concrete_args, tracer=tracer)
-                made = _simulations({"": road(model)}, target, batch_norm)
-                require_sites(model, made, target)
-                return made[""]
+                user_ops = present_arguments(spellings, None if isinstance(model, ExportedProgram) else unwrap(model))
+                kept = (*leaf_classes, *user_ops)
+                to_graph = capture(example_inputs, leaves=kept, concrete_args=concrete_args, tracer=tracer)
+                simulations = _simulations({"": to_graph(model)}, target, batch_norm)
+                require_sites(model, simulations, target)
+                return simulations[""]
             outer = unwrap(model)
             chosen = select_submodules(outer, names)
             inputs = inputs_of(outer, chosen, example_inputs)
             captured = {}
             for path, part in chosen.items():
                 call = inputs.get(path, Call())
-                road = capture(
+                to_graph = capture(
                     call.inputs,
-                    leaves=(*leaves_of(part, given, chosen), *present_arguments(spellings, part)),
-                    concrete_args={**call.left_out, **arguments_of(part, concrete_args or {}, chosen)},
+                    leaves=(*leaves_of(part, leaf_classes, chosen), *present_arguments(spellings, part)),
+                    concrete_args={**call.omitted, **arguments_of(part, concrete_args or {}, chosen)},
                     tracer=tracer,
                 )
-                captured[path] = capture_submodule(path, road, part, enclosing_classes(outer, path))
-            made = _simulations(captured, target, batch_norm)
-            require_sites(outer, made, target)
-            return with_submodules(outer, made, f"quantize, submodules={submodules!r}")
+                captured[path] = capture_submodule(path, to_graph, part, enclosing_classes(outer, path))
+            simulations = _simulations(captured, target, batch_norm)
+            require_sites(outer, simulations, target)
+            return with_submodules(outer, simulations, f"quantize, submodules={submodules!r}")
 
     return transform

@@ -15,20 +15,20 @@ from qfunc.specs import DerivedQParams
 
 
 def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affine]:
-    """Return all qparams by path but the derived ones: equal within ties, as biases need them, and within limits.
+    """Return all qparams by path except the derived ones: equal within ties, wide enough for biases, and within limits.
 
     A bias of `DerivedQParams(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
-    would leave the middle half of its codes, as in channels whose weights are all but zero, the weight's
-    scale is widened until it does not: s_weight >= |b| / (2^(bits-2) * s_input).
+    would exceed the middle half of its codes, as in channels with almost zero weights, the scale of the
+    weight is increased: s_weight >= |b| / (2^(bits-2) * s_input).
 
     Raises:
         CalibrationError: a limit of the target that cannot be kept.
     Source: ONNX Runtime, quantize_static, "WeightAdjustForInt32Bias".
     """
-    places, result = view.quantizers, dict(found)
-    for name in sorted({s.module.site.tie for s in places if s.module.site.tie and s.module.site.leader != "union"}):
-        _tie([s for s in places if s.module.site.tie == name], result)
-    modules = {s.path: s.module for s in places}
+    quantizers, result = view.quantizers, dict(found)
+    for name in sorted({s.module.site.tie for s in quantizers if s.module.site.tie and s.module.site.leader != "union"}):
+        _tie([s for s in quantizers if s.module.site.tie == name], result)
+    modules = {s.path: s.module for s in quantizers}
     for path, sources in derivations(view).items():
         value = modules[path].site.value
         if isinstance(value, DerivedQParams) and {"input", "weight"} <= sources.keys():
@@ -44,26 +44,26 @@ def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affin
 
 
 def set_qparams(view: QuantizedModel, found: dict[str, Affine]) -> None:
-    """Give the sites of a model their qparams, reconciled, and then the derived ones.
+    """Set the qparams of a model's sites in place: reconciled ones, and then the derived ones.
 
-    It changes the model: only for transforms, on models of their own.
+    Only for transforms, on models that they own.
     """
     modules = {s.path: s.module for s in view.quantizers}
     # The qparams of a weight are computed by quantizing it.
-    held = {path: module.qparams() for path, module in modules.items() if module.ready and not module.dynamic}
-    for path, qparams in reconcile(view, {**held, **found}).items():
+    current = {path: module.qparams() for path, module in modules.items() if module.ready and not module.dynamic}
+    for path, qparams in reconcile(view, {**current, **found}).items():
         module = modules[path]
-        if not (path in held and module.site.constant and same_qparams(held[path], qparams)):
-            held.pop(path, None)
+        if not (path in current and module.site.constant and same_qparams(current[path], qparams)):
+            current.pop(path, None)
             module.set_qparams(qparams, _constant(view, path) if module.site.constant else None)
     static = {p: m for p, m in modules.items() if not isinstance(m.site.value, DerivedQParams) and not m.dynamic}
-    actual = {path: held[path] if path in held else module.qparams() for path, module in static.items()}
+    actual = {path: current[path] if path in current else module.qparams() for path, module in static.items()}
     for path, qparams in derived_qparams(view, actual).items():
         modules[path].set_qparams(qparams)
 
 
 def _constant(view: QuantizedModel, path: str) -> Tensor:
-    # The weight or bias that the quantizer at a path reads.
+    # Return the weight or bias that the quantizer at a path reads.
     model = view.evaluation_form
     (node,) = model.graph.find_nodes(op="call_module", target=path)
     return read_attr(model, node.all_input_nodes[0]).detach()

@@ -105,33 +105,35 @@ def load(
     require_directory(directory, "load")
 
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
-        place = Path(directory)
+        path_to_files = Path(directory)
         if isinstance(model, Tensor):
             wanted, do = "the float model that was quantized, which the files do not contain", "Write load(directory)(model)."
-            raise CalibrationError(where=f"load({str(place)!r})", found="a Tensor", wanted=wanted, do=do)
-        report = _report(place)
-        target = read_target(report["target"], str(place / REPORT), "target", classes)
-        state = read_tensors(place / _TENSORS)
+            raise CalibrationError(where=f"load({str(path_to_files)!r})", found="a Tensor", wanted=wanted, do=do)
+        report = _report(path_to_files)
+        target = read_target(report["target"], str(path_to_files / REPORT), "target", classes)
+        state = read_tensors(path_to_files / _TENSORS)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
-        given: Any = model
+        float_model: Any = model
         if path := report.get("within", ""):
-            road = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
-            captured = {path: capture_submodule(path, road, given, tuple(report.get("around", ())))}
+            to_graph = capture(example_inputs, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
+            captured = {path: capture_submodule(path, to_graph, float_model, tuple(report.get("around", ())))}
             quantized = simulation(placements(captured, target, norms)[path], target)
         else:
-            how = quantize(target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer)
-            quantized = how(given)
-        for seat in quantizer_nodes(quantized):
-            seat.module.load_shape(state, f"{seat.path}.")
-        have = _tensors(quantized)
-        if wrong := _difference(have, state, _describe(quantized), report["graph"]):
+            simulate = quantize(
+                target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer
+            )
+            quantized = simulate(float_model)
+        for quantizer in quantizer_nodes(quantized):
+            quantizer.module.load_shape(state, f"{quantizer.path}.")
+        tensors = _tensors(quantized)
+        if difference := _difference(tensors, state, _describe(quantized), report["graph"]):
             do = "Build the model as it was when it was saved, and pass the arguments of the original quantize."
-            raise CalibrationError(where=f"load({str(place)!r})", found=wrong, wanted="the saved network", do=do)
+            raise CalibrationError(where=f"load({str(path_to_files)!r})", found=difference, wanted="the saved network", do=do)
         kept = quantized.state_dict().keys()
         with torch.no_grad():
             quantized.load_state_dict({k: v for k, v in state.items() if k in kept})
             for name in state.keys() - kept:
-                have[name].copy_(state[name])
+                tensors[name].copy_(state[name])
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
         record = require_stage(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])

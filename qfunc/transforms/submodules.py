@@ -123,7 +123,7 @@ class Call(NamedTuple):
     """Positional arguments of a call, and the defaults of the omitted arguments."""
 
     inputs: tuple[Any, ...] | None = None
-    left_out: Mapping[str, Any] = MappingProxyType({})
+    omitted: Mapping[str, Any] = MappingProxyType({})
 
 
 def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs: Any) -> dict[str, Call]:

@@ -56,9 +56,9 @@ def test_an_exempt_law_is_left_out():
     with pytest.raises(AssertionError, match="law 'commuting_ops_commute'"):
         check_target(broken, models=small)
     check_target(broken, models=small, exempt={"commuting_ops_commute": "softmax is listed to see the law"})
-    with pytest.raises(AssertionError, match="law 'emulation_is_the_runtime'"):
+    with pytest.raises(AssertionError, match="law 'emulation_matches_the_runtime'"):
         check_target(TARGET, run=Chip("scale"), models=small)
-    check_target(TARGET, run=Chip("scale"), models=small, exempt={"emulation_is_the_runtime": "the chip has a bug"})
+    check_target(TARGET, run=Chip("scale"), models=small, exempt={"emulation_matches_the_runtime": "the chip has a bug"})
 
 
 def test_exemptions_are_checked():
@@ -117,5 +117,5 @@ class Shifted:
 def test_codes_that_are_not_those_of_the_simulation_are_found():
     wrong = evolve(TARGET, weight=Algorithm(TARGET.weight.estimator, Shifted()))
     net = SmallNet((Block("conv", 3, 4, 3), Block("mean"), Block("linear", 4, 5)))
-    with pytest.raises(AssertionError, match="law 'exported_codes_are_the_simulations'"):
+    with pytest.raises(AssertionError, match="law 'exported_codes_match_the_simulation'"):
         check_target(wrong, models=[(net, torch.randn(2, 3, 7, 5))])

@@ -94,7 +94,7 @@ MIXED = evolve(openvino, rules=(*openvino.rules[:2], evolve(openvino.rules[0], s
 
 SPECS = (
     Wrong("a pickle that loses a field", "round_trips", weights(parts.Forgetful(512))),
-    Wrong("a source without words", "sources_are_told", evolve(chip, source=("2.1",))),
+    Wrong("a source without words", "sources_have_text", evolve(chip, source=("2.1",))),
     Wrong("another name for convolutions", "kinds_exist", first(Rule(Op("convolution"), input=U8))),
     Wrong(
         "a fusion of nothing", "selectors_can_match",
@@ -119,7 +119,7 @@ SPECS = (
 
 PLACED = (
     Wrong(
-        "one scale a tensor required, one a channel given", "legality_takes_its_own_rules",
+        "one scale a tensor required, one a channel given", "legality_accepts_the_rules",
         evolve(chip, legality=(Require(Everything(), "weight", shared=PerTensor(), because="guide"),)),
     ),
     Wrong(
@@ -154,9 +154,9 @@ PLACED = (
     Wrong("tied tensors, one signed and one not", "ties_share_qparams", MIXED, FORK, openvino),
     Wrong("qparams of its own behind a move", "moved_codes_keep_qparams", first(Rule(Op("max_pool"), output=U8))),
     Wrong("no code for 0", "zero_is_exact", activations(function=parts.MidRise())),
-    Wrong("exported codes that are shifted", "exported_codes_are_the_simulations", weights(function=parts.Shifted())),
+    Wrong("exported codes that are shifted", "exported_codes_match_the_simulation", weights(function=parts.Shifted())),
     Wrong(
-        "a simulation that does not clip", "exported_codes_are_the_simulations",
+        "a simulation that does not clip", "exported_codes_match_the_simulation",
         activations(function=parts.Unclipped(), of=tensorrt), good=tensorrt,
     ),
     Wrong("an estimator that clips its input", "transforms_are_pure", activations(parts.Clamping(), of=tensorrt), good=tensorrt),
@@ -168,9 +168,9 @@ ARITHMETIC = (
         "a sum whose inputs are rounded first", "simulation_is_within_one_code",
         kernel(Kernel(Op("add"), SumShifted(left_shift=0))), SUM,
     ),
-    Wrong("ties away from zero", "emulation_is_the_runtime", kernel(Kernel(Op("conv"), FloatMultiplier("half_away"))), POINT),
+    Wrong("ties away from zero", "emulation_matches_the_runtime", kernel(Kernel(Op("conv"), FloatMultiplier("half_away"))), POINT),
     Wrong(
-        "a zero point before rounding", "emulation_is_the_runtime",
+        "a zero point before rounding", "emulation_matches_the_runtime",
         kernel(Kernel(Op("conv"), FloatMultiplier(zero_point="before"))), POINT,
     ),
 )  # fmt: skip

@@ -266,13 +266,13 @@ BROKEN = [
     (CountsEmpty(), "empty_changes_nothing", "an empty x changes the state"),
     (Random(), "deterministic", "finalize gives another result the second time"),
     (CountsOn(), "finalize_is_feasible", "after 2 batches: zero point 256.0 is not a code in [0, 0]"),
-    (OneRange(), "channels_are_a_loop", "of axis 0 differs from the channel alone: scale "),
+    (OneRange(), "channels_equal_a_loop", "of axis 0 differs from the channel alone: scale "),
     (FirstTwice(), "elements_permute", "the order of the elements matters: scale "),
-    (Last(), "merge_is_the_fold", "merged after batch 1 it is not the fold of all batches: scale "),
-    (NoIdentity(), "merge_is_the_fold", "init is not an identity of merge"),
+    (Last(), "merge_equals_the_fold", "merged after batch 1 it is not the fold of all batches: scale "),
+    (NoIdentity(), "merge_equals_the_fold", "init is not an identity of merge"),
     (Double(), "every_dtype", "the state of torch.bfloat16 has other dtypes"),
     (Absolute(), "equivariant", "values times 0.125 do not give scales times 0.125: scale "),
-    (DropsNan(), "bad_values_show", "nan in x does not show in the state"),
+    (DropsNan(), "bad_values_reach_the_state", "nan in x does not show in the state"),
     (Overflows(), "extremes_are_feasible", "everywhere: scale inf is not finite and above 0"),
     (Breaks(), "compiles", "torch.compile(fullgraph=True) fails: "),
     (Raises(), "extremes_are_feasible", "IndexError: no axis 2"),
@@ -307,7 +307,7 @@ def test_the_whole_message() -> None:
 def test_channels_that_move_are_followed() -> None:
     """A mistake that depends on the position of a channel, seen without the loop law."""
     with pytest.raises(AssertionError, match="law 'channels_permute': qparams do not follow the channels of axis 0"):
-        check_estimator(FirstChannel(), schemes=SCHEMES, exempt={"channels_are_a_loop": "to see the next law"})
+        check_estimator(FirstChannel(), schemes=SCHEMES, exempt={"channels_equal_a_loop": "to see the next law"})
 
 
 @attrs.define(unsafe_hash=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from qfunc.estimators import Entropy, entropy
 from qfunc.estimators.entropy import least_divergent
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import KEPT
+from qfunc.estimators.sketch import MAX_VALUES
 from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme
 
 
@@ -18,7 +18,7 @@ def found(estimator: Entropy, x: Tensor, scheme: Scheme) -> Range:
 
 
 @pytest.mark.parametrize("at_once", [256, 1 << 11, 1 << 14])
-@pytest.mark.parametrize("length", [40, KEPT + 1])
+@pytest.mark.parametrize("length", [40, MAX_VALUES + 1])
 def test_entropy_of_blocks_is_that_of_each(at_once: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few blocks are searched together: one, eight, all."""
     x = torch.randn(10, length, generator=torch.Generator().manual_seed(length))

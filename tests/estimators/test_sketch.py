@@ -15,7 +15,7 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Entropy, Mse, OrtEntropy, Percentile, PotMode, PowerOfTwo, Quantile
 from qfunc.estimators.binning import LogLinear, Uniform
-from qfunc.estimators.sketch import KEPT, Sketch, counted, empty, merged, of_magnitudes, on_the_line, updated
+from qfunc.estimators.sketch import MAX_VALUES, Sketch, counted, empty, merged, of_magnitudes, on_the_line, updated
 from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme
 
 BINS = (LogLinear(), Uniform(512))
@@ -122,7 +122,7 @@ def test_memory_does_not_grow(bins: Any) -> None:
     sizes = set()
     for count in (1, 5, 40):
         state = fold([(1000, 7 * i % 90, i) for i in range(count)], bins)
-        assert state.values.shape[-1] <= KEPT
+        assert state.values.shape[-1] <= MAX_VALUES
         sizes.add((state.values.shape[-1] > 0, state.counts.numel()))
     assert sizes == {(True, 0), (False, 2 * bins.size)}
 

@@ -21,7 +21,7 @@ VALUES: tuple[Any, ...] = (
 _WRITTEN = {_DEEP: "[" * 100_000 + "]" * 100_000, _HUGE: "9" * 5000, _LONG: f"[{'0,' * 5000}0]"}
 
 
-def damaged_bytes(draw: random.Random, content: bytes) -> bytes:
+def damage_bytes(draw: random.Random, content: bytes) -> bytes:
     """Return the bytes after one to three changes: flipped bits, a cut, an insertion, a repeated or overwritten part."""
     data = bytearray(content)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
@@ -40,11 +40,11 @@ def damaged_bytes(draw: random.Random, content: bytes) -> bytes:
     return bytes(data)
 
 
-def damaged_json(draw: random.Random, content: bytes) -> bytes:
+def damage_json(draw: random.Random, content: bytes) -> bytes:
     """Return the JSON text after one or two changes of its tree: a value, a key, a length, a key that is there twice."""
     tree = json.loads(content)
     for _ in range(draw.choice((1, 1, 1, 2))):
-        tree = _changed(draw, tree)
+        tree = _change(draw, tree)
     text = json.dumps(tree)
     for word, written in _WRITTEN.items():
         text = text.replace(f'"{word}"', written)
@@ -55,36 +55,36 @@ def damaged_json(draw: random.Random, content: bytes) -> bytes:
     return text.encode()
 
 
-def _changed(draw: random.Random, tree: Any) -> Any:
+def _change(draw: random.Random, tree: Any) -> Any:
     # Walk down to a random place; places near the root are as likely as the many far from it.
-    held, key, value = None, None, tree
+    parent, key, value = None, None, tree
     while isinstance(value, dict | list) and value and draw.random() < 0.88:
-        held, key = value, draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
-        value = held[key]
-    if held is None:
-        return _drawn(draw)
+        parent, key = value, draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        value = parent[key]
+    if parent is None:
+        return _sample(draw)
     change = draw.randrange(8)
     if change == 0:
-        del held[key]
-    elif change == 1 and isinstance(held, dict):
-        held[f"{_TWICE}{key}"] = draw.choice((value, _drawn(draw)))
+        del parent[key]
+    elif change == 1 and isinstance(parent, dict):
+        parent[f"{_TWICE}{key}"] = draw.choice((value, _sample(draw)))
     elif change == 1:
-        held.insert(key, value)
-    elif change == 2 and isinstance(held, dict):
-        held[draw.choice(("x", "", "is", "is number", "is function", f"{key}s"))] = held.pop(key)
+        parent.insert(key, value)
+    elif change == 2 and isinstance(parent, dict):
+        parent[draw.choice(("x", "", "is", "is number", "is function", f"{key}s"))] = parent.pop(key)
     elif change == 3 and isinstance(value, int | float):
-        held[key] = draw.choice((-value, value * 2, value + 1, float(value), str(value), [value], bool(value), value * 10**9))
+        parent[key] = draw.choice((-value, value * 2, value + 1, float(value), str(value), [value], bool(value), value * 10**9))
     elif change == 3:
-        held[key] = [value]
-    elif change == 4 and len(held) > 1:
-        other = draw.choice(list(held)) if isinstance(held, dict) else draw.randrange(len(held))
-        held[key], held[other] = held[other], held[key]
+        parent[key] = [value]
+    elif change == 4 and len(parent) > 1:
+        other = draw.choice(list(parent)) if isinstance(parent, dict) else draw.randrange(len(parent))
+        parent[key], parent[other] = parent[other], parent[key]
     else:
-        held[key] = _drawn(draw)
+        parent[key] = _sample(draw)
     return tree
 
 
-def _drawn(draw: random.Random) -> Any:
+def _sample(draw: random.Random) -> Any:
     return copy.deepcopy(draw.choice(VALUES))
 
 
@@ -93,13 +93,13 @@ def either(one: Damage, other: Damage) -> Damage:
     return lambda draw, content: (one if draw.random() < 0.25 else other)(draw, content)
 
 
-JSON = either(damaged_bytes, damaged_json)
+JSON = either(damage_bytes, damage_json)
 
 
-def damaged_safetensors(draw: random.Random, content: bytes) -> bytes:
+def damage_safetensors(draw: random.Random, content: bytes) -> bytes:
     """Return the file after a change of its header's tree, whose length stays true, or of its bytes."""
     if draw.random() < 0.4:
-        return damaged_bytes(draw, content)
+        return damage_bytes(draw, content)
     size = int.from_bytes(content[:8], "little")
-    header = damaged_json(draw, content[8 : 8 + size])
+    header = damage_json(draw, content[8 : 8 + size])
     return len(header).to_bytes(8, "little") + header + content[8 + size :]

@@ -28,7 +28,7 @@ from qfunc.lowering.xnnpack.pte import delegate_of
 from qfunc.numerics.qparams import Affine
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
-from tests.files.damage import JSON, Damage, damaged_bytes, damaged_safetensors
+from tests.files.damage import JSON, Damage, damage_bytes, damage_safetensors
 
 INPUT = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 UNIT = Optimized({"fc.weight": torch.ones(2, 3, dtype=torch.bool)}, {"fc": Affine(torch.tensor(0.5), torch.tensor(0.0))})
@@ -76,29 +76,29 @@ def formats(folder: Path) -> Iterator[Format]:
     yield _at("target.json", folder / "target.json", JSON, lambda: command("show", folder / "target.json"))
     net = network()
     yield _at("load qfunc.json", model / "qfunc.json", JSON, lambda: qfunc.load(model)(net))
-    yield _at("load tensors", model / "model.safetensors", damaged_safetensors, lambda: qfunc.load(model)(net))
+    yield _at("load tensors", model / "model.safetensors", damage_safetensors, lambda: qfunc.load(model)(net))
     yield _at("verify model", model / "qfunc.json", JSON, lambda: check_saved(model))
-    yield _at("verify tensors", model / "model.safetensors", damaged_safetensors, lambda: check_saved(model))
+    yield _at("verify tensors", model / "model.safetensors", damage_safetensors, lambda: check_saved(model))
     yield _at("verify artifact", deployed / "qfunc.json", JSON, lambda: check_saved(deployed))
     index, first, again = unit / "reconstruction.json", unit / "unit-0000.safetensors", Checkpoint(unit, BELONGS)
     yield _at("checkpoint index", index, JSON, lambda: Checkpoint(unit, BELONGS))
-    yield _at("checkpoint unit", first, damaged_safetensors, lambda: again.read(0, UNIT))
+    yield _at("checkpoint unit", first, damage_safetensors, lambda: again.read(0, UNIT))
     files = artifact("onnxruntime").files
     yield Format("report", files["qfunc.json"], JSON, lambda c: read_quantized(Artifact({"qfunc.json": c}).report))
     runner = OnnxRuntimeRunner(optimise=False)
-    yield Format("onnx", files["model.onnx"], damaged_bytes, lambda c: runner.inside(Artifact({**files, "model.onnx": c})))
+    yield Format("onnx", files["model.onnx"], damage_bytes, lambda c: runner.inside(Artifact({**files, "model.onnx": c})))
     yield from _of_runtimes()
 
 
 def _of_runtimes() -> Iterator[Format]:
     files, name = artifact("tosa").files, "model.values.json"
     yield Format("tosa values", files[name], JSON, lambda c: require(tosa.VALUES, parse(c, name), name))
-    yield Format("tosa", files["model.tosa"], damaged_bytes, tosa.block_of)
+    yield Format("tosa", files["model.tosa"], damage_bytes, tosa.block_of)
     files = artifact("executorch_xnnpack").files
     yield Format("xnnpack values", files[name], JSON, lambda c: require(xnnpack.VALUES, parse(c, name), name))
-    yield Format("pte", files["model.pte"], damaged_bytes, lambda c: xnnpack.read(delegate_of(c)))
+    yield Format("pte", files["model.pte"], damage_bytes, lambda c: xnnpack.read(delegate_of(c)))
     param = artifact("ncnn").files["model.ncnn.param"]
-    yield Format("ncnn", param, damaged_bytes, lambda c: input_shapes(read_param(c, "model.ncnn.param")))
+    yield Format("ncnn", param, damage_bytes, lambda c: input_shapes(read_param(c, "model.ncnn.param")))
 
 
 def command(*words: Any) -> int:

@@ -106,12 +106,12 @@ def test_values_that_are_not_as_declared(kind: Any, value: Any, message: str) ->
 
 
 def test_the_fields_are_those_that_are_written() -> None:
-    made = artifact("onnxruntime").report
-    (tensor, *_), (unit, *_) = made["tensors"], made["units"]
+    report = artifact("onnxruntime").report
+    (tensor, *_), (unit, *_) = report["tensors"], report["units"]
     assert report_fields.INPUT.fields.keys() == {f.name for f in attrs.fields(TensorInfo)}
     assert report_fields.TENSOR.fields.keys() == tensor.keys()
     assert report_fields.UNIT.fields.keys() == unit.keys()
-    assert {*report_fields.ARTIFACT.fields, *report_fields.ARTIFACT.optional} == made.keys()
+    assert {*report_fields.ARTIFACT.fields, *report_fields.ARTIFACT.optional} == report.keys()
 
 
 def changed(path: Path, change: Callable[[Any], Any]) -> None:
@@ -233,10 +233,10 @@ def test_onnx_tensors_of_giant_shapes() -> None:
     model = onnx.load_from_string(artifact("onnxruntime").files["model.onnx"])
     del model.graph.initializer[0].dims[:]
     model.graph.initializer[0].dims.extend([1 << 62, 1 << 62])
-    held = len(model.graph.initializer[0].raw_data) or 1
+    count = len(model.graph.initializer[0].raw_data) or 1
     assert refused(lambda: read_model(model.SerializeToString())) == (
         "model.onnx: graph.initializer[0].dims: found [4611686018427387904, 4611686018427387904], "
-        f"wanted a shape of its {held} values or bytes. {AGAIN}"
+        f"wanted a shape of its {count} values or bytes. {AGAIN}"
     )
 
 

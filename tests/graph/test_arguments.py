@@ -81,11 +81,11 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str
     "another flag": (None, {}, (X, False), {}, "flag=False, wanted flag=True, to which capture fixed it. Capture or quantize "
                      "the model with concrete_args={'flag': False}."),
     "a tensor": (None, {}, (X,), {"mask": X}, "mask=a Tensor, wanted mask=None, to which capture fixed it. Capture or quantize "
-                 "the model with example_inputs=(...,) that hold a Tensor for mask."),
+                 "the model with example_inputs=(...,) that have a Tensor for mask."),
     "of concrete_args": (None, {"word": "b"}, (X,), {"word": "a"}, "word='a', wanted word='b', to which capture fixed it. "
                          "Capture or quantize the model with concrete_args={'word': 'a'}."),
     "of the examples": ((X, True), {}, (X, False), {}, "flag=False, wanted flag=True, to which capture fixed it. Capture or "
-                        "quantize the model with example_inputs=(...,) that hold False for flag."),
+                        "quantize the model with example_inputs=(...,) that have False for flag."),
 }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ CORRECTIONS = (
         "tests/corrections/test_equalize.py::test_no_channel_reaches_further_than_the_furthest_did",
     ),
     Mutation(
-        "clips-commute", "qfunc.corrections.channel_scaling:scaled_consumers",
+        "clips-commute", "qfunc.corrections.channel_scaling:output_layout",
         "scales = has(node, Trait.SCALES_WITH_CHANNELS)",
         "scales = has(node, Trait.SCALES_WITH_CHANNELS) or has(node, Trait.CLAMPS)",
         "tests/corrections/test_equalize.py::test_nothing_to_equalize",

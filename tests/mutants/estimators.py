@@ -104,12 +104,12 @@ ESTIMATORS = (
     ),
     Mutation(
         "lsq-plus-divides-by-2-to-the-b", "qfunc.estimators.lsq_plus_init:LsqPlusInit.finalize",
-        "from_scale(reach / _one_side(scheme.format)",
-        "from_scale(reach / (2 * _one_side(scheme.format))",
+        "from_scale(reach / _longer_side(scheme.format)",
+        "from_scale(reach / (2 * _longer_side(scheme.format))",
         "tests/estimators/test_moment_estimators.py::test_lsq_plus_init_is_its_equation_in_every_block",
     ),
     Mutation(
-        "lsq-plus-one-side-is-qmax", "qfunc.estimators.lsq_plus_init:_one_side",
+        "lsq-plus-one-side-is-qmax", "qfunc.estimators.lsq_plus_init:_longer_side",
         "max(-fmt.qmin, fmt.qmax + 1)",
         "fmt.qmax",
         "tests/estimators/test_moment_estimators.py::test_lsq_plus_divides_by_the_codes_of_one_side",

@@ -10,21 +10,21 @@ NINES = "tests/numerics/test_xnnpack.py::test_a_window_is_summed_by_columns_nine
 
 EXECUTORCH = (
     Mutation(
-        "pte-pads-left-for-right", "qfunc.lowering.xnnpack.ops:_around",
+        "pte-pads-left-for-right", "qfunc.lowering.xnnpack.ops:_padding",
         '"padding_top", "padding_right", "padding_bottom", "padding_left"), padding,',
         '"padding_top", "padding_left", "padding_bottom", "padding_right"), padding[:1] + padding[2:] + padding[1:2],',
         READ,
     ),
     Mutation(
         "pte-adjusts-the-other-axis", "qfunc.lowering.xnnpack.ops:_convolution",
-        "adjustment_height=more[0], adjustment_width=more[1],",
-        "adjustment_height=more[1], adjustment_width=more[0],",
+        "adjustment_height=adjustment[0], adjustment_width=adjustment[1],",
+        "adjustment_height=adjustment[1], adjustment_width=adjustment[0],",
         READ,
     ),
     Mutation(
         "pte-depthwise-with-one-group", "qfunc.lowering.xnnpack.ops:_depthwise",
-        "each = (channels, 1, outputs // channels)",
-        "each = (1, channels, outputs)",
+        "groups = (channels, 1, outputs // channels)",
+        "groups = (1, channels, outputs)",
         READ,
     ),
     Mutation(
@@ -59,8 +59,8 @@ EXECUTORCH = (
     ),
     Mutation(
         "pte-one-scale-for-all-channels", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._value",
-        "len(held.qparams.scale) > 1 if",
-        "len(held.qparams.scale) > 9 if",
+        "len(tensor.qparams.scale) > 1 if",
+        "len(tensor.qparams.scale) > 9 if",
         HELD,
     ),
     Mutation(

@@ -51,18 +51,18 @@ FOLDING = (
     ),
     Mutation(
         "shared-norms-fold-twice", "qfunc.graph.evaluation_form:evaluation_form",
-        "if held_by in fixed:",
+        "if weight_node in fixed:",
         "if False:",
         "tests/training/test_shared_modules.py",
     ),
     Mutation(
-        "fold-a-conv-that-is-read-twice", "qfunc.passes.fold_batch_norm:_Folding._behind",
+        "fold-a-conv-that-is-read-twice", "qfunc.passes.fold_batch_norm:_Folding._fold_after",
         "if len(readers) > 1:",
         "if False:",
         "tests/passes/test_fold_batch_norm.py::test_a_conv_that_is_read_twice_is_not_folded",
     ),
     Mutation(
-        "fold-before-padding", "qfunc.passes.fold_batch_norm:_Folding._before",
+        "fold-before-padding", "qfunc.passes.fold_batch_norm:_Folding._fold_before",
         "if op.pads and",
         "if False and",
         "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_that_shifts_does_not_fold_before_padding",
@@ -75,7 +75,7 @@ FOLDING = (
         "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_behind_an_op[BatchNorm]",
     ),
     Mutation(
-        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.behind",
+        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.chain_after",
         "(-factor, number - shift)",
         "(factor, number - shift)",
         "tests/passes/test_fold_reversed_norms.py",
@@ -87,13 +87,13 @@ FOLDING = (
         "tests/passes/test_fold_user_norms.py::test_when_holds_for_folding_too",
     ),
     Mutation(
-        "own-fold-unchecked", "qfunc.passes.fold_batch_norm:_Folding._own",
-        "found = _folded(step, weight, bias, given, kwargs, self.context.fact(op.node).path)",
+        "own-fold-unchecked", "qfunc.passes.fold_batch_norm:_Folding._fold_step",
+        "found = _call_fold(step, weight, bias, given, kwargs, self.context.fact(op.node).path)",
         "found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs)",
         "tests/passes/test_fold_user_norms.py::test_what_the_function_returns_is_checked",
     ),
     Mutation(
-        "own-fold-in-float32", "qfunc.passes.fold_batch_norm:_Folding._own",
+        "own-fold-in-float32", "qfunc.passes.fold_batch_norm:_Folding._fold_step",
         "copy.deepcopy(module).double().eval()",
         "copy.deepcopy(module).train()",
         "tests/passes/test_fold_user_norms.py::test_the_module_is_in_evaluation_mode_and_float64",

@@ -20,7 +20,7 @@ FUNCTIONS = (
     ),
     Mutation(
         "lsq-factor-without-the-count", "qfunc.functions.lsq:factor_of",
-        "(steps.sharing(x, scale, batch_axis) * steps.largest_level(scheme))",
+        "(steps.elements_per_scale(x, scale, batch_axis) * steps.largest_level(scheme))",
         "steps.largest_level(scheme)",
         "tests/functions/test_learned_gradients.py::test_the_gradient_of_the_scale_is_multiplied",
     ),

@@ -44,8 +44,8 @@ HISTOGRAMS = (
     ),
     Mutation(
         "rank-one-too-low", "qfunc.estimators.quantile:_smallest",
-        "max(1, math.ceil(share * n - FORGIVEN))",
-        "max(1, math.floor(share * n - FORGIVEN))",
+        "max(1, math.ceil(share * n - TOLERANCE))",
+        "max(1, math.floor(share * n - TOLERANCE))",
         RANKS,
     ),
     Mutation(

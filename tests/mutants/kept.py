@@ -17,7 +17,7 @@ KEPT_OF_THE_USER = (
     ),
     Mutation(
         "a-loss-is-dissolved", "qfunc.graph.user_attributes:copy_user_attributes",
-        "elif counterpart is None and ran and _is_unused(path, module, ran):",
+        "elif counterpart is None and op_paths and _is_unused(path, module, op_paths):",
         "elif False:",
         "tests/graph/test_user_attributes.py::test_attributes_methods_and_properties_are_kept",
     ),

@@ -64,7 +64,7 @@ NETWORKS = (
     ),
     Mutation(
         "batches-give-fixed-arguments-any-value", "qfunc.execution.batches:Binder.__call__",
-        "if self.fixed:  # refuses other values",
+        "if self.fixed:  # raise for other values",
         "if False:",
         "tests/graph/test_arguments.py::test_what_examples_fix_may_be_left_out",
     ),
@@ -82,8 +82,8 @@ NETWORKS = (
     ),
     Mutation(
         "entries-of-a-program-in-any-order", "qfunc.graph.static_shapes:require_sizes_of_call",
-        "[_in_order(value, spec) for value, spec in given]",
-        "[value for value, _ in given]",
+        "[_in_order(value, spec) for value, spec in inputs]",
+        "[value for value, _ in inputs]",
         "tests/frontend/test_exported_sizes.py::test_keywords_and_entries_come_in_any_order",
     ),
     Mutation(
@@ -117,8 +117,8 @@ NETWORKS = (
         RUNTIME, case="attention: function",
     ),
     Mutation(
-        "computed-weights-stay", "qfunc.passes.fold_constant_weights:_computed",
-        "found: set[fx.Node] = set()",
+        "computed-weights-stay", "qfunc.passes.fold_constant_weights:_constant_nodes",
+        "constants: set[fx.Node] = set()",
         "return set()",
         RUNTIME, case="structure: computed weights",
     ),

@@ -7,8 +7,8 @@ OWN = "tests/lowering/onnx/test_custom_ops.py::test_runtime_simulation_and_emula
 OWN_OPS = (
     Mutation(
         "own-text-unread", "qfunc.lowering.onnx.custom_ops:write_op",
-        "if own is not None and own.onnx is not None:",
-        "if own is not None and own.onnx is None:",
+        "if definition is not None and definition.onnx is not None:",
+        "if definition is not None and definition.onnx is None:",
         OWN, case="two tensors, a function",
     ),
     Mutation(

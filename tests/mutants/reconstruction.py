@@ -11,12 +11,12 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "regions-that-are-read-outside", "qfunc.reconstruction.data_flow:regions",
-        "if all(user in inside for node in inner for user in flow.behind[node]) and not inner & flow.returned:",
+        "if all(user in inside for node in inner for user in flow.readers[node]) and not inner & flow.returned:",
         "if True:",
         "tests/reconstruction/test_units_of_a_network.py::test_dominators_and_regions_are_those_of_all_paths",
     ),
     Mutation(
-        "sizes-are-data", "qfunc.reconstruction.data_flow:_follows",
+        "sizes-are-data", "qfunc.reconstruction.data_flow:_is_free",
         'if node.op == "get_attr" or kind_of(node) == "size":',
         'if node.op == "get_attr":',
         "tests/reconstruction/test_units_of_a_network.py::test_sizes_and_tensors_of_constants_are_not_data",
@@ -41,8 +41,8 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "one-seed-for-all", "qfunc.reconstruction.optimize:_seed",
-        "{method.seed} {what}",
-        "{what}",
+        "{method.seed} {use}",
+        "{use}",
         "tests/reconstruction/test_reconstruct.py::test_the_same_arguments_give_the_same_bits_and_another_seed_others",
     ),
     Mutation(
@@ -53,12 +53,12 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "ties-move", "qfunc.reconstruction.trainable:with_adaround",
-        "v.copy_(torch.where(start == nearest, v, _JUST * (start - nearest).sign()))",
+        "v.copy_(torch.where(start == nearest, v, _UNDECIDED * (start - nearest).sign()))",
         "pass",
         "tests/reconstruction/test_reconstruct.py::test_a_loss_that_would_rise_leaves_rounding_to_nearest",
     ),
     Mutation(
-        "dropped-elements-have-lsqs-gradient", "qfunc.reconstruction.random_drop:_Stepped.backward",
+        "dropped-elements-have-lsqs-gradient", "qfunc.reconstruction.random_drop:_MaskedLsq.backward",
         "            torch.lerp(grad, through, mask, out=through)",
         "            pass",
         "tests/reconstruction/test_dropping.py",
@@ -77,13 +77,13 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "the-networks-inputs-learn", "qfunc.reconstruction.run_graph:Subgraph._learning",
-        "if p not in learned and places[p].tensor not in self.inputs.values",
+        "if p not in learned and quantizers[p].tensor not in self.inputs.values",
         "if p not in learned",
         "tests/reconstruction/test_reconstruct.py::test_learned_scales_are_those_of_the_result_and_fixed_ones_stay",
     ),
     Mutation(
         "inputs-beside-part-blocks", "qfunc.reconstruction.data_flow:DataFlow.__init__",
-        "self.free |= self._beside()",
+        "self.free |= self._float_masks()",
         "pass",
         "tests/reconstruction/test_units_of_a_network.py::test_inputs_that_only_join_others_part_no_blocks",
     ),
@@ -95,7 +95,7 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "channels-last-are-forgotten", "qfunc.reconstruction.cache:_Entry.rows",
-        "return stored.permute(0, 1, 4, 2, 3) if self.turned else stored",
+        "return stored.permute(0, 1, 4, 2, 3) if self.channels_last else stored",
         "return stored",
         "tests/reconstruction/test_reconstruct.py::test_tensors_beyond_the_budget_go_to_files_and_change_no_bit",
     ),

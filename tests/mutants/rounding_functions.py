@@ -107,8 +107,8 @@ ROUNDING_FUNCTIONS = (
     ),
     Mutation(
         "inner-function-of-another-tensor", "qfunc.functions._inner:require_of_x",
-        "if not torch.equal(codes.nan_to_num(), direct.nan_to_num()):",
-        "if codes.shape != direct.shape:",
+        "if not torch.equal(codes.nan_to_num(), codes_of_x.nan_to_num()):",
+        "if codes.shape != codes_of_x.shape:",
         "tests/functions/test_adaround.py::test_init_refuses_what_has_no_rounding_to_learn",
     ),
     # the laws

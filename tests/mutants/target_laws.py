@@ -36,7 +36,7 @@ TARGET_LAWS = (
         CAUGHT, case="averages-that-commute",
     ),
     Mutation(
-        "refused-ops-are-the-rules", "qfunc.testing.laws.placement:legality_takes_its_own_rules",
+        "refused-ops-are-the-rules", "qfunc.testing.laws.placement:legality_accepts_the_rules",
         "assert not breach.slot, f",
         "assert True, f",
         CAUGHT, case="one-scale-a-tensor-required-one-a-channel-given",

@@ -7,13 +7,13 @@ FILE = "tests/lowering/tosa/test_tosa.py::test_the_file_holds_the_models_qparams
 TOSA = (
     Mutation(
         "tosa-drops-the-zero-point-of-the-output", "qfunc.lowering.tosa.rescale:to_codes",
-        "rescale(graph, acc, made, pair, made=qparams_of(out)[1])",
-        "rescale(graph, acc, made, pair)",
+        "rescale(graph, acc, unclamped, pair, output_zero=qparams_of(out)[1])",
+        "rescale(graph, acc, unclamped, pair)",
         FILE,
     ),
     Mutation(
         "tosa-multiplier-is-of-one-factor", "qfunc.lowering.tosa.rescale:scale_ratio",
-        "found = found * np.float64(factor)",
+        "ratio = ratio * np.float64(factor)",
         "pass",
         FILE,
     ),
@@ -25,13 +25,13 @@ TOSA = (
     ),
     Mutation(
         "tosa-linear-without-the-zero-point", "qfunc.lowering.tosa.linear:linear",
-        "[image, held, bias, *zeros(graph, qparams_of(x)[1], 0)]",
-        "[image, held, bias, *zeros(graph, 0, 0)]",
+        "[image, ohwi_weight, bias, *zeros(graph, qparams_of(x)[1], 0)]",
+        "[image, ohwi_weight, bias, *zeros(graph, 0, 0)]",
         FILE,
     ),
     Mutation(
-        "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:_require",
-        "if bool((largest >= room).any()) or",
+        "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:_require_range",
+        "if bool((max_sums >= limit).any()) or",
         "if",
         "tests/lowering/tosa/test_tosa.py::test_sums_beyond_what_a_rescale_takes_are_refused",
     ),
@@ -48,9 +48,9 @@ TOSA = (
         "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
-        "tosa-real-values-are-any-codes", "qfunc.lowering.tosa.builder:TosaBuilder.coded",
-        "if held.index not in self.real or qparams is None:",
-        "if held.index not in self.real:",
+        "tosa-real-values-are-any-codes", "qfunc.lowering.tosa.builder:TosaBuilder.codes_for",
+        "if real.index not in self.real or qparams is None:",
+        "if real.index not in self.real:",
         "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(

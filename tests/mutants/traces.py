@@ -20,7 +20,7 @@ TRACES = (
     ),
     Mutation(
         "a-row-is-a-new-scale", "qfunc.estimators.error:_of_rows",
-        "altered(scheme, scale=ONE)",
+        "altered(scheme, scale=_PER_TENSOR)",
         "altered(scheme, scale=Scale())",
         GRAPH,
     ),

@@ -98,8 +98,8 @@ TRAINING = (
     ),
     Mutation(
         "folded-for-good-and-yet-following", "qfunc.transforms.batch_norm:fold_batch_norm",
-        "seat.module.stop_following()",
-        "seat.module.stored_params()",
+        "quantizer.module.stop_following()",
+        "quantizer.module.stored_params()",
         "tests/training/test_scale_following.py::test_the_chip_has_the_codes_of_training",
     ),
     Mutation(

@@ -40,7 +40,7 @@ TRANSFORMERS = (
         "tests/lowering/onnx/test_exported_transformers.py::test_axes_that_vary_have_names_in_the_artifact",
     ),
     Mutation(
-        "norm-of-another-value", "qfunc.passes.fuse_norms:_normed",
+        "norm-of-another-value", "qfunc.passes.fuse_norms:_unit_norm",
         'op("pow", x, 2)',
         'op("pow", Var(""), 2)',
         "tests/passes/test_fuse_norms.py::test_what_is_no_norm_keeps_its_steps",

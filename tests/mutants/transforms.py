@@ -106,7 +106,7 @@ TRANSFORMS = (
         "tests/transforms/test_calibrate.py::test_minmax_is_the_range_over_all_batches_and_ema_their_average",
     ),
     Mutation(
-        "calibrate-writes-into-its-input", "qfunc.transforms.calibrate:_hold",
+        "calibrate-writes-into-its-input", "qfunc.transforms.calibrate:_with_qparams",
         "calibrated = copy.deepcopy(view.model)",
         "calibrated = view.model",
         "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",

@@ -18,8 +18,8 @@ from tests.placement.refusals import refusal
 
 LAYERS = "ncnn, docs/developer-guide/operators.md: "
 LISTED = "docs/targets.md lists them"
-PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
-IMAGES = "Resize images by mode='nearest' or 'bilinear'."
+PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
+IMAGES = "Use mode='nearest' or mode='bilinear'."
 CURVE, NORM = "Use leaky_relu, elu, gelu or mish.", "Use batch_norm, which folds."
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 
@@ -38,7 +38,7 @@ NCNN = {
         Apply(lambda x: F.pad(x, (1, 0, 1, 1), "circular")),
         " with mode='circular'",
         f"{LAYERS}Padding writes a constant, the edge or its mirror",
-        "Pad by mode='constant', 'replicate' or 'reflect'.",
+        "Use mode='constant', mode='replicate' or mode='reflect'.",
     ),
     "slice": (Apply(lambda x: x[:, ::2]), "", LISTED, "Take every channel, or steps along height and width."),
     "resize": (nn.Upsample((7, 9), mode="bicubic"), " with mode='bicubic'", LISTED, IMAGES),
@@ -51,19 +51,19 @@ NCNN |= {
     }.items()
 }  # fmt: skip
 TOSA = {
-    "conv_transpose": (nn.ConvTranspose2d(4, 3, 2, padding=2), "", PRO_INT, "Pad by less than the window."),
+    "conv_transpose": (nn.ConvTranspose2d(4, 3, 2, padding=2), "", PRO_INT, "Use a padding smaller than the kernel."),
     "pad": (
         Apply(lambda x: F.pad(x, (1, 0, 1, 1), "replicate")),
         " with mode='replicate'",
         PRO_INT,
-        "Pad by mode='constant' or 'reflect'.",
+        "Use mode='constant' or mode='reflect'.",
     ),
     "resize": (nn.Upsample((7, 9), mode="area"), " with mode='area'", PRO_INT, IMAGES),
     "nearest": (
         nn.Upsample(scale_factor=(2, 1.5)),
         " with mode='nearest'",
         PRO_INT,
-        "Resize by whole factors, or bilinearly.",
+        "Resize by whole factors, or use mode='bilinear'.",
     ),
 }
 CASES = [(targets.ncnn, "NcnnLowering()", *case) for case in NCNN.items()]

@@ -50,7 +50,7 @@ PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLU
 PLANES["executorch_xnnpack"] = (
     VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last", VOLUMES[2],
 )  # fmt: skip
-PRO_INT = "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form"
+PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 PLANES["tosa"] = (VOLUMES[0], PRO_INT, VOLUMES[2])
 NO_BYTES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
 PLANES["ncnn"] = (VOLUMES[0], NO_BYTES, VOLUMES[2])

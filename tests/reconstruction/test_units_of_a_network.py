@@ -34,7 +34,7 @@ def paths_avoid(flow: DataFlow, node: fx.Node, without: fx.Node) -> bool:
     """Whether some path from an input reaches a node without passing another one; by walking all that is reached."""
     reached = {n for n in flow.nodes if n.op == "placeholder" and n is not without}
     for n in flow.nodes:
-        if n is not without and any(p in reached for p in flow.before[n]):
+        if n is not without and any(p in reached for p in flow.inputs[n]):
             reached.add(n)
     return node in reached
 
@@ -51,21 +51,21 @@ def test_dominators_and_regions_are_those_of_all_paths(seed: int) -> None:
     # that nothing enters but from the entry and that nothing leaves but from the join.
     wanted = []
     for join in flow.nodes:
-        if len(flow.before[join]) > 1:
+        if len(flow.inputs[join]) > 1:
             inside = {n for n in flow.nodes if _reaches(flow, n, join, found[join])}
             rest = inside - {join}
-            if not any(u not in inside for n in rest for u in flow.behind[n]) and not rest & flow.returned:
+            if not any(u not in inside for n in rest for u in flow.readers[n]) and not rest & flow.returned:
                 wanted.append((found[join], join, {n for n in inside if n.op != "placeholder"}))
     assert [(r.entry, r.exit, set(r.nodes)) for r in regions(flow)] == wanted
     for region, node in itertools.product(regions(flow), flow.nodes):
         if node in region.nodes and region.entry is not None:
-            assert all(p in region.nodes or p is region.entry for p in flow.before[node])
+            assert all(p in region.nodes or p is region.entry for p in flow.inputs[node])
 
 
 def _reaches(flow: DataFlow, start: fx.Node, end: fx.Node, without: fx.Node | None) -> bool:
     reached = {start} - {without}
     for n in flow.nodes:
-        if n is not without and any(p in reached for p in flow.before[n]):
+        if n is not without and any(p in reached for p in flow.inputs[n]):
             reached.add(n)
     return end in reached and start is not without
 

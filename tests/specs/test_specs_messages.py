@@ -67,7 +67,7 @@ MESSAGES = [
     ),
     (
         lambda: FixedQParams(Scheme(S8), 0.5, 3),
-        "FixedQParams.zero_point: found 3, wanted 0, for the scheme is symmetric. Give the scheme a ZeroPoint().",
+        "FixedQParams.zero_point: found 3, wanted 0, because the scheme is symmetric. Give the scheme a ZeroPoint().",
     ),
     (lambda: Rule(CONV), "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
     (

@@ -82,5 +82,5 @@ def test_a_sync_batch_norm_alone_is_a_batch_norm() -> None:
     with pytest.raises(CalibrationError) as caught:
         qfunc.freeze_batch_norm(late)
     cure = "Convert the float model, nn.SyncBatchNorm.convert_sync_batchnorm(model), before it is quantized."
-    found = "found a SyncBatchNorm of another's, wanted norms that quantize made."
+    found = "found a SyncBatchNorm, wanted only BatchNorms that quantize created."
     assert str(caught.value) == f"freeze_batch_norm: {found} {cure}"

@@ -231,7 +231,7 @@ def test_the_table_and_the_worst() -> None:
     _, x, done = calibrated("residual")
     found = qfunc.compare([x])(done)
     lines = str(found).splitlines()
-    assert lines[0] == "onnxruntime: float against simulation, 12 tensors, 1 batches"
+    assert lines[0] == "onnxruntime: float against simulation, 12 tensors, 1 batch"
     assert len(lines) == 3 + len(found.rows)
     assert [r.sqnr for r in found.worst(3)] == sorted(r.sqnr for r in found.rows)[:3]
 

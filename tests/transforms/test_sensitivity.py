@@ -101,7 +101,7 @@ def test_it_finds_the_layer_that_hurts() -> None:
     assert found.worst(1)[0].site == "conv2.weight"
     assert [r.sqnr for r in found.worst(99)] == sorted(r.sqnr for r in found.rows)
     lines = str(found).splitlines()
-    assert lines[0] == f"onnxruntime: one of {len(found.rows)} sites quantized at a time, 1 batches"
+    assert lines[0] == f"onnxruntime: one of {len(found.rows)} sites quantized at a time, 1 batch"
     assert lines[3].split()[0] == "conv2.weight"
 
 
@@ -125,7 +125,7 @@ def test_the_page(tmp_path: Any) -> None:
     found = qfunc.sensitivity([x])(done)
     text = found.save(tmp_path / "losses.html").read_text()
     assert text == found.html()
-    assert f"{found.ops} ops ran again for each batch, in place of {found.naive_ops}." in text
+    assert f"{found.ops} ops were rerun for each batch, instead of {found.naive_ops}." in text
     assert text.count("<tr>") == 1 + len(found.rows)
     assert text.count("<title>") == 1 + sum(math.isfinite(r.sqnr) for r in found.rows)
 

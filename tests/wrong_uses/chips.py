@@ -73,7 +73,7 @@ ROWS: tuple[Row, ...] = (
      "SpecError",
      "target 'qnn_htp', op '0': found the kind 'avg_pool', wanted an op that QnnHtpLowering() writes: onnxruntime-qnn "
      "2.7, measured: "
-     "the HTP takes other values there. Use another stride than the window's size, or count_include_pad=False and "
+     "the HTP's results differ for these attributes. Use a stride other than the kernel size, or count_include_pad=False and "
      "ceil_mode=False. To simulate it without a file, use attrs.evolve(target, lowering=None)."),
     ("emulate twice", lambda w: qfunc.emulate(TARGET)(w.emulation), "CalibrationError",
      "emulate: found an emulation, wanted a calibrated model. First run qfunc.calibrate(batches)(quantized)."),

@@ -66,7 +66,7 @@ class NcnnBuilder:
         """Add a blob of float32 numbers from the .bin, and return it."""
         return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)])
 
-    def packed(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
+    def serialize(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
         """Return the two files; outputs are the blobs "out0", "out1", ..."""
         ends = [Layer("Noop", f"out{i}", (b,), (Blob(f"out{i}", b.shape),)) for i, b in enumerate(outputs)]
         layers = _split([*self._used(outputs), *ends])

@@ -37,11 +37,11 @@ def skips_channels(op: Any) -> bool:
 
 LEGALITY = (
     Refuse(Op("max_pool") & ~UNDILATED, because=f"{LAYERS}Pooling has no dilation", do="Use dilation=1."),
-    Refuse(INTERPOLATED, because=NO_LAYER, do="Resize images by mode='nearest' or 'bilinear'."),
+    Refuse(INTERPOLATED, because=NO_LAYER, do="Use mode='nearest' or mode='bilinear'."),
     Refuse(
         WRAPPED,
         because=f"{LAYERS}Padding writes a constant, the edge or its mirror",
-        do="Pad by mode='constant', 'replicate' or 'reflect'.",
+        do="Use mode='constant', mode='replicate' or mode='reflect'.",
     ),
     Refuse(Op("slice") & Where(skips_channels), because=NO_LAYER, do="Take every channel, or steps along height and width."),
     Refuse(Op(NORMS), because=NO_LAYER, do="Use batch_norm, which folds."),

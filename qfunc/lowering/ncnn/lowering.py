@@ -38,7 +38,7 @@ class NcnnLowering:
         Raises:
             DeployError: a tensor that is not in symmetric int8, or an op that ncnn does not have.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel

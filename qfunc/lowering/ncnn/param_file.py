@@ -6,7 +6,7 @@ import re
 
 from attrs import frozen
 
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 
 __all__ = ["MAGIC", "Line", "input_shapes", "read_param"]
 
@@ -38,20 +38,20 @@ def read_param(content: bytes, file: str) -> list[Line]:
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError as e:
-        raise damaged(file, "", "bytes that are not UTF-8", "UTF-8 text") from e
+        raise damage_error(file, "", "bytes that are not UTF-8", "UTF-8 text") from e
     if lines[:1] != [str(MAGIC)]:
-        raise damaged(file, "line 1", repr("".join(lines[:1])[:60]), str(MAGIC))
+        raise damage_error(file, "line 1", repr("".join(lines[:1])[:60]), str(MAGIC))
     layers = [_line(text, file, number) for number, text in enumerate(lines[2:], 3)]
-    made: set[str] = set()
+    names: set[str] = set()
     for number, layer in enumerate(layers, 3):
-        if missing := next((blob for blob in layer.inputs if blob not in made), None):
-            raise damaged(file, f"line {number}", f"the input {missing[:60]!r}", "a blob that a layer before makes")
-        made.update(layer.outputs)
-    if (blobs := sum(len(layer.outputs) for layer in layers)) > len(made):
-        raise damaged(file, "", "two blobs of one name", "each name once")
+        if missing := next((blob for blob in layer.inputs if blob not in names), None):
+            raise damage_error(file, f"line {number}", f"the input {missing[:60]!r}", "a blob that a layer before makes")
+        names.update(layer.outputs)
+    if (blobs := sum(len(layer.outputs) for layer in layers)) > len(names):
+        raise damage_error(file, "", "two blobs of one name", "each name once")
     counts = f"{len(layers)} {blobs}"
     if lines[1:2] != [counts]:
-        raise damaged(file, "line 2", repr("".join(lines[1:2])[:60]), f"{counts!r}, as there are layers and blobs")
+        raise damage_error(file, "line 2", repr("".join(lines[1:2])[:60]), f"{counts!r}, as there are layers and blobs")
     return layers
 
 
@@ -60,14 +60,14 @@ def _line(text: str, file: str, number: int) -> Line:
     counts = [int(word) if re.fullmatch(r"\d{1,6}", word) else -1 for word in words[2:4]]
     first, last = 4 + counts[0] if counts else 0, 4 + sum(counts)
     if len(counts) < 2 or min(counts) < 0 or len(words) < last:
-        raise damaged(file, f"line {number}", repr(text[:60]), "a kind, a name, two counts and as many blobs")
+        raise damage_error(file, f"line {number}", repr(text[:60]), "a kind, a name, two counts and as many blobs")
     parameters: dict[str, str] = {}
     for word in words[last:]:
         key, _, value = word.partition("=")
         values = value.split(",")
         listed = int(key) <= -23300 if _PARAMETER.fullmatch(word) else False
         if not _PARAMETER.fullmatch(word) or key in parameters or (listed and values[0] != str(len(values) - 1)):
-            raise damaged(file, f"line {number}", f"the parameter {word[:60]!r}", "NUMBER=VALUE, each number once")
+            raise damage_error(file, f"line {number}", f"the parameter {word[:60]!r}", "NUMBER=VALUE, each number once")
         parameters[key] = value
     return Line(words[0], words[1], tuple(words[4:first]), tuple(words[first:last]), parameters)
 

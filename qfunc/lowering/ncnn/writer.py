@@ -57,7 +57,7 @@ class Writer:
             writers[node.op_type](step)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write, passes=self._passes)
-        return self.file.packed([self.real(self.blob(name)) for name in self.source.outputs])
+        return self.file.serialize([self.real(self.blob(name)) for name in self.source.outputs])
 
     def _input(self, name: str, place: int) -> None:
         if self.source.kind(name) != REAL:

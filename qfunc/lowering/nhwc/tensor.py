@@ -61,6 +61,6 @@ class Builder(Protocol):
         """One operator of TFLite."""
         ...
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the file."""
         ...

@@ -56,7 +56,7 @@ class Writer:
             writers[node.op_type](self, node)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
-        return self.file.packed(inputs, [self._output(name) for name in self.source.outputs])
+        return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)

@@ -50,12 +50,15 @@ def _linear(c: OpContext) -> str:
     transposed = 0 if c.node.target is dense else 1
     if c.shape().rank == 2:
         return c.write("Gemm", c.input(), *_weights(c), transB=transposed)
-    # Gemm is of rank 2: rows in, rows out, and the shape back, on codes where the unit has them.
-    g, k = c.graph, c.shape().dims[-1]
+    # Gemm accepts matrices only: reshape to rows, multiply, and restore the shape, on codes if the unit has them.
+    graph, features = c.graph, c.shape().dims[-1]
     rows = c.quantize_inner(
-        g.node("Reshape", [c.input(), g.integers(-1, known(c, k), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"), "before"
+        graph.node(
+            "Reshape", [c.input(), graph.integers(-1, known(c, features), name=f"{c.name}.rows_shape")], f"{c.name}.rows_in"
+        ),
+        "before",
     )
-    product = c.quantize_inner(g.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=transposed), "after")
+    product = c.quantize_inner(graph.node("Gemm", [rows, *_weights(c)], f"{c.name}.rows", transB=transposed), "after")
     return c.write("Reshape", product, shape_operand(c, f"{c.name}.shape"))
 
 

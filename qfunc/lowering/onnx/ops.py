@@ -1,4 +1,4 @@
-"""The table of ONNX writers, op kind -> function: the text of the op's record, or a function in the file of its family."""
+"""The table of ONNX writers by op kind: the ONNX text of the op's record, or a function in the file of its family."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ WRITERS: dict[str, Writer] = {
     **image.WRITERS,
     **recurrent.WRITERS,
 }
-"""A writer returns the name of the op's result, or the names of all results of an op that has several."""
+"""Op kind -> its writer, which returns the name of the result or, if the op has several, the names of all results."""
 
 __all__ = ["WRITERS"]

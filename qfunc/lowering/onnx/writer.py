@@ -114,7 +114,7 @@ class _Writer:
             self._pair(node)
             return
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
-        user_op = self.partition.context.own(node)
+        user_op = self.partition.context.user_op(node)
         call = OpContext(
             self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._quantize_inner(node),
             lambda n: read_attr(self.network, n), lambda n, rows: self._permuted_constant(n, node, rows), module,
@@ -158,7 +158,7 @@ class _Writer:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
-            own = self.partition.context.own(step)
+            own = self.partition.context.user_op(step)
             call = OpContext(
                 self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""ONNX Runtime as a runner of artifacts."""
+"""Run artifacts with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from qfunc.specs._check import instance_of, integer
 
 @frozen
 class OnnxRuntimeRunner:
-    """ONNX Runtime, CPUExecutionProvider, with all its graph optimisations or none.
+    """ONNX Runtime's CPUExecutionProvider, with all graph optimisations or none.
 
-    `threads=0` leaves the number to the runtime.  Needs the artifact's "model.onnx".
+    With `threads=0` the runtime chooses the number.  Needs the artifact's "model.onnx".
 
     >>> OnnxRuntimeRunner()
     OnnxRuntimeRunner(optimise=True, threads=0)
@@ -31,43 +31,43 @@ class OnnxRuntimeRunner:
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            session = self.session(_whole(file_of(artifact.files, "model.onnx")))
+            session = self.session(_require_inside(file_of(artifact.files, "model.onnx")))
         return session.run(inputs)
 
     def session(self, model: bytes) -> Session:
-        """Return a loaded model, for many batches."""
+        """Return a loaded model, which runs many batches."""
         return Session(model, optimise=self.optimise, threads=self.threads)
 
     def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
-        """Return a view of the tensors of codes inside: those that stay in the optimised graph, or all as written."""
+        """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them."""
         view = optimized_model if self.optimise else unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
             return view(file_of(artifact.files, "model.onnx"), self.threads)
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where integer kernels compute an artifact (None: any) exactly, else why they may not on this CPU.
+        """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact.
 
-        Without optimisation all kernels are float.
+        Without optimisation all kernels are float, and the result is "".
         """
         if not self.optimise:
             return ""
-        exact = has("vnni") or (artifact is not None and not _beyond_seven_bits(file_of(artifact.files, "model.onnx")))
+        exact = has("vnni") or (artifact is not None and not _exceeds_seven_bits(file_of(artifact.files, "model.onnx")))
         return other_kernels() or ("" if exact else SATURATES)
 
     def unlike(self) -> tuple[str, ...]:
-        """Return the kinds of ops that this CPU computes in float in another order than is emulated: curves of AVX-512."""
+        """Return the kinds of float ops whose AVX-512 kernels compute in another order than the emulation, on CPUs with it."""
         return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
 
 
-def _whole(model: bytes) -> bytes:
-    # onnx is imported here, where it is first needed.
+def _require_inside(model: bytes) -> bytes:
+    # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.onnx_file import read_model
 
     read_model(model)  # ONNX Runtime itself would open the files that a model names
     return model
 
 
-def _beyond_seven_bits(model: bytes) -> bool:
+def _exceeds_seven_bits(model: bytes) -> bool:
     import onnx
 
     from qfunc.lowering.onnx_file import read_model

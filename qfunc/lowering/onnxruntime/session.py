@@ -1,4 +1,4 @@
-"""One model loaded into ONNX Runtime."""
+"""A model loaded into ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Session:
-    """One model in ONNX Runtime; `saved` keeps its optimised graph."""
+    """A model in ONNX Runtime; with `saved`, `optimised` is its optimised graph."""
 
     def __init__(self, model: bytes, *, optimise: bool = True, threads: int = 0, saved: bool = False) -> None:
         import onnxruntime as ort

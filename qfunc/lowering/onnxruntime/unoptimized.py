@@ -1,4 +1,4 @@
-"""Inside a model that ONNX Runtime runs as it is written: every tensor of codes, by its name."""
+"""The tensors of codes of a model that ONNX Runtime runs without optimisation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from qfunc.lowering.onnxruntime.session import Session
 
 @frozen(eq=False)
 class UnoptimizedModel:
-    """A model without optimisation whose tensors NAME.codes are outputs, as int32.
+    """A model without optimisation, with each tensor NAME.codes as an int32 output.
 
-    `units` maps each of them to "integer", made by an operator on codes, or "float", quantized from a float tensor; None
-    for a model that has no operators on codes, where nothing but quantizers runs on integers.
+    `units` maps each of them to "integer" (the result of an operator on codes) or "float" (quantized from a float tensor).
+    It is None if no operator computes on codes.
     """
 
     session: Session
@@ -31,20 +31,20 @@ class UnoptimizedModel:
 
 
 def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
-    """Opens a model with its tensors of codes as outputs."""
-    # onnx is imported here, where it is first needed.
+    """Load a model with its tensors of codes as outputs."""
+    # Import here, so that `import qfunc` does not import onnx.
     import onnx
 
     from qfunc.lowering.onnx_file import read_model
 
-    shown = read_model(model)
-    made = {o: n.op_type for n in shown.graph.node for o in n.output if o.endswith(".codes")}
-    for name in made:  # cast, for arrays have no codes of 4 bits
-        shown.graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))
-        shown.graph.output.append(onnx.helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
-    session = Session(shown.SerializeToString(), optimise=False, threads=threads)
-    units = {name: "float" if op == "QuantizeLinear" else "integer" for name, op in made.items()}
-    return UnoptimizedModel(session, frozenset(made), units if "integer" in units.values() else None)
+    exposed = read_model(model)
+    producers = {o: n.op_type for n in exposed.graph.node for o in n.output if o.endswith(".codes")}
+    for name in producers:  # cast, because numpy has no 4-bit integers
+        exposed.graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))
+        exposed.graph.output.append(onnx.helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
+    session = Session(exposed.SerializeToString(), optimise=False, threads=threads)
+    units = {name: "float" if op == "QuantizeLinear" else "integer" for name, op in producers.items()}
+    return UnoptimizedModel(session, frozenset(producers), units if "integer" in units.values() else None)
 
 
 __all__ = ["UnoptimizedModel", "unoptimized_model"]

@@ -1,4 +1,4 @@
-"""Tensors that FakeQuantize does not take."""
+"""Errors for tensors that FakeQuantize does not support."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def require_site(site: QuantizedTensor) -> None:
         DeployError: names the tensor.
     """
     fits = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
-    do = "Use such a format, or edit.deploy(QdqLowering())."
-    require(site, fits, repr(site.format), "integers of 16 bits at most, as FakeQuantize has them", do)
+    do = "Edit the scheme: format=Int(8), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+    require(site, fits, repr(site.format), "an integer format of at most 16 bits: FakeQuantize has no others", do)
 
 
 __all__ = ["require_site"]

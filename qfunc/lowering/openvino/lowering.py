@@ -1,4 +1,4 @@
-"""OpenVINO: a float model with FakeQuantize nodes."""
+"""Lower a model to OpenVINO: a float model with FakeQuantize nodes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class OpenVinoLowering:
-    """`model.onnx`: float ops between FakeQuantize nodes of the domain org.openvinotoolkit, as OpenVINO reads them.
+    """`model.onnx`: float ops between FakeQuantize nodes of OpenVINO's domain, org.openvinotoolkit.
 
     A node has inputs x, input_low, input_high, output_low, output_high and the attribute levels, and computes
 
         y = round((x - low) / (high - low) (levels - 1)) / (levels - 1) (high - low) + low
 
-    with x clamped to [low, high], the index of the level rounded half to even.  Here levels = qmax - qmin + 1,
-    high = s (qmax - z), low = high - s (qmax - qmin), input and output alike; a weight with a scale a channel has
-    ranges of the weight's rank.  The weights that the nodes read are the quantized ones.  OpenVINO makes integers
-    only of 256 or 255 levels: a weight of fewer, as MQBench's [-64, 63] for CPUs whose products can overflow, is
-    written with the same step and all levels of its byte.  Biases stay float constants, those with a scheme at the
-    values of their codes.
+    with x clamped to [low, high] and round half to even.  Here levels = qmax - qmin + 1, high = s (qmax - z) and
+    low = high - s (qmax - qmin), for input and output; a weight with a scale per channel has ranges of the weight's
+    rank.  The nodes read the quantized weights.  OpenVINO converts only 256 or 255 levels to integers, so that a weight
+    with fewer, such as MQBench's [-64, 63] for CPUs whose products can overflow, is written with the same step and all
+    levels of its byte.  Biases stay float constants; a bias with a scheme has the values of its codes.
 
-    MQBench differs: it shapes the ranges of any weight along its first axis, where that of a transposed
-    convolution is the second; writes weights that are clipped and not quantized, so that the runtime rounds them.
+    MQBench differs: it shapes the ranges of every weight along the first axis, although the axis of a transposed
+    convolution is the second, and writes weights that are clipped but not quantized, so that the runtime rounds them.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -46,18 +45,18 @@ class OpenVinoLowering:
         """Return the model's bytes.
 
         Raises:
-            DeployError: a tensor that is not in integers of 16 bits at most.
+            DeployError: a tensor whose format is not an integer of at most 16 bits.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.openvino.nodes import insert
+        from qfunc.lowering.openvino.nodes import insert_fake_quantize
 
         sites = tuple(sites)
         for site in sites:
             require_site(site)
-        made = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
-        insert(made, sites)
-        return {"model.onnx": made.SerializeToString(deterministic=True)}
+        float_network = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
+        insert_fake_quantize(float_network, sites)
+        return {"model.onnx": float_network.SerializeToString(deterministic=True)}
 
 
 __all__ = ["OpenVinoLowering"]

@@ -1,4 +1,4 @@
-"""FakeQuantize nodes in a float model."""
+"""Insert FakeQuantize nodes into a float model."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 DOMAIN = "org.openvinotoolkit"
 
 
-def insert(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
-    """Puts a node in place of each quantizer, and one between a weight and its readers, in a model that the caller owns."""
+def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
+    """Replace each quantizer by a node, and insert a node between each weight and its readers, in place."""
     quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
-    weights = {t: s for s in sites if s.role not in ("activation", "bias") for t in s.tensors}
+    weights = {tensor: s for s in sites if s.role not in ("activation", "bias") for tensor in s.tensors}
     rank = {i.name: len(i.dims) for i in model.graph.initializer}
     rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in quantizers.values()) else {}
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
-    read: set[str] = set()
+    quantized_weights: set[str] = set()
     for node in model.graph.node:
         for index, name in enumerate(node.input):
             if name in weights and name in rank:
-                if name not in read:
-                    read.add(name)
+                if name not in quantized_weights:
+                    quantized_weights.add(name)
                     nodes.append(_node(constants, weights[name], name, f"{name}.real", rank[name]))
                 node.input[index] = f"{name}.real"
         if node.output[0] in quantizers:
@@ -47,13 +47,13 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     return {v.name: len(v.type.tensor_type.shape.dim) for v in infos}
 
 
-def _node(made: list[onnx.TensorProto], site: QuantizedTensor, tensor: str, output: str, rank: int) -> onnx.NodeProto:
+def _node(constants: list[onnx.TensorProto], site: QuantizedTensor, tensor: str, output: str, rank: int) -> onnx.NodeProto:
     low, high, levels = _range(site)
     channels = len(site.scale) > 1
     shape = [-1 if channels and i == (site.axis or 0) % rank else 1 for i in range(rank)] if channels else []
-    ends = [(f"{output}.low", low), (f"{output}.high", high)]
-    made.extend(numpy_helper.from_array(array.reshape(shape), name) for name, array in ends)
-    inputs = [tensor, *(name for name, _ in ends * 2)]
+    bounds = [(f"{output}.low", low), (f"{output}.high", high)]
+    constants.extend(numpy_helper.from_array(array.reshape(shape), name) for name, array in bounds)
+    inputs = [tensor, *(name for name, _ in bounds * 2)]
     return helper.make_node("FakeQuantize", inputs, [output], name=output, domain=DOMAIN, levels=levels)
 
 
@@ -62,8 +62,8 @@ def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:
     if site.role != "activation" and high - low + 1 < 255:
         low, high = (0, 255) if low >= 0 else (-127 if low == -high else -128, 127)
     scale, zero = np.array(site.scale), np.array(site.zero_point)
-    above = scale * (high - zero)
-    return (above - scale * (high - low)).astype(np.float32), above.astype(np.float32), high - low + 1
+    top = scale * (high - zero)
+    return (top - scale * (high - low)).astype(np.float32), top.astype(np.float32), high - low + 1
 
 
-__all__ = ["DOMAIN", "insert"]
+__all__ = ["DOMAIN", "insert_fake_quantize"]

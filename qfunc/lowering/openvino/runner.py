@@ -1,4 +1,4 @@
-"""OpenVINO as a runner of artifacts."""
+"""Run artifacts with OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qfunc.lowering.runner_support import SATURATES, has, loading, not_installed
 
 @frozen
 class OpenVinoRunner:
-    """OpenVINO on the CPU, int8 where FakeQuantize lets it, all else in float32.
+    """OpenVINO on the CPU: int8 between FakeQuantize nodes, float32 elsewhere.
 
-    It is the extra `openvino`, imported where it runs.  Needs the artifact's "model.onnx", of `OpenVinoLowering`.
-    INFERENCE_PRECISION_HINT is f32: left alone, OpenVINO computes what is not int8 in bfloat16 on CPUs that have it.
+    Install the extra `openvino`.  Needs the artifact's "model.onnx", from `OpenVinoLowering`.  INFERENCE_PRECISION_HINT is
+    f32, because OpenVINO's default computes the float ops in bfloat16 on CPUs that have it.
 
     >>> OpenVinoRunner()
     OpenVinoRunner()
@@ -28,11 +28,11 @@ class OpenVinoRunner:
 
     @property
     def flips(self) -> float:
-        """The share of codes that it may round the other way, because its float32 sums have another order."""
+        """The share of codes that it may round differently, because its float32 sums have another order."""
         return 1e-3
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("openvino", "openvino")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -44,31 +44,32 @@ class OpenVinoRunner:
         return _values(self.compiled(file_of(artifact.files, "model.onnx")), inputs)
 
     def inside(self, artifact: Any) -> ObservedModel:
-        """Return a view of the activations after each FakeQuantize, as codes.
+        """Return the model with the activations after each FakeQuantize as codes.
 
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx_file import read_model
 
         model = file_of(artifact.files, "model.onnx")
-        named = [(t, s) for s in read_quantized(artifact.report) if s["role"] == "activation" for t in s["tensors"]]
-        once = Counter(name for name, _ in named)  # one of two scales, each for its own readers, has no name
-        sites = {name: site for name, site in named if once[name] == 1}
+        activations = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
+        pairs = [(tensor, site) for site in activations for tensor in site["tensors"]]
+        counts = Counter(name for name, _ in pairs)  # a tensor with two sites is left out: its name is not unique
+        sites = {name: site for name, site in pairs if counts[name] == 1}
         nodes = read_model(model).graph.node
-        made = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
-        seen = {name: (output, sites[name]) for name, output in made.items()}
-        return ObservedModel(self.compiled(model), self.compiled(model, tuple(made)), seen)
+        results = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
+        observed = {name: (output, sites[name]) for name, output in results.items()}
+        return ObservedModel(self.compiled(model), self.compiled(model, tuple(results)), observed)
 
     def comparable(self, artifact: Any = None) -> str:
-        """Return "" if it computes an artifact (None: any) exactly, else the reason why this CPU may not."""
+        """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
         weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 
-    def compiled(self, model: bytes, read: Sequence[str] = ()) -> Any:
-        """Return a compiled model, for many batches; the quantized values of the tensors in `read` are outputs too.
+    def compiled(self, model: bytes, observed: Sequence[str] = ()) -> Any:
+        """Return a compiled model with the quantized values of the tensors in `observed` as additional outputs.
 
         Raises:
             VerifyError: OpenVINO is not installed.
@@ -76,19 +77,20 @@ class OpenVinoRunner:
         require(self.missing(), "OpenVinoRunner", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
         with loading("OpenVinoRunner", "OpenVINO"):
-            held = core.read_model(model)
-        made = {n: op for op in held.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()}
-        held.add_outputs([made[name].output(0) for name in read])
-        return core.compile_model(held, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+            network = core.read_model(model)
+        producers = {
+            n: op for op in network.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()
+        }
+        network.add_outputs([producers[name].output(0) for name in observed])
+        return core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
 
 @frozen(eq=False)
 class ObservedModel:
-    """A compiled model, and the same with the values after each FakeQuantize as outputs.
+    """A compiled model, and the same model with the values after each FakeQuantize as outputs.
 
-    `sites`: tensor -> what the quantized value is called, and its qparams.
-
-    What OpenVINO computes on integers and what in float is the same function, so that there is no partition to compare.
+    `sites` maps a tensor to the name of its quantized value and its qparams.  OpenVINO's integer and float kernels compute
+    the same function, so that there is no partition to compare.
     """
 
     plain: Any = field(repr=False)
@@ -104,10 +106,10 @@ class ObservedModel:
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return (the outputs of the model as deployed, code tensor -> codes)."""
-        found = self.exposed(_arrays(inputs))
+        values = self.exposed(_arrays(inputs))
         codes = {}
         for name, (output, site) in self.sites.items():
-            value = found[output]
+            value = values[output]
             shape = [-1 if i == (site["axis"] or 0) % value.ndim else 1 for i in range(value.ndim)]
             scale, zero = (np.float64(site[k]).reshape(shape if len(site[k]) > 1 else ()) for k in ("scale", "zero_point"))
             codes[f"{name}.codes"] = np.rint(value / scale) + zero

@@ -1,4 +1,4 @@
-"""Tensors that QLinear operators do not take."""
+"""Errors for tensors that QLinear operators do not support."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from qfunc.specs import Int
 
 
 def require_site(site: QuantizedTensor) -> None:
-    """Raise unless a tensor is stored in bytes and has one scale if it is computed.
+    """Raise unless a tensor is stored in bytes, and has one scale if it is an activation.
 
     Raises:
         DeployError: names the tensor.
     """
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
-    fits = site.format == Int(32) if site.role == "bias" else _in_bytes(site.format, site.role != "activation")
-    wanted = "Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them"
+    do = "Use the schemes of targets.onnx_qnn, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+    fits = site.format == Int(32) if site.role == "bias" else _is_byte(site.format, site.role != "activation")
+    wanted = "Int(8) or Int(8, signed=False), for biases Int(32): QLinear operators have no others"
     require(site, fits, repr(site.format), wanted, do)
     if site.role == "activation":
         require_one_scale(site, "a QLinear operator")
 
 
-def _in_bytes(fmt: Any, constant: bool) -> bool:
-    # Constants are quantized offline, so narrower codes fit; an operator saturates at the ends of its type.
+def _is_byte(fmt: Any, constant: bool) -> bool:
+    # An operator saturates at the limits of its type, so that only constants, which are stored, may be narrower.
     return isinstance(fmt, Int) and (fmt.bits <= 8 if constant else fmt in (Int(8), Int(8, signed=False)))
 
 

@@ -1,4 +1,4 @@
-"""TVM, by ONNX: QLinear operators on codes."""
+"""Lower a model to QLinear operators of ONNX, for TVM."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class QLinearLowering:
-    """`model.onnx`: QLinear operators on bytes, between a QuantizeLinear of each input and a DequantizeLinear of each
-    output.
+    """`model.onnx`: QLinear operators on codes, between a QuantizeLinear of each input and a DequantizeLinear of each output.
 
     Conv becomes QLinearConv and MatMul QLinearMatMul; Gemm, Add, Concat and average pools become QGemm, QLinearAdd,
-    QLinearConcat, QLinearAveragePool and QLinearGlobalAveragePool of the domain com.microsoft; MaxPool, reshaping,
-    transposing, slicing and nearest Resize run on codes.  A Relu or Clip after such an op is dropped if its
-    bounds are the ends of the codes, or beyond.  Weights are the simulation's codes, biases int32 of scale s_x*s_w,
-    rounded half to even.  What has no such operator, or an input or output that is not quantized, stays in float.
+    QLinearConcat, QLinearAveragePool and QLinearGlobalAveragePool of the domain com.microsoft.  MaxPool, reshape,
+    transpose, slice and nearest Resize run on codes.  A Relu or Clip after such an op is dropped if every code lies
+    within its bounds.  Weights are the simulation's codes; biases are int32 with the scale s_x s_w, rounded half to even.
+    An op without such an operator, or without quantizers on both sides, stays in float.
 
-    MQBench differs: it lets codes of weights wrap around, truncates biases, leaves linear layers in float, drops
-    every Relu by setting zero points to 0 and cuts relu6's scale to 6/255, so that the artifact has other qparams
-    than the simulation, and writes into the current directory; ONNX Runtime refuses its model.
+    MQBench differs.  Its weight codes wrap around, its biases are truncated, and its linear layers stay in float.  It
+    drops every Relu by setting zero points to 0 and limits relu6's scale to 6/255, so that the artifact has other qparams
+    than the simulation.  It writes into the current directory, and ONNX Runtime rejects its model.
 
     `opset` is the version of ONNX's operators, 13 to 21.
 
@@ -44,15 +43,15 @@ class QLinearLowering:
         """Return the model's bytes.
 
         Raises:
-            DeployError: a tensor that is not in bytes.
+            DeployError: a tensor whose codes are not bytes.
         """
-        # onnx is imported here, where it is first needed.
-        from qfunc.lowering.qlinear.rewrite import on_codes
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.qlinear.rewrite import to_qlinear
 
         sites = tuple(sites)
         for site in sites:
             require_site(site)
-        rewritten = on_codes(model, {p.real for s in sites for p in s.places})
+        rewritten = to_qlinear(model, {p.real for s in sites for p in s.places})
         return {"model.onnx": rewritten.SerializeToString(deterministic=True)}
 
 

@@ -1,4 +1,4 @@
-"""The table of QLinear operators: ONNX op -> the operator on codes in its place."""
+"""The table of QLinear operators: ONNX op -> the operator on codes that replaces it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Codes:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """All three, as operators take them."""
+        """The three names in the order of an operator's inputs."""
         return self.tensor, self.scale, self.zero_point
 
 
 Writer = Callable[[onnx.NodeProto, Sequence[Codes], Codes], onnx.NodeProto]
-"""(the op on real values, the codes of its inputs, the codes of its result) -> the operator on codes."""
+"""The writer of one operator. Its arguments are the real op, the codes of its inputs and the codes of its result."""
 
 
-def _like(node: onnx.NodeProto, op: str, inputs: Sequence[str], y: Codes, domain: str = "") -> onnx.NodeProto:
+def _node_like(node: onnx.NodeProto, op: str, inputs: Sequence[str], y: Codes, domain: str = "") -> onnx.NodeProto:
     on_codes = helper.make_node(op, inputs, [y.tensor], name=node.name, domain=domain)
     on_codes.attribute.extend(node.attribute)
     return on_codes
@@ -41,36 +41,36 @@ def _names(inputs: Sequence[Codes]) -> list[str]:
 
 def _conv(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
     bias = [codes.tensor for codes in inputs[2:]]
-    return _like(node, "QLinearConv", [*_names(inputs[:2]), y.scale, y.zero_point, *bias], y)
+    return _node_like(node, "QLinearConv", [*_names(inputs[:2]), y.scale, y.zero_point, *bias], y)
 
 
 def _gemm(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
     bias = [codes.tensor for codes in inputs[2:]] or [""]
-    return _like(node, "QGemm", [*_names(inputs[:2]), *bias, y.scale, y.zero_point], y, MICROSOFT)
+    return _node_like(node, "QGemm", [*_names(inputs[:2]), *bias, y.scale, y.zero_point], y, MICROSOFT)
 
 
 def _concat(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
-    return _like(node, "QLinearConcat", [y.scale, y.zero_point, *_names(inputs)], y, MICROSOFT)
+    return _node_like(node, "QLinearConcat", [y.scale, y.zero_point, *_names(inputs)], y, MICROSOFT)
 
 
-def _of_inputs(op: str, count: int, domain: str = MICROSOFT) -> Writer:
+def _writer(op: str, count: int, domain: str = MICROSOFT) -> Writer:
     def write(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
-        return _like(node, op, [*_names(inputs[:count]), y.scale, y.zero_point], y, domain)
+        return _node_like(node, op, [*_names(inputs[:count]), y.scale, y.zero_point], y, domain)
 
     return write
 
 
 WRITERS: dict[str, Writer] = {
-    "Conv": _conv, "Gemm": _gemm, "MatMul": _of_inputs("QLinearMatMul", 2, domain=""), "Add": _of_inputs("QLinearAdd", 2),
-    "AveragePool": _of_inputs("QLinearAveragePool", 1), "GlobalAveragePool": _of_inputs("QLinearGlobalAveragePool", 1),
+    "Conv": _conv, "Gemm": _gemm, "MatMul": _writer("QLinearMatMul", 2, domain=""), "Add": _writer("QLinearAdd", 2),
+    "AveragePool": _writer("QLinearAveragePool", 1), "GlobalAveragePool": _writer("QLinearGlobalAveragePool", 1),
     "Concat": _concat,
 }  # fmt: skip
-"""By the type of the node."""
+"""ONNX operator -> the writer of its QLinear operator."""
 
 WITH_BIAS = ("Conv", "Gemm")
-"""Ops whose third input is a bias, which has to have the scale of the products."""
+"""Ops whose third input is a bias, whose scale must be s_x s_w."""
 
 MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Resize")
-"""Ops that run on codes as they are; Resize only by nearest neighbours."""
+"""Ops that ONNX defines on codes too; Resize only with mode="nearest"."""
 
 __all__ = ["MICROSOFT", "MOVES", "WITH_BIAS", "WRITERS", "Codes", "Writer"]

@@ -1,4 +1,4 @@
-"""From Q/DQ to QLinear: ops between DequantizeLinear and QuantizeLinear become ops on codes."""
+"""Rewrite Q/DQ to QLinear: ops between DequantizeLinear and QuantizeLinear become ops on codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, is_copy
 from qfunc.lowering.qlinear.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, Codes
 
 
-def on_codes(model: onnx.ModelProto, sites: set[str]) -> onnx.ModelProto:
+def to_qlinear(model: onnx.ModelProto, sites: set[str]) -> onnx.ModelProto:
     """Return a new model with QLinear operators where they exist; `sites` are the results of the model's quantizers."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
@@ -26,35 +26,35 @@ class _Rewrite:
         self.model, self.sites, self.source = model, sites, QdqModel(model)
 
     def run(self) -> None:
-        replaced: dict[str, onnx.NodeProto] = {}  # output of an op -> the op on codes in its place
-        computed: set[str] = set()  # codes that such an op computes: their QuantizeLinear is dropped
+        replaced: dict[str, onnx.NodeProto] = {}  # output of an op -> the op on codes that replaces it
+        computed_codes: set[str] = set()  # outputs of these ops; their QuantizeLinear is dropped
         for node in self.model.graph.node:
-            found = self._moved(node) if node.op_type in MOVES else self._computed(node)
-            if found is not None:
-                replaced[node.output[0]] = found
-                computed.update(found.output)
-        nodes = [replaced.get(n.output[0], n) for n in self.model.graph.node if n.output[0] not in computed]
+            replacement = self._move(node) if node.op_type in MOVES else self._compute(node)
+            if replacement is not None:
+                replaced[node.output[0]] = replacement
+                computed_codes.update(replacement.output)
+        nodes = [replaced.get(n.output[0], n) for n in self.model.graph.node if n.output[0] not in computed_codes]
         del self.model.graph.node[:]
         self.model.graph.node.extend(nodes)
         prune(self.model)
         if any(n.domain == MICROSOFT for n in self.model.graph.node):
             self.model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
-    def _moved(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    def _move(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         # The same op on codes, if both sides have the same qparams.
         source = self._codes(node.input[0])
         results = [self._result(name) for name in node.output]
-        if source is None or any(r is None or not self._same(source, r) for r in results):
+        if source is None or any(r is None or not self._same_qparams(source, r) for r in results):
             return None
         if node.op_type == "Resize" and self.source.attribute(node, "mode") != b"nearest":
             return None
-        moved = onnx.NodeProto()
-        moved.CopyFrom(node)
-        moved.input[0] = source.tensor
-        moved.output[:] = [r.tensor for r in results if r is not None]
-        return moved
+        on_codes = onnx.NodeProto()
+        on_codes.CopyFrom(node)
+        on_codes.input[0] = source.tensor
+        on_codes.output[:] = [r.tensor for r in results if r is not None]
+        return on_codes
 
-    def _computed(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    def _compute(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         inputs = [codes for name in node.input if (codes := self._codes(name)) is not None]
         result = self._result(node.output[0], through=ACTIVATIONS) if node.output else None
         if result is None or not inputs or len(inputs) < len(node.input) or node.op_type not in WRITERS:
@@ -73,29 +73,29 @@ class _Rewrite:
         return Codes(*node.input) if len(node.input) == 3 else None
 
     def _result(self, tensor: str, through: tuple[str, ...] = ()) -> Codes | None:
-        # The codes to which a tensor's only reader quantizes it, perhaps after activations that the codes imply.
+        # The codes to which its only reader quantizes a tensor, perhaps after activations that the codes imply.
         steps, quantizer = self.source.result(tensor)
         clamps = [step for step in steps if not is_copy(step)]
         if quantizer is None or any(clamp.op_type not in through for clamp in clamps):
             return None
         result = Codes(quantizer.output[0], quantizer.input[1], quantizer.input[2])
-        return result if all(self._implied(clamp, quantizer) for clamp in clamps) else None
+        return result if all(self._is_implied(clamp, quantizer) for clamp in clamps) else None
 
-    def _implied(self, clamp: onnx.NodeProto, quantizer: onnx.NodeProto) -> bool:
+    def _is_implied(self, clamp: onnx.NodeProto, quantizer: onnx.NodeProto) -> bool:
         ends = np.iinfo(self.source.constants[quantizer.input[2]].dtype)
         return self.source.qparams(quantizer).imply(self.source.bounds(clamp), (int(ends.min), int(ends.max)))
 
-    def _same(self, a: Codes, b: Codes | None) -> bool:
+    def _same_qparams(self, a: Codes, b: Codes | None) -> bool:
         constants = self.source.constants
         return b is not None and all(
             np.array_equal(constants[x], constants[y]) for x, y in zip(a.names[1:], b.names[1:], strict=True)
         )
 
     def _has_product_scale(self, x: Codes, w: Codes, b: Codes) -> bool:
-        # Operators take a bias to have the scale s_x s_w.
+        # The operators assume that a bias has the scale s_x s_w.
         constants = self.source.constants
         product = constants[x.scale] * constants[w.scale]
         return bool(np.all(constants[b.scale] == product) and not constants[b.zero_point].any())
 
 
-__all__ = ["on_codes"]
+__all__ = ["to_qlinear"]

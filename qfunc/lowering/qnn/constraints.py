@@ -1,4 +1,4 @@
-"""Constraints of the HTP: windows that `quantize` refuses by their attributes, and scales that `deploy` refuses."""
+"""The constraints of the HTP: windows that `quantize` refuses by their attributes, and scales that `deploy` refuses."""
 
 from __future__ import annotations
 
@@ -9,92 +9,105 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.specs import Op, Refuse, Where
 
-MEASURED = "onnxruntime-qnn 2.7, measured: the HTP takes other values there"
-LEFT = "onnxruntime-qnn 2.7, measured: the provider leaves it to the CPU"
+DIFFERS = "onnxruntime-qnn 2.7, measured: the HTP's results differ for these attributes"
+ON_CPU = "onnxruntime-qnn 2.7, measured: the provider assigns it to the CPU"
 
 
-def tiles_over_the_border(op: Any) -> bool:
-    """Return True if the windows of a pool are side by side and may reach beyond the image.
+def has_tiles_beyond_border(op: Any) -> bool:
+    """Return True if the windows of a pool adjoin each other and may extend beyond the image.
 
     >>> from types import SimpleNamespace
     >>> pool = {"kernel_size": 2, "stride": (2, 2), "count_include_pad": True, "ceil_mode": False}
-    >>> [tiles_over_the_border(SimpleNamespace(attributes=pool | {"padding": p})) for p in (0, 1)]
+    >>> [has_tiles_beyond_border(SimpleNamespace(attributes=pool | {"padding": p})) for p in (0, 1)]
     [False, True]
     """
-    has = op.attributes
-    axes = has.get("spatial", 2)
-    kernel, stride = (v if isinstance(v, tuple) else (v,) * axes for v in (has["kernel_size"], has["stride"]))
-    side_by_side = has["stride"] in (None, ()) or kernel == stride
-    padded = has["count_include_pad"] and has["padding"] not in (0, (0,) * axes)
-    return side_by_side and bool(padded or has["ceil_mode"])
+    attributes = op.attributes
+    axes = attributes.get("spatial", 2)
+    sizes = (attributes["kernel_size"], attributes["stride"])
+    kernel, stride = (size if isinstance(size, tuple) else (size,) * axes for size in sizes)
+    is_tiled = attributes["stride"] in (None, ()) or kernel == stride
+    padded = attributes["count_include_pad"] and attributes["padding"] not in (0, (0,) * axes)
+    return is_tiled and bool(padded or attributes["ceil_mode"])
 
 
-def sees_nothing(op: Any) -> bool:
-    """Return True if a convolution has windows of padding alone.
+def has_window_of_padding(op: Any) -> bool:
+    """Return True if a convolution has windows that contain only padding.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 2), "dilation": (1, 1)}
-    >>> [sees_nothing(SimpleNamespace(attributes=conv | {"padding": (2, p)})) for p in (1, 2)]
+    >>> [has_window_of_padding(SimpleNamespace(attributes=conv | {"padding": (2, p)})) for p in (1, 2)]
     [False, True]
     """
-    has = op.attributes
-    each = zip(has["padding"], has["kernel"], has["dilation"], strict=True) if isinstance(has["padding"], tuple) else ()
-    return any(p > d * (k - 1) for p, k, d in each)
+    attributes = op.attributes
+    padding = attributes["padding"]
+    if not isinstance(padding, tuple):
+        return False
+    axes = zip(padding, attributes["kernel"], attributes["dilation"], strict=True)
+    return any(p > d * (k - 1) for p, k, d in axes)
 
 
-def reaches_nothing(op: Any) -> bool:
-    """Return True if a transposed convolution has entries at its border that no window reaches.
+def has_unreached_border(op: Any) -> bool:
+    """Return True if no window reaches some entries at the border of a transposed convolution.
 
     >>> from types import SimpleNamespace
     >>> conv = {"padding": (1, 0)}
-    >>> [reaches_nothing(SimpleNamespace(attributes=conv | {"output_padding": (1, p)})) for p in (0, 1)]
+    >>> [has_unreached_border(SimpleNamespace(attributes=conv | {"output_padding": (1, p)})) for p in (0, 1)]
     [False, True]
     """
-    has = op.attributes
-    return any(o > p for o, p in zip(has["output_padding"], has["padding"], strict=True))
+    attributes = op.attributes
+    return any(o > p for o, p in zip(attributes["output_padding"], attributes["padding"], strict=True))
 
 
-def one_output_a_channel(has: Any) -> bool:
+def has_one_output_per_channel(attributes: Any) -> bool:
     """Return True if a depthwise convolution has one output channel for each input channel."""
-    return bool(has["depthwise"]) and has["out_channels"] == has["groups"]
+    return bool(attributes["depthwise"]) and attributes["out_channels"] == attributes["groups"]
 
 
-def strides_over_holes(op: Any) -> bool:
-    """Return True if a depthwise convolution of one output a channel has strides and dilations, other than 3x3 by 2 and 2.
+def is_strided_and_dilated(op: Any) -> bool:
+    """Return True if a depthwise convolution has both a stride and a dilation above 1.
+
+    False with several outputs per channel, and for a 3x3 kernel with stride 2 and dilation 2, which the HTP supports.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (3, 1), "dilation": (2, 2), "depthwise": True, "groups": 4, "out_channels": 4}
-    >>> [strides_over_holes(SimpleNamespace(attributes=conv | {"stride": (s, s)})) for s in (1, 2)]
+    >>> [is_strided_and_dilated(SimpleNamespace(attributes=conv | {"stride": (s, s)})) for s in (1, 2)]
     [False, True]
     """
-    has = op.attributes
-    taken = (has["kernel"], has["stride"], has["dilation"]) == ((3, 3), (2, 2), (2, 2))
-    return one_output_a_channel(has) and max(has["stride"]) > 1 and max(has["dilation"]) > 1 and not taken
+    attributes = op.attributes
+    supported = (attributes["kernel"], attributes["stride"], attributes["dilation"]) == ((3, 3), (2, 2), (2, 2))
+    is_both = max(attributes["stride"]) > 1 and max(attributes["dilation"]) > 1 and not supported
+    return has_one_output_per_channel(attributes) and is_both
 
 
-def small_windows_by_two(op: Any) -> bool:
-    """Return True if a depthwise convolution of 2 to 4 channels has windows of 1x1 or 2x2 at a stride of 2.
+def has_small_strided_window(op: Any) -> bool:
+    """Return True if a depthwise convolution of 2 to 4 channels has a 1x1 or 2x2 kernel and a stride of 2.
 
     >>> from types import SimpleNamespace
     >>> conv = {"kernel": (2, 2), "stride": (2, 2), "dilation": (1, 1), "depthwise": True}
-    >>> [small_windows_by_two(SimpleNamespace(attributes=conv | {"groups": c, "out_channels": c})) for c in (4, 5)]
+    >>> [has_small_strided_window(SimpleNamespace(attributes=conv | {"groups": c, "out_channels": c})) for c in (4, 5)]
     [True, False]
     """
-    has = op.attributes
-    windows = has["kernel"] in ((1, 1), (2, 2)) and has["stride"] == (2, 2)
-    return one_output_a_channel(has) and has["groups"] <= 4 and windows
+    attributes = op.attributes
+    small_window = attributes["kernel"] in ((1, 1), (2, 2)) and attributes["stride"] == (2, 2)
+    return has_one_output_per_channel(attributes) and attributes["groups"] <= 4 and small_window
 
 
 LEGALITY = (
     Refuse(
-        Op("avg_pool") & Where(tiles_over_the_border),
-        because=MEASURED,
-        do="Use another stride than the window's size, or count_include_pad=False and ceil_mode=False.",
+        Op("avg_pool") & Where(has_tiles_beyond_border),
+        because=DIFFERS,
+        do="Use a stride other than the kernel size, or count_include_pad=False and ceil_mode=False.",
     ),
-    Refuse(Op("conv") & Where(sees_nothing), because=MEASURED, do="Pad by less than the window."),
-    Refuse(Op("conv") & Where(strides_over_holes), because=LEFT, do="Stride or dilate it, or have two outputs a channel."),
-    Refuse(Op("conv") & Where(small_windows_by_two), because=MEASURED, do="Use five channels or more, or windows of 3x3."),
-    Refuse(Op("conv_transpose") & Where(reaches_nothing), because=MEASURED, do="Let output_padding be at most the padding."),
+    Refuse(Op("conv") & Where(has_window_of_padding), because=DIFFERS, do="Use a padding smaller than the dilated kernel."),
+    Refuse(
+        Op("conv") & Where(is_strided_and_dilated),
+        because=ON_CPU,
+        do="Use a stride or a dilation, not both, or two outputs per channel.",
+    ),
+    Refuse(Op("conv") & Where(has_small_strided_window), because=DIFFERS, do="Use at least five channels, or a 3x3 kernel."),
+    Refuse(
+        Op("conv_transpose") & Where(has_unreached_border), because=DIFFERS, do="Use an output_padding of at most the padding."
+    ),
 )
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -102,12 +115,12 @@ LIMIT = 2.0**8
 
 
 def require_scales(model: Any) -> None:
-    """Raise if s_x s_w / s_y of a product is 2^8 or more in a channel: the HTP then returns the zero point for any sum.
+    """Raise if s_x s_w / s_y of a product is 2^8 or more in a channel, because the HTP then returns the zero point.
 
     Raises:
         DeployError: names the tensor.
     """
-    # onnx is imported here, where it is first needed.
+    # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.qdq_reader import QdqModel
 
     source = QdqModel(model)
@@ -120,15 +133,15 @@ def require_scales(model: Any) -> None:
             _require_scale(source, node.output[0], [*dequantizers, quantizers[-1]])
 
 
-def _require_scale(source: Any, tensor: str, qdq: list[Any]) -> None:
-    x, weight, y = (np.max(source.constants[n.input[1]]).astype(np.float64) for n in qdq)
-    if source.constants[qdq[2].input[2]].itemsize == 1 and (ratio := x * weight / y) >= LIMIT:
-        do = "Calibrate on values near those it meets."
-        found = f"s_x * s_w / s_y of {ratio:g}"
-        raise DeployError(where=f"tensor {tensor!r}", found=found, wanted="one below 2^8", do=do)
+def _require_scale(source: Any, tensor: str, nodes: list[Any]) -> None:
+    x, weight, y = (np.max(source.constants[n.input[1]]).astype(np.float64) for n in nodes)
+    if source.constants[nodes[2].input[2]].itemsize == 1 and (ratio := x * weight / y) >= LIMIT:
+        do = "Calibrate on inputs of the deployed range."
+        found = f"s_x * s_w / s_y = {ratio:g}"
+        raise DeployError(where=f"tensor {tensor!r}", found=found, wanted="a ratio below 2^8", do=do)
 
 
 __all__ = [
-    "LEGALITY", "one_output_a_channel", "reaches_nothing", "require_scales", "sees_nothing", "small_windows_by_two",
-    "strides_over_holes", "tiles_over_the_border",
+    "LEGALITY", "has_one_output_per_channel", "has_small_strided_window", "has_tiles_beyond_border", "has_unreached_border",
+    "has_window_of_padding", "is_strided_and_dilated", "require_scales",
 ]  # fmt: skip

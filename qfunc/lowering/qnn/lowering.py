@@ -1,4 +1,4 @@
-"""Q/DQ ONNX for Qualcomm's HTP: bounds are codes."""
+"""Lower a model to Q/DQ ONNX for Qualcomm's HTP, with activations as bounds of codes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qfunc.specs._values import readable
 @readable
 @frozen(kw_only=True)
 class QnnHtpLowering:
-    """`model.onnx` as `ExplicitQdqLowering` writes it, but with each Relu or Clip before a QuantizeLinear as bounds of codes.
+    """The `model.onnx` of `ExplicitQdqLowering`, with each Relu or Clip before a QuantizeLinear as bounds of codes.
 
-    With bounds a, b and codes q(x) of m..n, q(min(max(x, a), b)) = min(max(q(x), q(a)), q(b)), as q never falls.  Where
-    q(a) = m and q(b) = n nothing is left to do and the op is dropped; else it becomes Max, Min or both, each on codes, with the
-    bound as a code.  For a Clip, the HTP ignores b where a is the lowest code, and the provider takes no Clip after a
-    convolution.  A bias whose weight has one scale has one scale, because the HTP misreads several equal ones.
+    With bounds a, b and codes q(x) in m..n, q(min(max(x, a), b)) = min(max(q(x), q(a)), q(b)), because q is monotonic.  If
+    q(a) = m and q(b) = n, the op is dropped; else it becomes Max, Min or both, each on codes, with a constant code.  The HTP
+    ignores the upper bound of a Clip whose lower bound is the lowest code, and the provider rejects a Clip after a
+    convolution.  If a weight has one scale, so has its bias, because the HTP misreads several equal scales.
 
     Source: onnxruntime-qnn 2.7, measured.
 
@@ -37,9 +37,9 @@ class QnnHtpLowering:
         """Return the model's bytes, the same for the same model.
 
         Raises:
-            DeployError: a product whose scale is 2^8 times the output's or more.
+            DeployError: a product whose scale is at least 2^8 times the output's.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model, prune
         from qfunc.lowering.qnn.rewrite import bound_codes, share_bias_scale
 
@@ -51,7 +51,7 @@ class QnnHtpLowering:
         return QdqLowering().lower(rewritten, sites)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return as `QdqLowering.refuses` does.
+        """Return the reason why the lowering cannot write a scheme, or "": see `QdqLowering.refuses`.
 
         >>> from qfunc.specs import Int, Scheme
         >>> QnnHtpLowering(opset=13).refuses(Scheme(Int(4)), constant=True)

@@ -1,4 +1,4 @@
-"""Qualcomm's HTP, by the emulator in onnxruntime-qnn, as a runner of artifacts."""
+"""Run artifacts with the HTP emulator in onnxruntime-qnn."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from qfunc.lowering.runner_support import not_installed, require
 from qfunc.specs._check import integer
 
 EP = "QNNExecutionProvider"
-NOT_PUBLIC = "how the HTP rounds is not published"
+NOT_PUBLIC = "the rounding of the HTP is not published"
 
 
 @frozen
 class QnnHtpRunner:
-    """The Hexagon HTP of version `arch` as ONNX Runtime's QNN provider compiles for it; on x86-64 its emulator runs.
+    """The Hexagon HTP of version `arch`, for which ONNX Runtime's QNN provider compiles; on x86-64 its emulator runs.
 
-    It is the extra `qnn`, imported where it runs.  Nothing falls back to ONNX Runtime's own kernels; the examples of a batch
-    run one by one.  Needs the artifact's "model.onnx", of `QnnHtpLowering`.
+    Install the extra `qnn`.  No op falls back to ONNX Runtime's own kernels; the examples of a batch run one by one.  Needs
+    the artifact's "model.onnx", from `QnnHtpLowering`.
 
     >>> QnnHtpRunner()
     QnnHtpRunner(arch=73)
@@ -32,29 +32,29 @@ class QnnHtpRunner:
     arch: int = field(default=73, validator=integer(68))
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("onnxruntime_qnn", "onnxruntime-qnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
-            VerifyError: onnxruntime-qnn is not installed, or the HTP does not take the model.
+            VerifyError: onnxruntime-qnn is not installed, or the HTP rejects the model.
         """
         return self.opened(artifact.files).run(inputs)
 
     def comparable(self, artifact: Any = None) -> str:
-        """Why it computes no target's codes exactly."""
+        """Return the reason why no target describes its codes exactly."""
         return NOT_PUBLIC
 
     def opened(self, files: Mapping[str, bytes]) -> Opened:
-        """Return a model, for many batches.
+        """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: onnxruntime-qnn is not installed.
         """
         require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx_file import read_model
 
         model = file_of(files, "model.onnx")
@@ -65,30 +65,30 @@ class QnnHtpRunner:
 
 @frozen(eq=False)
 class Opened:
-    """A model, the names of its inputs' axes, and what was compiled of it: the HTP has fixed shapes."""
+    """A model with the names of its inputs' axes, and one session for each shape, because the HTP has fixed shapes."""
 
     model: bytes = field(repr=False)
     axes: dict[str, list[str]]
     arch: int
-    compiled: dict[tuple[tuple[int, ...], ...], Any] = field(factory=dict, init=False, repr=False)
+    sessions: dict[tuple[tuple[int, ...], ...], Any] = field(factory=dict, init=False, repr=False)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for one batch, one example after the other where the first axis may vary.
+        """Return the outputs for one batch; the examples run one by one if the length of the first axis may vary.
 
         Raises:
-            VerifyError: the HTP does not take the model.
+            VerifyError: the HTP rejects the model.
         """
         arrays = [np.asarray(i) for i in inputs]
         if not all(names and names[0] for names in self.axes.values()):
             return self._run(arrays)
-        found = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
-        return [np.concatenate(each) for each in zip(*found, strict=True)]
+        results = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
+        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
 
     def _run(self, arrays: list[Any]) -> list[Any]:
         shapes = tuple(a.shape for a in arrays)
-        if shapes not in self.compiled:
-            self.compiled[shapes] = self._session(shapes)
-        return list(self.compiled[shapes].run(None, dict(zip(self.axes, arrays, strict=True))))
+        if shapes not in self.sessions:
+            self.sessions[shapes] = self._session(shapes)
+        return list(self.sessions[shapes].run(None, dict(zip(self.axes, arrays, strict=True))))
 
     def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
         import onnxruntime as ort
@@ -109,10 +109,10 @@ class Opened:
             return ort.InferenceSession(self.model, options)
         except Exception as e:  # onnxruntime's own classes share no other base
             do = (
-                "Skip what the HTP does not take, by edit.skip, or verify by ONNX Runtime: "
+                "Skip the ops that the HTP does not run by edit.skip, or verify with ONNX Runtime: "
                 "runtime=lowering.OnnxRuntimeRunner(False)."
             )
-            wanted = "a model of which the HTP takes every op"
+            wanted = "a model whose ops all run on the HTP"
             raise VerifyError(where="QnnHtpRunner", found=first_line(e), wanted=wanted, do=do) from e
 
 

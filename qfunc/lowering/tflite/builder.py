@@ -1,4 +1,4 @@
-"""One .tflite flatbuffer under construction: tensors, buffers, operators."""
+"""Build a .tflite flatbuffer: tensors, buffers and operators."""
 
 from __future__ import annotations
 
@@ -27,64 +27,68 @@ _VERSIONS = {
     "MAXIMUM": 2, "MINIMUM": 2, "RELU": 2, "RELU6": 2, "BATCH_MATMUL": 2, "MIRROR_PAD": 2, "SPLIT_V": 2,
     "TRANSPOSE_CONV": 4, "GELU": 2, "GATHER": 2,
 }  # fmt: skip
-"""The version of an operator that takes int8, if it is not the first (TFLite, tools/versioning/op_version.cc)."""
+"""The version of each operator that supports int8, if it is not 1 (TFLite, tools/versioning/op_version.cc)."""
 
 
 def schema() -> Any:
     """Return the classes of the flatbuffer.
 
     Raises:
-        DeployError: the package that has them is not installed.
+        DeployError: the package ai-edge-litert, which has them, is not installed.
     """
     if importlib.util.find_spec("ai_edge_litert") is None:
-        do = "pip install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+        do = "Install qfunc-torch[litert], or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         found = "the package ai-edge-litert is not installed"
         raise DeployError(where="TfliteLowering", found=found, wanted="ai-edge-litert 2.3 or later", do=do)
     return importlib.import_module("ai_edge_litert.schema_py_generated")
 
 
-_CHOICES = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode",
+_ENUMS = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode",
             "outType": "TensorType"}  # fmt: skip
-"""The fields of options that are numbers of names."""
+"""Field of an operator's options -> the enum that has its values."""
 
 
 class TfliteBuilder:
-    """Writes one subgraph, with its tensors and operators in the order of the calls."""
+    """One subgraph, whose tensors and operators are in the order of the calls."""
 
     lowering, any_padding = "TfliteLowering", False
-    hard_swish_ratio: float | None = 128.0  # its multiplier, of 16 bits, is at most 1
+    hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is at most 1
 
     def __init__(self) -> None:
         self.schema = schema()
         self.tensors: list[Any] = []
         self.operators: list[Any] = []
         self.buffers: list[Any] = [self.schema.BufferT()]
-        self.codes: list[Any] = []
+        self.operator_codes: list[Any] = []
         self.names: set[str] = set()
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """Return a new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's, `dtype` that of
-        neither codes nor float32."""
-        made = self.schema.TensorT()
+        """Return a new tensor; `value` makes it a constant.
+
+        Args:
+            varies: The axis whose length is the batch's.
+            dtype: The dtype of an input; by default int8 for codes, else float32.
+        """
+        tensor = self.schema.TensorT()
         unique = unique_name(name, self.names)
         self.names.add(unique)
-        made.name, made.shape, made.hasRank, made.buffer = unique.encode(), np.array(shape, np.int32), True, 0
+        tensor.name, tensor.shape, tensor.hasRank, tensor.buffer = unique.encode(), np.array(shape, np.int32), True, 0
         dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
-        made.type = getattr(self.schema.TensorType, _TYPES[dtype])
+        tensor.type = getattr(self.schema.TensorType, _TYPES[dtype])
         if qparams is not None:
-            made.quantization = self.schema.QuantizationParametersT()
-            made.quantization.scale = np.array(qparams.scale, np.float32)
-            made.quantization.zeroPoint = np.array(qparams.zero_point, np.int64)
-            made.quantization.quantizedDimension = qparams.axis
+            tensor.quantization = self.schema.QuantizationParametersT()
+            tensor.quantization.scale = np.array(qparams.scale, np.float32)
+            tensor.quantization.zeroPoint = np.array(qparams.zero_point, np.int64)
+            tensor.quantization.quantizedDimension = qparams.axis
         if varies is not None:
-            made.shapeSignature = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
+            tensor.shapeSignature = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
         if value is not None:
-            held = self.schema.BufferT()
-            held.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-            made.buffer = len(self.buffers)
-            self.buffers.append(held)
-        self.tensors.append(made)
+            buffer = self.schema.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+            tensor.buffer = len(self.buffers)
+            self.buffers.append(buffer)
+        self.tensors.append(tensor)
         return NhwcTensor(len(self.tensors) - 1, unique, tuple(shape), qparams, value=value, **place)
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
@@ -95,37 +99,37 @@ class TfliteBuilder:
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
-        """One operator; `options` is the name of its table, without which it has none; fields that choose have names."""
-        made = self.schema.OperatorT()
-        made.opcodeIndex = self._code(op)
-        made.inputs = np.array([t.index for t in inputs], np.int32)
-        made.outputs = np.array([t.index for t in outputs], np.int32)
+        """Write one operator; `options` is the name of its table, `fields` has numbers and names of enum values."""
+        operator = self.schema.OperatorT()
+        operator.opcodeIndex = self._code(op)
+        operator.inputs = np.array([t.index for t in inputs], np.int32)
+        operator.outputs = np.array([t.index for t in outputs], np.int32)
         if options:
-            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
-            made.builtinOptions = getattr(self.schema, f"{options}T")()
+            operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
+            operator.builtinOptions = getattr(self.schema, f"{options}T")()
             for key, value in fields.items():
-                chosen = getattr(getattr(self.schema, _CHOICES[key]), value) if key in _CHOICES else value
-                setattr(made.builtinOptions, key, chosen)
-        self.operators.append(made)
+                number = getattr(getattr(self.schema, _ENUMS[key]), value) if key in _ENUMS else value
+                setattr(operator.builtinOptions, key, number)
+        self.operators.append(operator)
 
     def _code(self, op: str) -> int:
         number, version = getattr(self.schema.BuiltinOperator, op), _VERSIONS.get(op, 1)
-        for index, known in enumerate(self.codes):
-            if known.builtinCode == number:
+        for index, code in enumerate(self.operator_codes):
+            if code.builtinCode == number:
                 return index
-        made = self.schema.OperatorCodeT()
-        made.builtinCode, made.deprecatedBuiltinCode, made.version = number, min(number, 127), version
-        self.codes.append(made)
-        return len(self.codes) - 1
+        code = self.schema.OperatorCodeT()
+        code.builtinCode, code.deprecatedBuiltinCode, code.version = number, min(number, 127), version
+        self.operator_codes.append(code)
+        return len(self.operator_codes) - 1
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the file."""
         flatbuffers: Any = importlib.import_module("flatbuffers")
         graph, model = self.schema.SubGraphT(), self.schema.ModelT()
         graph.name, graph.tensors, graph.operators = b"main", self.tensors, self.operators
-        graph.inputs, graph.outputs = (np.array([t.index for t in held], np.int32) for held in (inputs, outputs))
+        graph.inputs, graph.outputs = (np.array([t.index for t in tensors], np.int32) for tensors in (inputs, outputs))
         model.version, model.description, model.subgraphs = 3, b"qfunc", [graph]
-        model.operatorCodes, model.buffers = self.codes, self.buffers
+        model.operatorCodes, model.buffers = self.operator_codes, self.buffers
         builder = flatbuffers.Builder(1 << 16)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())

@@ -1,4 +1,4 @@
-"""LiteRT and TensorFlow Lite: one .tflite."""
+"""Lower a model to LiteRT (TensorFlow Lite): one .tflite file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class TfliteLowering:
-    """`model.tflite`: int8 operators with the model's own scales and zero points, weights and biases as stored codes.
+    """`model.tflite`: int8 operators with the model's scales and zero points; weights and biases are codes.
 
-    Written with the flatbuffer classes of the package ai-edge-litert, the extra `litert`; no TensorFlow is needed.
-    Inputs and outputs are float32 in the model's own layout, before QUANTIZE and after DEQUANTIZE.  Between them
-    images have their channels last and the weights of convolutions as OHWI; a linear layer after a flattened image
-    has its columns in that order.  Relu, relu6 and clip(-1, 1) are fused into the op before them; ops that are not
-    surrounded by quantizers compute in float32.  The first axis of the inputs can be resized.
+    The flatbuffer classes of the package ai-edge-litert, the extra `litert`, write the file; TensorFlow is not needed.
+    Inputs and outputs are float32 in the model's layout, before QUANTIZE and after DEQUANTIZE.  Between them images have
+    their channels last, weights of convolutions are OHWI, and the columns of a linear layer after a flattened image have
+    that order.  Relu, relu6 and clip(-1, 1) are fused into the op before them.  Ops without quantizers on both sides
+    compute in float32.  The first axis of the inputs can be resized.
 
     Source: TensorFlow Lite schema.fbs (v3), 8-bit quantization specification.
 
@@ -33,9 +33,9 @@ class TfliteLowering:
         """Return the file's bytes.
 
         Raises:
-            DeployError: a tensor that is not in int8, an op that TFLite does not have, or no ai-edge-litert.
+            DeployError: a tensor that is not int8, an op that TFLite does not have, or ai-edge-litert is not installed.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel

@@ -1,4 +1,4 @@
-"""LiteRT as a runner of artifacts."""
+"""Run artifacts with LiteRT."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILT
 class LiteRtRunner:
     """LiteRT on the CPU, with one of its three kernel sets, which round differently.
 
-    "xnnpack": the default, the XNNPACK delegate, then the optimised kernels; "reference": the plain loops;
-    "optimised": the optimised kernels alone.  It is the extra `litert`, imported where it runs.  `threads=0` leaves
-    their number to the runtime.  Needs the artifact's "model.tflite".
+    "xnnpack", the default, is the XNNPACK delegate, and the optimised kernels for all other ops; "reference" is the plain
+    loops; "optimised" is the optimised kernels alone.  Install the extra `litert`.  With `threads=0` the runtime chooses
+    the number.  Needs the artifact's "model.tflite".
 
     >>> LiteRtRunner("reference")
     LiteRtRunner(kernels='reference', threads=0)
@@ -33,7 +33,7 @@ class LiteRtRunner:
     threads: int = field(default=0, validator=integer(0))
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("ai_edge_litert", "ai-edge-litert")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -45,7 +45,7 @@ class LiteRtRunner:
         return self.opened(file_of(artifact.files, "model.tflite")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """Return a view of the tensors of codes inside.
+        """Return the model with its tensors of codes as outputs.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -55,11 +55,11 @@ class LiteRtRunner:
         return ModelWithCodes(plain.run, self.opened(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
-        """Return "" if it computes as the targets describe, else the reason why this CPU may not."""
+        """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
         return other_kernels()
 
     def opened(self, model: bytes) -> Opened:
-        """Return a loaded model, for many batches.
+        """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: LiteRT is not installed.
@@ -68,10 +68,10 @@ class LiteRtRunner:
         litert = importlib.import_module("ai_edge_litert.interpreter")
         resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
         with loading("LiteRtRunner", "LiteRT"):
-            made = litert.Interpreter(
+            interpreter = litert.Interpreter(
                 model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
             )
-        return Opened(made)
+        return Opened(interpreter)
 
 
 @frozen(eq=False)
@@ -81,31 +81,31 @@ class Opened:
     interpreter: Any
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for one batch, each read once."""
-        places = self.interpreter.get_input_details()
+        """Return the outputs for one batch."""
+        details = self.interpreter.get_input_details()
         arrays = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
-        for place, array in zip(places, arrays, strict=True):
-            self.interpreter.resize_tensor_input(place["index"], array.shape)
+        for detail, array in zip(details, arrays, strict=True):
+            self.interpreter.resize_tensor_input(detail["index"], array.shape)
         self.interpreter.allocate_tensors()
-        for place, array in zip(places, arrays, strict=True):
-            self.interpreter.set_tensor(place["index"], array)
+        for detail, array in zip(details, arrays, strict=True):
+            self.interpreter.set_tensor(detail["index"], array)
         self.interpreter.invoke()
         return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
 
 
 def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
-    # The file with its tensors of codes as further outputs, and for each True if its channels are last.
+    # Return (the file with its tensors of codes as additional outputs, tensor -> True if its channels are last).
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading("LiteRtRunner", "LiteRT"):
-        held = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
-        graph = held.subgraphs[0]
+        model = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
+        graph = model.subgraphs[0]
         names = [t.name.decode() for t in graph.tensors]
-    chosen: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
-    graph.outputs = np.array([*graph.outputs, *chosen.values()], np.int32)
+    indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
+    graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)
-    builder.Finish(held.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in chosen.items()}
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in indices.items()}
 
 
 __all__ = ["LiteRtRunner"]

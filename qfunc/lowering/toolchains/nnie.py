@@ -52,7 +52,7 @@ class NnieLowering:
         Raises:
             DeployError: a tensor in another format than NNIE's, or a Resize that Upsample cannot represent.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.nnie_table import entries, upsample
         from qfunc.lowering.toolchains.side_file import json_bytes

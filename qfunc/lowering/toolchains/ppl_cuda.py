@@ -44,7 +44,7 @@ class PplCudaLowering:
             DeployError: a zero point, an activation with several scales, a format other than integers, or a name
                 of two lines; names the tensor.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         proto = float_model(model, sites)

@@ -37,7 +37,7 @@ class PplDspLowering:
         Raises:
             DeployError: a format other than integers; names the tensor.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         proto = float_model(model, sites)

@@ -55,7 +55,7 @@ class SnpeEncodings:
             DeployError: a format that encodings do not have, an activation with narrow codes, or an activation with
                 several scales; names the tensor.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         proto = float_model(model, sites)

@@ -47,7 +47,7 @@ class StpuLowering:
             DeployError: codes other than symmetric int8 with one scale a tensor, a folded product of several
                 factors, a Concat of different ranges, or a quantized convolution without a range; names the tensor.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
 

@@ -64,7 +64,7 @@ class TengineLowering:
         Raises:
             DeployError: a tensor that is not uint8 with one scale, or whose name has spaces.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.qdq_reader import QdqModel
 

@@ -43,7 +43,7 @@ class TensorRtRanges:
         Raises:
             DeployError: an activation with a zero point, several scales, or codes other than int8; names the tensor.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
         proto = float_model(model, sites)

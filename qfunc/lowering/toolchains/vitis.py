@@ -52,7 +52,7 @@ class VitisLowering:
         Raises:
             DeployError: a tensor without exactly one fix position on the DPU.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 

@@ -1,4 +1,4 @@
-"""A TOSA graph under construction, as a file of TFLite's operators: integers only, of one example."""
+"""Build a TOSA graph from the operators of TFLite: integers only, one example."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _TYPES = {np.dtype(np.int8): INT8, np.dtype(np.int32): INT32}
 _MOVES = (
     "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR",
 )  # fmt: skip
-"""Operators that compute the same on codes before a quantizer and on real values behind it."""
+"""Operators that commute with the quantizer: they give the same values on codes and on real values."""
 
 OpWriter = Callable[["TosaBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
-"""A function that writes one operator of TFLite into the graph: graph, inputs, output, fields."""
+"""The writer of one operator of TFLite. Its arguments are the graph, the inputs, the output and the fields."""
 
 
 class TosaBuilder:
-    """Operators and tensors of one example; constants that no operator reads are not written.
+    """The operators and tensors of one example; constants that no operator reads are not written.
 
-    Real values stand outside: what quantizes an input of the model makes an input of the file, what an output stands for
-    is an output of the file, and a move of real values is one of the codes behind or before it.
+    The file has no real values. The codes of the model's inputs and outputs are the inputs and outputs of the file. An op
+    that moves real values, such as a reshape, is written on their codes.
 
     Args:
-        ops: By the name of an operator of TFLite, the function that writes it (`tosa/ops.py`).
+        ops: The writer of each operator of TFLite, by its name (`tosa/ops.py`).
     """
 
     lowering, any_padding = "TosaLowering", True
@@ -45,17 +45,18 @@ class TosaBuilder:
         self.ops = ops
         self.count = 0
         self.names: set[str] = set()
-        self.real: dict[int, str] = {}  # the inputs of the model
-        self.stands: dict[int, NhwcTensor] = {}  # by a tensor of real values: the codes that stand for them
-        self.moved: dict[int, tuple[str, list[NhwcTensor], dict[str, Any]]] = {}  # by a tensor of real values: how it was moved
-        self.same: dict[int, NhwcTensor] = {}  # by a tensor of codes: another that it is
-        self.inputs: dict[tuple[int, QParams], NhwcTensor] = {}
+        # The keys of the next four are indices of tensors.
+        self.real: dict[int, str] = {}  # input of the model -> its name
+        self.codes_of_real: dict[int, NhwcTensor] = {}  # dequantized tensor -> its codes
+        self.moves: dict[int, tuple[str, list[NhwcTensor], dict[str, Any]]] = {}  # real result -> operator, inputs, fields
+        self.aliases: dict[int, NhwcTensor] = {}  # quantized tensor -> the tensor that has its codes
+        self.inputs: dict[tuple[int, QParams], NhwcTensor] = {}  # (input of the model, qparams) -> its codes
         self.operators: list[Table] = []
         self.tensors: dict[str, Table] = {}
         self.shapes: dict[str, Table] = {}
-        self.codes: list[NhwcTensor] = []
-        self.given: list[tuple[tuple[int, QParams], NhwcTensor]] = []  # the inputs of the file, as `inputs` has them
-        self.made: list[tuple[str, NhwcTensor]] = []  # its outputs
+        self.code_tensors: list[NhwcTensor] = []
+        self.file_inputs: list[tuple[tuple[int, QParams], NhwcTensor]] = []  # `inputs` in the model's order
+        self.file_outputs: list[tuple[str, NhwcTensor]] = []  # (name in the file, codes)
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
@@ -65,13 +66,13 @@ class TosaBuilder:
             DeployError: an input whose batch axis is not the first, or that is not float32.
         """
         require_input(name, dtype, varies)
-        made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
+        result = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
         self.count += 1
         if dtype is not None:
-            self.real[made.index] = name
+            self.real[result.index] = name
         if qparams is not None and value is None:
-            self.codes.append(made)
-        return made
+            self.code_tensors.append(result)
+        return result
 
     def _unique(self, name: str) -> str:
         unique = unique_name(name, self.names)
@@ -79,92 +80,92 @@ class TosaBuilder:
         return unique
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """Return a constant that is no tensor of the graph: shapes, axes, pads."""
+        """Return a constant that is not a tensor of the graph: a shape, axes or pads."""
         return NhwcTensor(-1, name, np.shape(values), value=np.array(values, np.int64))
 
-    def wide(self, name: str, shape: Sequence[int]) -> NhwcTensor:
+    def int32_tensor(self, name: str, shape: Sequence[int]) -> NhwcTensor:
         """Return a new tensor of int32."""
-        made = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape))
+        result = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape))
         self.count += 1
-        self._declare(made, INT32)
-        return made
+        self._declare(result, INT32)
+        return result
 
-    def inner(self, held: NhwcTensor, name: str, shape: Sequence[int] | None = None) -> NhwcTensor:
+    def tensor_like(self, tensor: NhwcTensor, name: str, shape: Sequence[int] | None = None) -> NhwcTensor:
         """Return a new tensor with the qparams of another."""
-        return self.tensor(f"{held.name}.{name}", held.shape if shape is None else shape, held.qparams)
+        return self.tensor(f"{tensor.name}.{name}", tensor.shape if shape is None else shape, tensor.qparams)
 
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
-        """What does the same as an operator of TFLite.
+        """Write the TOSA operators that compute an operator of TFLite.
 
         Raises:
-            DeployError: TOSA has no such thing, or it computes with real values.
+            DeployError: TOSA has no such operator, or it would compute on real values.
         """
-        given, out = list(inputs), outputs[0]
+        tensors, out = list(inputs), outputs[0]
         if op == "DEQUANTIZE":
-            self.stands[out.index] = given[0]
+            self.codes_of_real[out.index] = tensors[0]
         elif op == "QUANTIZE":
             assert out.qparams is not None
-            self.same[out.index] = self.coded(given[0], out.qparams)
+            self.aliases[out.index] = self.codes_for(tensors[0], out.qparams)
         elif out.qparams is None and op in _MOVES:
-            self.moved[out.index] = op, given, fields
+            self.moves[out.index] = op, tensors, fields
         elif op not in self.ops:
             do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             raise DeployError(where=f"tensor {out.name!r}", found=op, wanted="an op of TOSA on integers", do=do)
-        elif out.qparams is None or any(h.qparams is None and h.index >= 0 for h in given[: 1 if op == "PADV2" else None]):
+        elif out.qparams is None or any(t.qparams is None and t.index >= 0 for t in tensors[: 1 if op == "PADV2" else None]):
             raise self._real(out.name, f"{op} of real values")
         else:
-            self.ops[op](self, given, out, fields)
+            self.ops[op](self, tensors, out, fields)
 
     def _real(self, name: str, found: str) -> DeployError:
         wanted = "codes on both sides: the profile PRO-INT has integers only"
-        do = "Let its quantizers stand right around it, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+        do = "Quantize the inputs and the output of the op, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
         return DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
 
-    def coded(self, held: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
-        """Return the codes of real values, with those qparams or with those that they already have.
+    def codes_for(self, real: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
+        """Return the codes of real values, with the given qparams or, if None, with the qparams of their quantizer.
 
         Raises:
-            DeployError: they are computed from real values.
+            DeployError: the values have no quantizer.
         """
-        if held.index in self.stands:
-            found = self.stands[held.index]
-            if qparams in (None, found.qparams):
-                return found
-            made = self.tensor(f"{held.name}.again", found.shape, qparams, last=found.last)
-            self.ops["QUANTIZE"](self, [found], made, {})
-            return made
-        if held.index in self.moved:
-            op, given, fields = self.moved[held.index]
-            first = self.coded(given[0], qparams)
-            made = self.tensor(f"{held.name}.codes", held.shape, first.qparams, last=held.last)
-            self.ops[op](self, [first, *given[1:]], made, fields)
-            return made
-        if held.index not in self.real or qparams is None:
-            raise self._real(held.name, "real values")
-        key = held.index, qparams
+        if real.index in self.codes_of_real:
+            codes = self.codes_of_real[real.index]
+            if qparams in (None, codes.qparams):
+                return codes
+            result = self.tensor(f"{real.name}.again", codes.shape, qparams, last=codes.last)
+            self.ops["QUANTIZE"](self, [codes], result, {})
+            return result
+        if real.index in self.moves:
+            op, tensors, fields = self.moves[real.index]
+            first = self.codes_for(tensors[0], qparams)
+            result = self.tensor(f"{real.name}.codes", real.shape, first.qparams, last=real.last)
+            self.ops[op](self, [first, *tensors[1:]], result, fields)
+            return result
+        if real.index not in self.real or qparams is None:
+            raise self._real(real.name, "real values")
+        key = real.index, qparams
         if key not in self.inputs:
-            self.inputs[key] = self.tensor(f"{held.name}.codes", held.shape, qparams)
+            self.inputs[key] = self.tensor(f"{real.name}.codes", real.shape, qparams)
         return self.inputs[key]
 
     def node(self, op: str, inputs: Sequence[NhwcTensor | str], out: NhwcTensor, **attributes: Any) -> None:
-        """One operator of TOSA; what is given by its name is written already."""
-        read = [held if isinstance(held, str) else self.read(held) for held in inputs]
+        """Write one operator of TOSA. An input that is a name is already in the file."""
+        names = [operand if isinstance(operand, str) else self.read(operand) for operand in inputs]
         if out.name not in self.tensors:
             self._declare(out, INT8)
-        self.operators.append(operator(op, read, out.name, **attributes))
+        self.operators.append(operator(op, names, out.name, **attributes))
 
-    def read(self, held: NhwcTensor) -> str:
-        """Return the name of a tensor that an operator reads; constants are written when they are first read."""
-        while held.index in self.same:
-            held = self.same[held.index]
-        if held.value is None or held.name in self.tensors:
-            return held.name
-        return self._constant(held.value, held.name)
+    def read(self, tensor: NhwcTensor) -> str:
+        """Return the name of an operator's input; constants are written when an operator first reads them."""
+        while tensor.index in self.aliases:
+            tensor = self.aliases[tensor.index]
+        if tensor.value is None or tensor.name in self.tensors:
+            return tensor.name
+        return self._constant(tensor.value, tensor.name)
 
-    def _declare(self, held: NhwcTensor, kind: int) -> None:
-        self.tensors[held.name] = table("Tensor", name=held.name, shape=list(held.shape), type=kind)
+    def _declare(self, tensor: NhwcTensor, kind: int) -> None:
+        self.tensors[tensor.name] = table("Tensor", name=tensor.name, shape=list(tensor.shape), type=kind)
 
     def _constant(self, value: Array, name: str) -> str:
         data = np.ascontiguousarray(value).tobytes()
@@ -173,7 +174,7 @@ class TosaBuilder:
         return name
 
     def constant(self, value: Any, dtype: Any, name: str = "") -> str:
-        """Return the name of a constant; those of one number without a name are written once."""
+        """Return the name of a constant. A single number without a name is written once."""
         array = np.atleast_1d(np.asarray(value, dtype))
         if name:
             return self._constant(array, self._unique(name))
@@ -190,49 +191,54 @@ class TosaBuilder:
             self.operators.append(operator("CONST_SHAPE", [], name))
         return name
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the .tosa file.
 
         Raises:
-            DeployError: an output of real values that no codes stand for.
+            DeployError: an output of real values without a quantizer.
         """
-        order = [t.index for t in inputs]
-        self.given = sorted(self.inputs.items(), key=lambda entry: order.index(entry[0][0]))
-        for _, held in self.given:
-            self._declare(held, INT8)
-        first = {held.name for _, held in self.given}
+        order = [tensor.index for tensor in inputs]
+        self.file_inputs = sorted(self.inputs.items(), key=lambda entry: order.index(entry[0][0]))
+        for _, codes in self.file_inputs:
+            self._declare(codes, INT8)
+        input_names = {codes.name for _, codes in self.file_inputs}
         for real in outputs:
-            held = self.coded(real)
-            name = self.read(held)
-            if name in first | {n for n, _ in self.made}:
-                copy = self.inner(held, "copy")
+            codes = self.codes_for(real)
+            name = self.read(codes)
+            if name in input_names | {n for n, _ in self.file_outputs}:
+                copy = self.tensor_like(codes, "copy")
                 self.node("IDENTITY", [name], copy)
                 name = copy.name
-            self.made.append((name, held))
+            self.file_outputs.append((name, codes))
         block = table(
             "Block", name="main", operators=self.operators, tensors=list(self.tensors.values()),
-            shapes=list(self.shapes.values()), inputs=[h.name for _, h in self.given], outputs=[n for n, _ in self.made],
+            shapes=list(self.shapes.values()), inputs=[tensor.name for _, tensor in self.file_inputs],
+            outputs=[name for name, _ in self.file_outputs],
         )  # fmt: skip
         return serialize_block(block)
 
-    def listed(self, inputs: Sequence[str]) -> bytes:
-        """What the file does not say: what codes of its inputs and outputs stand for, which tensor is which.
+    def values_json(self, inputs: Sequence[str]) -> bytes:
+        """Return JSON: the qparams of the file's inputs and outputs, and the names, shapes and layouts of tensors of codes.
 
         Args:
             inputs: The names of the model's inputs, in order.
         """
-        ends = [
-            {"input": inputs.index(self.real[index]), "scale": q.scale[0], "zero_point": q.zero_point[0], "tensor": held.name}
-            for (index, q), held in self.given
+        file_inputs = [
+            {"input": inputs.index(self.real[i]), "scale": q.scale[0], "zero_point": q.zero_point[0], "tensor": tensor.name}
+            for (i, q), tensor in self.file_inputs
         ]
-        last = [{"scale": h.qparams.scale[0], "zero_point": h.qparams.zero_point[0], "tensor": n}
-                for n, h in self.made if h.qparams]  # fmt: skip
-        entries: dict[str, dict[str, Any]] = {}
-        for held in self.codes:
-            name = self.read(held)
-            if name in self.tensors and held.name.removesuffix(".nhwc").endswith(".codes"):
-                entries.setdefault(held.name, {"tensor": name, "shape": list(held.shape), "last": held.last})
-        return json.dumps({"inputs": ends, "outputs": last, "tensors": dict(sorted(entries.items()))}, indent=1).encode()
+        file_outputs = [
+            {"scale": tensor.qparams.scale[0], "zero_point": tensor.qparams.zero_point[0], "tensor": name}
+            for name, tensor in self.file_outputs
+            if tensor.qparams
+        ]
+        tensors: dict[str, dict[str, Any]] = {}
+        for tensor in self.code_tensors:
+            name = self.read(tensor)
+            if name in self.tensors and tensor.name.removesuffix(".nhwc").endswith(".codes"):
+                tensors.setdefault(tensor.name, {"tensor": name, "shape": list(tensor.shape), "last": tensor.last})
+        entries = {"inputs": file_inputs, "outputs": file_outputs, "tensors": dict(sorted(tensors.items()))}
+        return json.dumps(entries, indent=1).encode()
 
 
 __all__ = ["OpWriter", "TosaBuilder"]

@@ -1,4 +1,4 @@
-"""Windows over images in TOSA: whole steps only, so that what no window reaches is cut away."""
+"""Windows over images in TOSA, whose strides must divide the padded image: rows that no window reads are cut away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tosa.builder import TosaBuilder
 
 
-def around(fields: dict[str, Any]) -> list[int]:
+def padding_of(fields: dict[str, Any]) -> list[int]:
     """Return the padding above, below, left and right of an image."""
     if fields["padding"] == "VALID":
         return [0, 0, 0, 0]
@@ -20,39 +20,39 @@ def around(fields: dict[str, Any]) -> list[int]:
 def fit_windows(
     graph: TosaBuilder, x: NhwcTensor, kernel: Sequence[int], fields: dict[str, Any], name: str
 ) -> tuple[NhwcTensor, list[int]]:
-    """Return (the image, its padding) such that the last window ends where the image does.
+    """Return (the image, its padding) such that the last window ends at the last row and column.
 
     Args:
         kernel: The dilated sizes of a window.
     """
-    pad, sizes = around(fields), list(x.shape)
+    padding, sizes = padding_of(fields), list(x.shape)
     for i, stride in enumerate((fields["strideH"], fields["strideW"])):
-        over = (sizes[1 + i] + pad[2 * i] + pad[2 * i + 1] - kernel[i]) % stride
-        less = min(over, pad[2 * i + 1])
-        pad[2 * i + 1] -= less
-        sizes[1 + i] -= over - less
+        surplus = (sizes[1 + i] + padding[2 * i] + padding[2 * i + 1] - kernel[i]) % stride
+        from_padding = min(surplus, padding[2 * i + 1])
+        padding[2 * i + 1] -= from_padding
+        sizes[1 + i] -= surplus - from_padding
     if tuple(sizes) == x.shape:
-        return x, pad
-    made = graph.inner(x, f"{name}.fitted", sizes)
-    cut(graph, x, made, [0, 0, 0, 0])
-    return made, pad
+        return x, padding
+    fitted = graph.tensor_like(x, f"{name}.fitted", sizes)
+    write_slice(graph, x, fitted, [0, 0, 0, 0])
+    return fitted, padding
 
 
-def cut(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, begin: Sequence[int]) -> None:
-    """SLICE: so many entries as `out` has, from `begin` on."""
+def write_slice(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, begin: Sequence[int]) -> None:
+    """Write SLICE: from `begin` on, as many entries as `out` has."""
     graph.node("SLICE", [x, graph.shape(begin), graph.shape(out.shape)], out)
 
 
-def reshaped(graph: TosaBuilder, x: NhwcTensor, shape: Sequence[int], out: NhwcTensor | str) -> NhwcTensor:
-    """RESHAPE, as an existing tensor or a new one of that name."""
-    made = graph.tensor(out, shape, x.qparams) if isinstance(out, str) else out
-    graph.node("RESHAPE", [x, graph.shape(made.shape)], made)
-    return made
+def write_reshape(graph: TosaBuilder, x: NhwcTensor, shape: Sequence[int], out: NhwcTensor | str) -> NhwcTensor:
+    """Write RESHAPE into `out`, a tensor or the name of a new one, and return it."""
+    result = graph.tensor(out, shape, x.qparams) if isinstance(out, str) else out
+    graph.node("RESHAPE", [x, graph.shape(result.shape)], result)
+    return result
 
 
-def joined(graph: TosaBuilder, parts: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
-    """CONCAT."""
+def write_concat(graph: TosaBuilder, parts: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
+    """Write CONCAT."""
     graph.node("CONCAT", list(parts), out, axis=axis)
 
 
-__all__ = ["around", "cut", "fit_windows", "joined", "reshaped"]
+__all__ = ["fit_windows", "padding_of", "write_concat", "write_reshape", "write_slice"]

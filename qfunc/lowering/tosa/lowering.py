@@ -1,4 +1,4 @@
-"""TOSA: one .tosa of integers."""
+"""Lower a model to TOSA: one integer .tosa file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class TosaLowering:
-    """`model.tosa`: TOSA 1.0 by the profile PRO-INT, of one example, with the model's own zero points, weights and biases.
+    """`model.tosa`: TOSA 1.0 in the profile PRO-INT, for one example, with the model's zero points, weights and biases.
 
-    The flatbuffer is written here, by its schema: no package of TOSA's is needed.  Its inputs and outputs are int8 codes
-    in the model's own layout; `model.values.json` has their scales and zero points, and names the tensors.  Inside,
-    images have their channels last.  Scales are multipliers of 31 bits in RESCALE with one rounding; functions of one
-    tensor are TABLE; groups of convolutions are convolutions by themselves.
+    qfunc writes the flatbuffer by its schema and needs no package of TOSA.  Inputs and outputs are int8 codes in the
+    model's layout; `model.values.json` has their scales and zero points, and the names of the tensors.  Images inside the
+    file have their channels last.  RESCALE multiplies by a scale of 31 bits and rounds once; functions of one tensor are
+    TABLE; each group of a convolution is a separate convolution.
 
     Source: TOSA specification 1.0; tosa.fbs of tosa-tools 2026.8.
 
@@ -36,9 +36,9 @@ class TosaLowering:
         """Return the files' bytes.
 
         Raises:
-            DeployError: a tensor that is not in int8, or an op that has no form on integers.
+            DeployError: a tensor that is not int8, or an op that TOSA does not have on integers.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tosa.builder import TosaBuilder
@@ -48,7 +48,7 @@ class TosaLowering:
             require_int8(site, "tosa", "TOSA")
         graph, source = TosaBuilder(NODES), QdqModel(model)
         file = Writer(source, graph).write(STEPS)
-        return {"model.tosa": file, "model.values.json": graph.listed([info.name for info in source.graph.input])}
+        return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
 
 
 __all__ = ["TosaLowering"]

@@ -17,20 +17,21 @@ from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0),
 }  # fmt: skip
+"""The real bounds of the activations that TFLite fuses, by operator."""
 
 
-def qparams_of(held: NhwcTensor) -> tuple[float, int]:
+def qparams_of(tensor: NhwcTensor) -> tuple[float, int]:
     """Return (scale, zero point) of a tensor of codes."""
-    assert held.qparams is not None
-    return held.qparams.scale[0], held.qparams.zero_point[0]
+    assert tensor.qparams is not None
+    return tensor.qparams.scale[0], tensor.qparams.zero_point[0]
 
 
 def scale_ratio(qparams: QParams, *factors: float) -> Array:
-    """Return the scales of a tensor times factors, in float64."""
-    found = np.asarray(qparams.scale, np.float64)
+    """Return the scales of a tensor times the factors, in float64."""
+    ratio = np.asarray(qparams.scale, np.float64)
     for factor in factors:
-        found = found * np.float64(factor)
-    return found
+        ratio = ratio * np.float64(factor)
+    return ratio
 
 
 def multiplier(real: Array) -> tuple[Array, Array]:
@@ -40,99 +41,93 @@ def multiplier(real: Array) -> tuple[Array, Array]:
 
 
 def to_codes(
-    graph: TosaBuilder, acc: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], largest: Any, fields: Any
+    graph: TosaBuilder, acc: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], max_sums: Any, fields: Any
 ) -> None:
-    """RESCALE of sums to codes, and CLAMP where an activation is fused.
+    """Write RESCALE from sums to codes, and CLAMP if an activation is fused.
 
     Args:
-        pair: m and e, one for all or one for each channel, the last axis.
-        largest: Which number no sum exceeds in size, of the same shape.
+        pair: (m, e), each with one entry or with one for each channel (the last axis).
+        max_sums: A bound of the magnitude of the sums, in the same shape.
     Raises:
-        DeployError: sums that TOSA does not rescale.
+        DeployError: sums outside the range of RESCALE.
     """
-    _require(out, pair, np.asarray(largest))
-    made = clamp_fused(graph, out, fields)
-    rescale(graph, acc, made, pair, made=qparams_of(out)[1])
-    clamp_fused(graph, out, fields, made)
+    _require_range(out, pair, np.asarray(max_sums))
+    unclamped = unclamped_output(graph, out, fields)
+    rescale(graph, acc, unclamped, pair, output_zero=qparams_of(out)[1])
+    clamp_fused(graph, unclamped, out, fields)
 
 
-def clamp_fused(graph: TosaBuilder, out: NhwcTensor, fields: Any, made: NhwcTensor | None = None) -> NhwcTensor:
-    """Return the input of a fused activation's CLAMP, or `out` without an activation; from `made`, write the CLAMP."""
-    bounds = BOUNDS.get(fields.get("fusedActivationFunction", "NONE"))
-    if bounds is None:
+def unclamped_output(graph: TosaBuilder, out: NhwcTensor, fields: Any) -> NhwcTensor:
+    """Return the tensor that an op writes before its fused activation: a new one, or `out` without an activation."""
+    if BOUNDS.get(fields.get("fusedActivationFunction", "NONE")) is None:
         return out
-    if made is None:
-        return graph.inner(out, "unbounded")
-    clamp(graph, made, out, *bounds)
-    return out
+    return graph.tensor_like(out, "unbounded")
 
 
-def _require(out: NhwcTensor, pair: tuple[Array, Array], largest: Array) -> None:
-    # RESCALE takes values of int32 below 2^(shift - 1); shifts are of 2 to 62 bits.
+def clamp_fused(graph: TosaBuilder, unclamped: NhwcTensor, out: NhwcTensor, fields: Any) -> None:
+    """Write the CLAMP of a fused activation, if there is one."""
+    bounds = BOUNDS.get(fields.get("fusedActivationFunction", "NONE"))
+    if bounds is not None:
+        write_clamp(graph, unclamped, out, *bounds)
+
+
+def _require_range(out: NhwcTensor, pair: tuple[Array, Array], max_sums: Array) -> None:
+    # RESCALE accepts int32 values below 2^(shift - 1) and shifts from 2 to 62.
     m, e = pair
-    room = np.where(m == 0, 2.0**31, np.minimum(2.0 ** (e - 1.0), 2.0**31))
-    if bool((largest >= room).any()) or int(e.min()) < 2 or int(e.max()) > 62:
-        worst = int(np.argmax(np.broadcast_to(largest, room.shape) / room))
+    limit = np.where(m == 0, 2.0**31, np.minimum(2.0 ** (e - 1.0), 2.0**31))
+    if bool((max_sums >= limit).any()) or int(e.min()) < 2 or int(e.max()) > 62:
+        worst = int(np.argmax(np.broadcast_to(max_sums, limit.shape) / limit))
         raise DeployError(
             where=f"tensor {out.name!r}",
-            found=f"sums of up to {float(np.broadcast_to(largest, room.shape)[worst]):.4g} before a shift by {int(e[worst])}",
+            found=f"sums of up to {float(np.broadcast_to(max_sums, limit.shape)[worst]):.4g} before a shift by {int(e[worst])}",
             wanted="sums of int32, below 2^(shift - 1)",
-            do="Calibrate on inputs of the range that it meets: a scale of the output is far below those of the products.",
+            do="Calibrate on inputs of the deployed range: the output's scale is far below the scales of the products.",
         )
 
 
 def rescale(
-    graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], *, given: int = 0, made: int = 0
+    graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, pair: tuple[Array, Array], *, input_zero: int = 0, output_zero: int = 0
 ) -> None:
-    """RESCALE with one rounding, half up.
+    """Write RESCALE: (x - input_zero) * m * 2^-e + output_zero, rounded once, half up.
 
     Args:
-        pair: m and e, one for all or one for each channel, the last axis.
-        given: The zero point that is taken off; made: the one that is put on.
+        pair: (m, e), each with one entry or with one for each channel (the last axis).
     """
     m, e = pair
-    kinds = [np.int32 if held.qparams is None else np.int8 for held in (x, out)]
-    each = len(m) > 1
-    numbers = [graph.constant(v, t, f"{out.name}.{n}" * each) for v, t, n in (
+    dtypes = [np.int32 if tensor.qparams is None else np.int8 for tensor in (x, out)]
+    per_channel = len(m) > 1
+    numbers = [graph.constant(v, t, f"{out.name}.{n}" * per_channel) for v, t, n in (
         (m, np.int32, "multiplier"), (e, np.int8, "shift"))]  # fmt: skip
-    zeros = [graph.constant(z, t) for z, t in zip((given, made), kinds, strict=True)]
+    zeros = [graph.constant(z, t) for z, t in zip((input_zero, output_zero), dtypes, strict=True)]
     graph.node(
-        "RESCALE", [x, *numbers, *zeros], out, scale32=1, rounding_mode=SINGLE_ROUND, per_channel=int(each), input_unsigned=0,
-        output_unsigned=0,
+        "RESCALE", [x, *numbers, *zeros], out, scale32=1, rounding_mode=SINGLE_ROUND, per_channel=int(per_channel),
+        input_unsigned=0, output_unsigned=0,
     )  # fmt: skip
 
 
-def widened(graph: TosaBuilder, x: NhwcTensor, name: str, real: float = 1.0, bits: int = 0) -> NhwcTensor:
+def to_int32(graph: TosaBuilder, x: NhwcTensor, name: str, real: float = 1.0, bits: int = 0) -> NhwcTensor:
     """Return (q - z) * real * 2^bits in int32, rounded half up."""
-    made = graph.wide(name, x.shape)
+    result = graph.int32_tensor(name, x.shape)
     m, e = multiplier(np.asarray(real))
-    rescale(graph, x, made, (m, e - bits), given=qparams_of(x)[1])
-    return made
+    rescale(graph, x, result, (m, e - bits), input_zero=qparams_of(x)[1])
+    return result
 
 
-def clamp(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: float | None, high: float | None) -> None:
-    """CLAMP between the codes of two real values."""
+def write_clamp(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: float | None, high: float | None) -> None:
+    """Write CLAMP between the codes of two real values; None is no bound."""
     scale, zero = qparams_of(out)
-    ends = [d if b is None else int(np.clip(np.rint(np.float32(b) / np.float32(scale)) + zero, -128, 127))
+    codes = [d if b is None else int(np.clip(np.rint(np.float32(b) / np.float32(scale)) + zero, -128, 127))
             for b, d in ((low, -128), (high, 127))]  # fmt: skip
-    between(graph, x, out, ends[0], ends[1])
+    clamp_codes(graph, x, out, codes[0], codes[1])
 
 
-def between(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: int, high: int) -> None:
-    """CLAMP between two codes."""
-    low_, high_ = (np.array([v], np.int8).tobytes() for v in (low, high))
-    graph.node("CLAMP", [x], out, min_val=low_, max_val=high_, nan_mode=PROPAGATE)
+def clamp_codes(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: int, high: int) -> None:
+    """Write CLAMP between two codes."""
+    low_byte, high_byte = (np.array([v], np.int8).tobytes() for v in (low, high))
+    graph.node("CLAMP", [x], out, min_val=low_byte, max_val=high_byte, nan_mode=PROPAGATE)
 
 
 __all__ = [
-    "BOUNDS",
-    "between",
-    "clamp",
-    "clamp_fused",
-    "multiplier",
-    "qparams_of",
-    "scale_ratio",
-    "rescale",
-    "to_codes",
-    "widened",
-]
+    "BOUNDS", "clamp_codes", "clamp_fused", "multiplier", "qparams_of", "rescale", "scale_ratio", "to_codes", "to_int32",
+    "unclamped_output", "write_clamp",
+]  # fmt: skip

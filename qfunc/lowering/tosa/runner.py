@@ -1,4 +1,4 @@
-"""The reference model of TOSA as a runner of artifacts."""
+"""Run artifacts with the reference model of TOSA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 from qfunc.files.fields import require as require_fields
-from qfunc.files.json_text import damaged, parse
+from qfunc.files.json_text import damage_error, parse
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table
@@ -26,29 +26,29 @@ from qfunc.lowering.tosa.schema import VALUES, block_of, serialize_block
 
 @frozen
 class TosaRunner:
-    """TOSA's reference model on the CPU, which defines what TOSA computes; it runs the examples of a batch one by one.
+    """TOSA's reference model on the CPU, which defines TOSA's results; it runs the examples of a batch one by one.
 
-    Real inputs become codes, and codes real outputs, outside, by `model.values.json`.  It is the extra `tosa`, imported where
-    it runs.  Needs the artifact's "model.tosa".
+    `model.values.json` has the qparams by which the runner quantizes the inputs and dequantizes the outputs.  Install the
+    extra `tosa`.  Needs the artifact's "model.tosa".
 
     >>> TosaRunner()
     TosaRunner()
     """
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("tosa_reference_model", "tosa-tools")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order.
 
         Raises:
-            VerifyError: the reference model is not installed, or does not take the file.
+            VerifyError: the reference model is not installed, or rejects the file.
         """
         return self.opened(artifact.files).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """Return a view of the tensors of codes inside.
+        """Return the model with its tensors of codes as outputs.
 
         Raises:
             VerifyError: the reference model is not installed.
@@ -56,16 +56,17 @@ class TosaRunner:
         values = _values(artifact.files)
         named = with_code_outputs(artifact, values["tensors"].items())
         block = block_of(file_of(artifact.files, "model.tosa"))
-        outputs = [*block["outputs"], *(v["tensor"] for v in named.values())]
+        outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
         exposed = Opened(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
-        return ModelWithCodes(self.opened(artifact.files).run, exposed.codes, {n: bool(v["last"]) for n, v in named.items()})
+        channels_last = {name: bool(entry["last"]) for name, entry in named.items()}
+        return ModelWithCodes(self.opened(artifact.files).run, exposed.codes, channels_last)
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" : it computes on integers, the same on every CPU."""
+        """Return "": the model computes on integers, so that every CPU gives the same results."""
         return ""
 
     def opened(self, files: Mapping[str, bytes]) -> Opened:
-        """Return a model, for many batches.
+        """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: the reference model is not installed.
@@ -85,14 +86,14 @@ def _values(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 @contextmanager
-def _said() -> Iterator[list[str]]:
-    # What the reference model prints, by C's own streams: two warnings of versions at each run, and its errors.
+def _capture_output() -> Iterator[list[str]]:
+    # Capture the output of the reference model, which prints warnings and errors to C's streams.
     text: list[str] = []
     flush = ctypes.CDLL(None).fflush if os.name == "posix" else lambda _: None
     sys.stdout.flush()
     sys.stderr.flush()
     flush(None)
-    before = [os.dup(stream) for stream in (1, 2)]
+    saved = [os.dup(stream) for stream in (1, 2)]
     with tempfile.TemporaryFile() as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -100,16 +101,16 @@ def _said() -> Iterator[list[str]]:
             yield text
         finally:
             flush(None)
-            for stream, own in zip((1, 2), before, strict=True):
-                os.dup2(own, stream)
-                os.close(own)
+            for stream, descriptor in zip((1, 2), saved, strict=True):
+                os.dup2(descriptor, stream)
+                os.close(descriptor)
             file.seek(0)
             text.append(file.read().decode(errors="replace"))
 
 
 @frozen(eq=False)
 class Opened:
-    """The reference model, a file, and the qparams of its inputs and outputs."""
+    """A file that the reference model runs, with the qparams of its inputs and outputs."""
 
     model: Any
     file: bytes
@@ -119,27 +120,27 @@ class Opened:
         """Return the outputs of the file for one batch of real inputs, one example after the other.
 
         Raises:
-            VerifyError: the reference model does not take the file, or calls what it computes unpredictable.
+            VerifyError: the reference model rejects the file, or reports that its result is unpredictable.
         """
         batches = [np.asarray(i, np.float32) for i in inputs]
-        given = []
-        for i, end in enumerate(self.values["inputs"]):
-            if end["input"] >= len(batches):
+        codes = []
+        for number, entry in enumerate(self.values["inputs"]):
+            if entry["input"] >= len(batches):
                 wanted = f"one of {len(batches)} inputs"
-                raise damaged("model.values.json", f"inputs[{i}].input", str(end["input"]), wanted)
-            steps = np.rint(batches[end["input"]] / np.float32(end["scale"]))
-            given.append(np.clip(steps + end["zero_point"], -128, 127).astype(np.int8))
-        found, wrong = [], ""
-        with _said() as text:
-            for place in range(len(batches[0])):
-                outputs, status = self.model.run(self.file, [np.ascontiguousarray(b[place : place + 1]) for b in given])
-                wrong = wrong or ("" if status == self.model.GraphStatus.TOSA_VALID else status.name)
-                found.append(outputs)
-        if wrong:
-            do = "Report it with the file, or verify by another runtime."
-            told = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
-            raise VerifyError(where="TosaRunner", found=f"{wrong} {told}".strip(), wanted="TOSA_VALID", do=do)
-        return [np.concatenate(each) for each in zip(*found, strict=True)]
+                raise damage_error("model.values.json", f"inputs[{number}].input", str(entry["input"]), wanted)
+            steps = np.rint(batches[entry["input"]] / np.float32(entry["scale"]))
+            codes.append(np.clip(steps + entry["zero_point"], -128, 127).astype(np.int8))
+        results, status_name = [], ""
+        with _capture_output() as text:
+            for i in range(len(batches[0])):
+                outputs, status = self.model.run(self.file, [np.ascontiguousarray(b[i : i + 1]) for b in codes])
+                status_name = status_name or ("" if status == self.model.GraphStatus.TOSA_VALID else status.name)
+                results.append(outputs)
+        if status_name:
+            do = "Report the file to qfunc, or verify with another runtime."
+            output = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
+            raise VerifyError(where="TosaRunner", found=f"{status_name} {output}".strip(), wanted="TOSA_VALID", do=do)
+        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch, in real values."""
@@ -147,10 +148,12 @@ class Opened:
 
     def real(self, codes: Sequence[Any]) -> list[Any]:
         """Return the real values of the outputs' codes."""
-        ends = self.values["outputs"]
-        if len(ends) != len(codes):
-            raise damaged("model.values.json", "outputs", f"a list of {len(ends)}", f"one of {len(codes)}, as the file has")
-        return [(c.astype(np.float32) - e["zero_point"]) * np.float32(e["scale"]) for c, e in zip(codes, ends, strict=True)]
+        entries = self.values["outputs"]
+        if len(entries) != len(codes):
+            wanted = f"one of {len(codes)}, as the file has"
+            raise damage_error("model.values.json", "outputs", f"a list of {len(entries)}", wanted)
+        pairs = zip(codes, entries, strict=True)
+        return [(c.astype(np.float32) - entry["zero_point"]) * np.float32(entry["scale"]) for c, entry in pairs]
 
 
 __all__ = ["TosaRunner"]

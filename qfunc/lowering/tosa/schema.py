@@ -1,11 +1,11 @@
-"""One .tosa file: a graph of one block of TOSA operators, whose tensors are known by their names."""
+"""The flatbuffer schema of a .tosa file: one block of operators, which refer to tensors by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from qfunc.files.fields import Count, Flag, Keyed, Kind, Many, Number, Record, Shape, Text
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 OPS = (
@@ -18,7 +18,7 @@ OPS = (
     "TILE", "TRANSPOSE", "GATHER", "SCATTER", "RESIZE", "CAST", "RESCALE", "CONST", "IDENTITY", "CUSTOM", "COND_IF",
     "WHILE_LOOP", "VARIABLE", "VARIABLE_WRITE", "VARIABLE_READ", "CONST_SHAPE",
 )  # fmt: skip
-"""In the order of their numbers, from 1 on; the table of an operator's attributes has its name here."""
+"""The operators in the order of their numbers, from 1. The table of an operator's attributes has the operator's name."""
 
 INT8, INT32 = 3, 5  # DType
 SINGLE_ROUND, PROPAGATE, NEAREST, BILINEAR = 1, 1, 1, 2  # RoundingMode, NanPropagationMode, ResizeMode
@@ -48,7 +48,7 @@ GRAPH: Schema = {
     "Shape": (("name", "str"), ("rank", "u32"), ("data", "bytes")),
     **{op: _ATTRIBUTES.get(op, ()) for op in OPS},
 }  # fmt: skip
-"""Tables of the schema tosa.fbs, as far as they are written here."""
+"""The tables of the schema tosa.fbs that a written file has."""
 
 
 _END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 << 31), "tensor": Text()}
@@ -60,14 +60,14 @@ VALUES = Record({
 
 
 def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Table:
-    """Return one operator of one output."""
+    """Return one operator with one output."""
     return table(
         "Operator", op=OPS.index(op) + 1, attribute=table(op, **attributes), inputs=list(inputs), outputs=[output]
     )  # fmt: skip
 
 
 def serialize_block(block: Table) -> bytes:
-    """Return the file of one block, of TOSA 1.0."""
+    """Return the TOSA 1.0 file of one block."""
     version = table("Version", major=1, minor=0, patch=0, draft=0)
     region = table("Region", name="main", blocks=[block])
     return serialize(GRAPH, table("TosaGraph", version=version, regions=[region]), "TOSA")
@@ -78,7 +78,7 @@ def block_of(file: bytes) -> Table:
     regions = parse(GRAPH, "TosaGraph", file)["regions"]
     blocks: list[Table] = regions[0]["blocks"] if len(regions) == 1 else []
     if len(blocks) != 1:
-        raise damaged("model.tosa", "regions", f"{len(regions)} regions with {len(blocks)} blocks", "one block")
+        raise damage_error("model.tosa", "regions", f"{len(regions)} regions with {len(blocks)} blocks", "one block")
     return blocks[0]
 
 

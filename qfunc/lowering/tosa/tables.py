@@ -1,4 +1,4 @@
-"""Functions of one code as TABLE: what they make of each of the 256 codes."""
+"""Write functions of one tensor as TABLE, which has the result for each of the 256 codes."""
 
 from __future__ import annotations
 
@@ -26,48 +26,51 @@ CURVES: dict[str, Curve] = {
     "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Silu": lambda x, a: F.silu(x),
     "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
 }  # fmt: skip
-"""By the operator of ONNX, but for Silu: its function, with its attributes."""
+"""ONNX operator, or Silu, -> its function of a tensor and the operator's attributes."""
 
 
 def _decimal(value: float) -> float:
-    # What was written before ONNX made a float32 of it: the shortest number that is read as the same.
+    # The model's number before ONNX rounded it to float32: the shortest decimal with the same float32.
     return float(str(np.float32(value)))
 
 
 def table_function(step: OpContext) -> None:
-    """A function of each entry, on codes."""
+    """Write an elementwise function, on codes."""
     step.on_codes(0)
     x = step.input()
-    given = {a.name: step.attribute(a.name) for a in step.node.attribute}
-    step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **given)
+    attributes = {a.name: step.attribute(a.name) for a in step.node.attribute}
+    step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **attributes)
 
 
 def sigmoid(step: OpContext) -> None:
-    """Write a sigmoid, or, with the product after it, SiLU: x * sigmoid(x), for which ONNX has no operator."""
+    """Write a sigmoid, or, with the product after it, SiLU: x * sigmoid(x), which is not an operator of ONNX."""
     x, product = str(step.node.input[0]), step.source.only_reader(step.output)
     if product is None or product.op_type != "Mul" or {*product.input} != {x, step.output}:
         return table_function(step)
-    whole = OpContext(step.writer, product)
-    place = list(product.input).index(x)
-    whole.on_codes(place)
-    held = whole.input(place)
-    step.writer.done.add(whole.output)
-    whole.file.operator("Silu", [held], [whole.result(held.shape, last=held.last)])
+    silu = OpContext(step.writer, product)
+    index = list(product.input).index(x)
+    silu.on_codes(index)
+    operand = silu.input(index)
+    step.writer.done.add(silu.output)
+    silu.file.operator("Silu", [operand], [silu.result(operand.shape, last=operand.last)])
 
 
 def table_writer(name: str) -> Callable[[TosaBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]:
-    """TABLE of a function, in float64 between real values of float32; of two slopes in float32, which holds them exactly."""
-    wide = torch.float32 if name == "LeakyRelu" else torch.float64
+    """Return the writer of a TABLE.
 
-    def write(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-        _table(graph, given[0], out, lambda x: CURVES[name](x.to(wide), fields).float())
+    The function maps float32 to float32 and is computed in float64; LeakyRelu, a multiplication, in float32.
+    """
+    dtype = torch.float32 if name == "LeakyRelu" else torch.float64
+
+    def write(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+        _table(graph, inputs[0], out, lambda x: CURVES[name](x.to(dtype), fields).float())
 
     return write
 
 
-def requantize(graph: TosaBuilder, given: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+def requantize(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Write a TABLE from codes to the codes of other qparams for the same values."""
-    _table(graph, given[0], out, lambda real: real)
+    _table(graph, inputs[0], out, lambda real: real)
 
 
 def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callable[[Tensor], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""XNNPACK's graph under construction, as a file of TFLite's operators: values and nodes, of one example."""
+"""Build an XNNPACK graph from the operators of TFLite: values and nodes of one example."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from qfunc.lowering.xnnpack.pte import program
 from qfunc.lowering.xnnpack.schema import NONE, delegate
 
 INPUT, OUTPUT = 1, 2  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
-_REAL, _CODES, _LONG, _CODES_EACH, _LONG_EACH = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
+_FLOAT32, _INT8, _INT32, _INT8_CHANNELS, _INT32_CHANNELS = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
 
 OpWriter = Callable[["XnnpackBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
-"""A function that writes one operator of TFLite into the graph: graph, inputs, output, fields."""
+"""The writer of one operator of TFLite. Its arguments are the graph, the inputs, the output and the fields."""
 
 
 class XnnpackBuilder:
-    """Values and nodes of one example; what the nodes do not read is not written.
+    """The values and nodes of one example; tensors that no node reads or writes are left out of the file.
 
     Args:
-        ops: By the name of an operator of TFLite, the function that writes it (`xnnpack/ops.py`).
+        ops: The writer of each operator of TFLite, by its name (`xnnpack/ops.py`).
     """
 
     lowering, any_padding = "XnnpackLowering", True
@@ -35,9 +35,9 @@ class XnnpackBuilder:
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops
-        self.held: list[NhwcTensor] = []
+        self.tensors: list[NhwcTensor] = []
         self.nodes: list[Table] = []
-        self.used: dict[int, None] = {}
+        self.used_indices: dict[int, None] = {}
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
@@ -47,21 +47,21 @@ class XnnpackBuilder:
             DeployError: an input whose batch axis is not the first, or that is not float32.
         """
         require_input(name, dtype, varies)
-        made = NhwcTensor(len(self.held), name, tuple(int(n) for n in shape), qparams, value=value, **place)
-        self.held.append(made)
-        return made
+        result = NhwcTensor(len(self.tensors), name, tuple(int(n) for n in shape), qparams, value=value, **place)
+        self.tensors.append(result)
+        return result
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
-        """Return a constant that a node holds in its fields."""
+        """Return a constant that a node has in its fields, such as a shape."""
         return self.tensor(name, np.shape(values), value=np.array(values, np.int64))
 
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
-        """The nodes that do what an operator of TFLite does.
+        """Write the nodes that compute an operator of TFLite.
 
         Raises:
-            DeployError: XNNPACK has none.
+            DeployError: XNNPACK does not have the operator.
         """
         if op not in self.ops:
             do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
@@ -69,60 +69,62 @@ class XnnpackBuilder:
         self.ops[op](self, list(inputs), outputs[0], fields)
 
     def node(self, kind: str, out: NhwcTensor, bounds: tuple[float, float] | None = None, **fields: Any) -> None:
-        """One node; the tensors among its fields are its values."""
-        values = {k: self._read(v) if isinstance(v, NhwcTensor) else v for k, v in fields.items()}
-        union = table(kind, output_id=self._read(out), **{"flags": 0, **values})
-        limits = None if bounds is None else table("MinMax", output_min=bounds[0], output_max=bounds[1])
-        self.nodes.append(table("XNode", xnode_union=union, debug_handle=len(self.nodes), output_min_max=limits))
+        """Write one node; tensors among its fields become numbers of values."""
+        values = {k: self._use(v) if isinstance(v, NhwcTensor) else v for k, v in fields.items()}
+        union = table(kind, output_id=self._use(out), **{"flags": 0, **values})
+        min_max = None if bounds is None else table("MinMax", output_min=bounds[0], output_max=bounds[1])
+        self.nodes.append(table("XNode", xnode_union=union, debug_handle=len(self.nodes), output_min_max=min_max))
 
-    def _read(self, held: NhwcTensor) -> int:
-        self.used.setdefault(held.index)
-        return held.index
+    def _use(self, tensor: NhwcTensor) -> int:
+        self.used_indices.setdefault(tensor.index)
+        return tensor.index
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the .pte file."""
-        last: list[NhwcTensor] = []
-        for held in outputs:
-            if held.value is not None or held.index in {t.index for t in (*inputs, *last)}:
-                copy = self.tensor(f"{held.name}.copy", held.shape, held.qparams)
-                self.node("XNNCopy", copy, input_id=held)
-                held = copy
-            last.append(held)
+        results: list[NhwcTensor] = []
+        for tensor in outputs:
+            if tensor.value is not None or tensor.index in {t.index for t in (*inputs, *results)}:
+                copy = self.tensor(f"{tensor.name}.copy", tensor.shape, tensor.qparams)
+                self.node("XNNCopy", copy, input_id=tensor)
+                tensor = copy
+            results.append(tensor)
         external = {t.index: (i, INPUT) for i, t in enumerate(inputs)}
-        external |= {t.index: (len(inputs) + i, OUTPUT) for i, t in enumerate(last)}
+        external |= {t.index: (len(inputs) + i, OUTPUT) for i, t in enumerate(results)}
         constants: list[bytes] = []
-        values = [self._value(self.held[i], external.get(i), constants) for i in sorted({*self.used, *external})]
+        values = [self._value(self.tensors[i], external.get(i), constants) for i in sorted({*self.used_indices, *external})]
         graph = table(
             "XNNGraph", version="1", xnodes=self.nodes, xvalues=values, num_externs=len(external),
             input_ids=list(range(len(inputs))), output_ids=list(range(len(inputs), len(external))),
         )  # fmt: skip
-        return program(delegate(graph, constants), [t.shape for t in inputs], [(t.shape, False) for t in last])
+        return program(delegate(graph, constants), [t.shape for t in inputs], [(t.shape, False) for t in results])
 
-    def _value(self, held: NhwcTensor, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
-        number, flags = external or (NONE, 0)
-        place = 0
-        if held.value is not None:
-            constants.append(np.ascontiguousarray(held.value).tobytes())
-            place = len(constants)
-        each, long = len(held.qparams.scale) > 1 if held.qparams else False, held.value is not None and held.value.itemsize > 1
-        kind = _REAL if held.qparams is None else ((_CODES, _LONG), (_CODES_EACH, _LONG_EACH))[each][long]
+    def _value(self, tensor: NhwcTensor, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
+        external_id, flags = external or (NONE, 0)
+        buffer_index = 0
+        if tensor.value is not None:
+            constants.append(np.ascontiguousarray(tensor.value).tobytes())
+            buffer_index = len(constants)
+        per_channel = len(tensor.qparams.scale) > 1 if tensor.qparams else False
+        is_int32 = tensor.value is not None and tensor.value.itemsize > 1
+        integers = (_INT8_CHANNELS, _INT32_CHANNELS) if per_channel else (_INT8, _INT32)
         value = table(
-            "XNNTensorValue", datatype=kind, num_dims=len(held.shape), dims=list(held.shape), constant_buffer_idx=place,
-            external_id=number, flags=flags, id_out=held.index,
+            "XNNTensorValue", datatype=integers[is_int32] if tensor.qparams else _FLOAT32, num_dims=len(tensor.shape),
+            dims=list(tensor.shape), constant_buffer_idx=buffer_index, external_id=external_id, flags=flags,
+            id_out=tensor.index,
         )  # fmt: skip
-        if held.qparams is None:
+        if tensor.qparams is None:
             return table("XValue", xvalue_union=value)
-        scale, zero = held.qparams.scale, held.qparams.zero_point
-        if each:
-            shared = table("PerChannelQuant", scale=list(scale), channel_dim=held.qparams.axis)
+        scale, zero = tensor.qparams.scale, tensor.qparams.zero_point
+        if per_channel:
+            quant_params = table("PerChannelQuant", scale=list(scale), channel_dim=tensor.qparams.axis)
         else:
-            shared = table("PerTensorQuant", scale=scale[0], zero_point=zero[0])
-        return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=shared))
+            quant_params = table("PerTensorQuant", scale=scale[0], zero_point=zero[0])
+        return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=quant_params))
 
-    def listed(self) -> bytes:
-        """Return JSON: for each computed tensor of codes its number in the graph, its shape and whether channels are last."""
-        shown = [t for t in self.held if t.qparams is not None and t.value is None and t.index in self.used]
-        entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(shown)}
+    def values_json(self) -> bytes:
+        """Return JSON: the number in the graph, the shape and the layout of each computed tensor of codes."""
+        codes = [t for t in self.tensors if t.qparams is not None and t.value is None and t.index in self.used_indices]
+        entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(codes)}
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()
 
 

@@ -1,4 +1,4 @@
-"""Scales and functions that XNNPACK's nodes do not take, as `deploy` refuses them."""
+"""Errors for scales and functions that XNNPACK's nodes do not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIMIT = np.float32(2.0**8)
 
 
 def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> None:
-    """Raise if s_x s_w / s_y of a product on codes is 2^8 or more: XNNPACK has no such multiplier.
+    """Raise if s_x s_w / s_y of a product on codes is 2^8 or more, because XNNPACK's multipliers are smaller.
 
     Raises:
         DeployError: names the tensor.
@@ -20,9 +20,9 @@ def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> No
         return
     ratio = np.float32(x.qparams.scale[0]) * np.float32(max(weight.qparams.scale)) / np.float32(out.qparams.scale[0])
     if ratio >= _LIMIT:
-        do = "Calibrate on values near those it meets."
-        found = f"s_x * s_w / s_y of {ratio:g}"
-        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="one below 2^8", do=do)
+        do = "Calibrate on inputs of the deployed range."
+        found = f"s_x * s_w / s_y = {ratio:g}"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a ratio below 2^8", do=do)
 
 
 def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
@@ -36,20 +36,21 @@ def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
     if x.qparams is None or out.qparams is None:
         return
     if max(1.0, abs(alpha)) * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
-        do = "Calibrate on values near those it meets."
-        found = f"scales {x.qparams.scale[0]:g} and {out.qparams.scale[0]:g}"
-        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="an input's of at most 2^7 times it", do=do)
+        do = "Calibrate on inputs of the deployed range."
+        found = f"an input scale of {x.qparams.scale[0]:g} and an output scale of {out.qparams.scale[0]:g}"
+        wanted = "max(1, |alpha|) * s_x / s_y of at most 2^7"
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=wanted, do=do)
 
 
 def require_exact_gelu(out: NhwcTensor, approximate: bool) -> None:
-    """Raise if a GELU is the approximation by tanh: XNNPACK has that of the error function alone.
+    """Raise if a GELU is the approximation by tanh, because XNNPACK has only the exact GELU.
 
     Raises:
         DeployError: names the tensor.
     """
     if approximate:
-        do = "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-        raise DeployError(where=f"tensor {out.name!r}", found="GELU by tanh", wanted="that of the error function", do=do)
+        wanted, do = "approximate='none'", "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+        raise DeployError(where=f"tensor {out.name!r}", found="approximate='tanh'", wanted=wanted, do=do)
 
 
 __all__ = ["require_exact_gelu", "require_multiplier", "require_slope"]

@@ -1,4 +1,4 @@
-"""ExecuTorch by XNNPACK: one .pte."""
+"""Lower a model to ExecuTorch's XNNPACK delegate: one .pte file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class XnnpackLowering:
-    """`model.pte`: one method, "forward", that is one graph of XNNPACK with the model's own scales, zero points and codes.
+    """`model.pte`: one method, "forward": one XNNPACK graph with the model's scales, zero points and codes.
 
-    The file is written here, byte by byte by ExecuTorch's schemas: nothing is exported again, and ExecuTorch is needed
-    only to run it.  Inputs and outputs are float32 in the model's own layout, of one example.  Inside, images have
-    their channels last.  Relu, relu6 and clip(-1, 1) are fused into the op before them; average pools and softmax, which
-    XNNPACK has in float32 only, and ops that are not surrounded by quantizers compute in float32.  `model.values.json`
-    maps tensors to values of the graph.
+    qfunc writes the file by ExecuTorch's schemas; ExecuTorch is needed only to run it.  Inputs and outputs are float32 in
+    the model's layout, for one example.  Images inside the file have their channels last.  Relu, relu6 and clip(-1, 1) are
+    fused into the op before them.  Average pools and softmax, which XNNPACK has only in float32, and ops without
+    quantizers on both sides compute in float32.  `model.values.json` maps tensors to values of the graph.
 
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
@@ -33,9 +32,9 @@ class XnnpackLowering:
         """Return the files' bytes.
 
         Raises:
-            DeployError: a tensor that is not in int8, or an op that XNNPACK does not have.
+            DeployError: a tensor that is not int8, or an op that XNNPACK does not have.
         """
-        # onnx is imported here, where it is first needed.
+        # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.qdq_reader import QdqModel
@@ -46,7 +45,7 @@ class XnnpackLowering:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
         file = Writer(QdqModel(model), graph).write(WRITERS)
-        return {"model.pte": file, "model.values.json": graph.listed()}
+        return {"model.pte": file, "model.values.json": graph.values_json()}
 
 
 __all__ = ["XnnpackLowering"]

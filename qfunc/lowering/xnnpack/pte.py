@@ -1,11 +1,11 @@
-"""One .pte file: an ExecuTorch program of one method that hands its inputs to one delegate of XNNPACK."""
+"""A .pte file: an ExecuTorch program with one method that calls one XNNPACK delegate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Schema, Table, parse, serialize, table
 
 _VALUES = "Null|Int|Bool|Double|Tensor|String|IntList|DoubleList|BoolList|TensorList|OptionalTensorList"
@@ -34,26 +34,26 @@ PROGRAM: Schema = {
     "Segment": (("offset", "u64"), ("size", "u64")),
     "Offsets": (("segment_index", "u32"), ("offsets", "[u64]")),
 }  # fmt: skip
-"""Tables of ExecuTorch's schema/program.fbs, as far as they are written here."""
+"""The tables of ExecuTorch's schema/program.fbs that a written file has."""
 
-_REAL, _CODES = 6, 1  # ScalarType FLOAT and CHAR
+_FLOAT, _CHAR = 6, 1  # ScalarType FLOAT and CHAR
 
 
 def program(delegate: bytes, inputs: Sequence[Sequence[int]], outputs: Sequence[tuple[Sequence[int], bool]]) -> bytes:
     """Return the file.
 
     Args:
-        delegate: What XNNPACK's delegate reads.
-        inputs: Their shapes; all are float32.
-        outputs: Their shapes, and whether they are codes.
+        delegate: The data of the XNNPACK delegate, from `schema.delegate`.
+        inputs: The shapes of the inputs, which are float32.
+        outputs: (shape, True if it is codes) of each output.
     """
     tensors = [_tensor(shape, False) for shape in inputs] + [_tensor(*output) for output in outputs]
-    first, last = list(range(len(inputs))), list(range(len(inputs), len(tensors)))
-    call = table("Instruction", instr_args=table("DelegateCall", delegate_index=0, args=first + last))
+    ins, outs = list(range(len(inputs))), list(range(len(inputs), len(tensors)))
+    call = table("Instruction", instr_args=table("DelegateCall", delegate_index=0, args=ins + outs))
     plan = table(
-        "ExecutionPlan", name="forward", values=[table("EValue", val=t) for t in tensors], inputs=first, outputs=last,
+        "ExecutionPlan", name="forward", values=[table("EValue", val=t) for t in tensors], inputs=ins, outputs=outs,
         container_meta_type=table("Container", encoded_inp_str="", encoded_out_str=""),
-        chains=[table("Chain", inputs=first, outputs=last, instructions=[call])], operators=[], non_const_buffer_sizes=[0],
+        chains=[table("Chain", inputs=ins, outputs=outs, instructions=[call])], operators=[], non_const_buffer_sizes=[0],
         delegates=[table("Delegate", id="XnnpackBackend", processed=table("Reference", location=0, index=0), compile_specs=[])],
     )  # fmt: skip
     root = table(
@@ -65,17 +65,17 @@ def program(delegate: bytes, inputs: Sequence[Sequence[int]], outputs: Sequence[
 
 def _tensor(shape: Sequence[int], codes: bool) -> Table:
     return table(
-        "Tensor", scalar_type=_CODES if codes else _REAL, storage_offset=0, sizes=list(shape),
+        "Tensor", scalar_type=_CHAR if codes else _FLOAT, storage_offset=0, sizes=list(shape),
         dim_order=list(range(len(shape))), requires_grad=0, data_buffer_idx=0, layout=0, shape_dynamism=0,
     )  # fmt: skip
 
 
 def delegate_of(file: bytes) -> bytes:
-    """What the delegate reads, of a file that `program` wrote."""
-    held: Any = parse(PROGRAM, "Program", file)["backend_delegate_data"]
-    if len(held) != 1:
-        raise damaged("model.pte", "backend_delegate_data", f"a list of {len(held)}", "one delegate's")
-    return bytes(held[0]["data"])
+    """Return the delegate's data in a file that `program` wrote."""
+    entries: Any = parse(PROGRAM, "Program", file)["backend_delegate_data"]
+    if len(entries) != 1:
+        raise damage_error("model.pte", "backend_delegate_data", f"a list of {len(entries)}", "one delegate's")
+    return bytes(entries[0]["data"])
 
 
 __all__ = ["PROGRAM", "delegate_of", "program"]

@@ -1,4 +1,4 @@
-"""ExecuTorch as a runner of artifacts."""
+"""Run artifacts with ExecuTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 from qfunc.files.fields import require as require_fields
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 from qfunc.files.json_text import parse as parse_json
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
@@ -25,16 +25,16 @@ from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 
 @frozen
 class ExecuTorchRunner:
-    """ExecuTorch on the CPU, by the XNNPACK delegate; it runs the examples of a batch one by one.
+    """ExecuTorch on the CPU, with the XNNPACK delegate; it runs the examples of a batch one by one.
 
-    It is the extra `executorch`, imported where it runs.  Needs the artifact's "model.pte".
+    Install the extra `executorch`.  Needs the artifact's "model.pte".
 
     >>> ExecuTorchRunner()
     ExecuTorchRunner()
     """
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("executorch", "executorch")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -46,7 +46,7 @@ class ExecuTorchRunner:
         return self.opened(file_of(artifact.files, "model.pte")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
-        """Return a view of the tensors of codes inside.
+        """Return the model with its tensors of codes as outputs.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
@@ -55,73 +55,75 @@ class ExecuTorchRunner:
         values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.opened(file), self.opened(_with_outputs(file, list(named.values())))
-        return ModelWithCodes(plain.run, exposed.run, {n: bool(v["last"]) for n, v in named.items()})
+        return ModelWithCodes(plain.run, exposed.run, {name: bool(entry["last"]) for name, entry in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where it computes as the target says, else why it may not on this CPU."""
+        """Return "" if this CPU computes as the target describes, else the reason why it may not."""
         return other_kernels()
 
     def opened(self, file: bytes) -> Opened:
-        """Return a loaded program, for many batches.
+        """Return a loaded program, which runs many batches.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
         require(self.missing(), "ExecuTorchRunner", "executorch", "executorch 1.5")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its own imports' deprecations
+            warnings.simplefilter("ignore")  # deprecations in ExecuTorch's imports
             runtime = importlib.import_module("executorch.runtime").Runtime.get()
         with loading("ExecuTorchRunner", "ExecuTorch"):
             program = runtime.load_program(file)
         try:
             return Opened(program.load_method("forward"), (program, file))
         except RuntimeError as error:
+            wanted = "a graph that XNNPACK accepts"
             do = "Keep s_x * s_w / s_y of products below 2^8, and s_x / s_y of sums within [2^-10, 2^8)."
-            raise VerifyError(where="ExecuTorchRunner", found=str(error), wanted="a graph that XNNPACK takes", do=do) from error
+            raise VerifyError(where="ExecuTorchRunner", found=str(error), wanted=wanted, do=do) from error
 
 
 @frozen(eq=False)
 class Opened:
-    """A loaded method, and what it reads as long as it lives."""
+    """A loaded method, with the program and the bytes that it refers to."""
 
     method: Any
-    held: tuple[Any, bytes]
+    owner: tuple[Any, bytes]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch, one example after the other."""
         batches = [torch.as_tensor(i) for i in inputs]
-        found = []
-        for place in range(len(batches[0])):
-            outputs = self.method.execute([b[place : place + 1].contiguous() for b in batches])
-            found.append([o.numpy().copy() for o in outputs])
-        return [np.concatenate(each) for each in zip(*found, strict=True)]
+        results = []
+        for i in range(len(batches[0])):
+            outputs = self.method.execute([b[i : i + 1].contiguous() for b in batches])
+            results.append([o.numpy().copy() for o in outputs])
+        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
 
 
-def _with_outputs(file: bytes, chosen: Sequence[dict[str, Any]]) -> bytes:
-    # The file with those of its values as further outputs.
+def _with_outputs(file: bytes, entries: Sequence[dict[str, Any]]) -> bytes:
+    # Return the file with additional outputs: the values of these entries of model.values.json.
     graph, constants = read(delegate_of(file))
     plans: Any = parse(PROGRAM, "Program", file)["execution_plan"]
     if len(plans) != 1:
-        raise damaged("model.pte", "execution_plan", f"a list of {len(plans)}", "one plan")
+        raise damage_error("model.pte", "execution_plan", f"a list of {len(plans)}", "one plan")
     plan = plans[0]
     tensors = [v["val"] for v in plan["values"]]
     count = len(tensors)
-    numbers = {entry["value"]: count + i for i, entry in enumerate(chosen)}
-    values = [_external(v, numbers) for v in graph["xvalues"]]
-    outputs = [*graph["output_ids"], *numbers.values()]
-    changed = Table("XNNGraph", {**graph.fields, "xvalues": values, "num_externs": count + len(chosen), "output_ids": outputs})
+    external_ids = {entry["value"]: count + i for i, entry in enumerate(entries)}
+    values = [_with_external_id(v, external_ids) for v in graph["xvalues"]]
+    outputs = [*graph["output_ids"], *external_ids.values()]
+    exposed = Table("XNNGraph", {**graph.fields, "xvalues": values, "num_externs": count + len(entries), "output_ids": outputs})
     shapes = [tuple(t["sizes"]) for t in tensors]
-    ends = [(s, False) for s in shapes[len(plan["inputs"]) :]] + [(tuple(e["shape"]), True) for e in chosen]
-    return program(delegate(changed, constants), shapes[: len(plan["inputs"])], ends)
+    inputs, real_outputs = shapes[: len(plan["inputs"])], shapes[len(plan["inputs"]) :]
+    specs = [(shape, False) for shape in real_outputs] + [(tuple(entry["shape"]), True) for entry in entries]
+    return program(delegate(exposed, constants), inputs, specs)
 
 
-def _external(value: Table, numbers: dict[int, int]) -> Table:
+def _with_external_id(value: Table, external_ids: dict[int, int]) -> Table:
     union: Table = value["xvalue_union"]
-    if union.kind != "XNNQuantizedTensorValue" or union["tensor_value"]["id_out"] not in numbers:
+    if union.kind != "XNNQuantizedTensorValue" or union["tensor_value"]["id_out"] not in external_ids:
         return value
-    held: Table = union["tensor_value"]
-    shown = Table(held.kind, {**held.fields, "external_id": numbers[held["id_out"]], "flags": 2})
-    return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": shown}))
+    tensor: Table = union["tensor_value"]
+    exposed = Table(tensor.kind, {**tensor.fields, "external_id": external_ids[tensor["id_out"]], "flags": 2})
+    return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": exposed}))
 
 
 __all__ = ["ExecuTorchRunner"]

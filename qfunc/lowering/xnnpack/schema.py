@@ -1,4 +1,4 @@
-"""What ExecuTorch's XNNPACK delegate reads: a header, a graph as a flatbuffer, and the constants."""
+"""The data of ExecuTorch's XNNPACK delegate: a header, a graph as a flatbuffer, and the constants."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import struct
 from collections.abc import Sequence
 
 from qfunc.files.fields import Count, Flag, Keyed, Record, Shape
-from qfunc.files.json_text import damaged
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
-_ONE: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
-_TWO: Fields = (("input1_id", "u32"), ("input2_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
-_JOINED: Fields = (("axis", "u32"), ("input1_id", "u32"), ("input2_id", "u32"), ("input3_id", "u32"), ("input4_id", "u32"),
-                   ("output_id", "u32"), ("flags", "u32"), ("input5_id", "u32"))  # fmt: skip
-_AROUND = ("padding_top", "padding_right", "padding_bottom", "padding_left")
+_UNARY: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
+_BINARY: Fields = (("input1_id", "u32"), ("input2_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
+_CONCATENATE: Fields = (("axis", "u32"), ("input1_id", "u32"), ("input2_id", "u32"), ("input3_id", "u32"),
+                        ("input4_id", "u32"), ("output_id", "u32"), ("flags", "u32"), ("input5_id", "u32"))  # fmt: skip
+_PADDING = ("padding_top", "padding_right", "padding_bottom", "padding_left")
 _WINDOW = ("kernel_height", "kernel_width", "subsampling_height", "subsampling_width", "dilation_height", "dilation_width",
            "group_input_channels", "group_output_channels", "groups", "adjustment_height", "adjustment_width",
            "input1_id", "filter_id", "bias_id", "output_id", "flags")  # fmt: skip
-_POOLED = ("pooling_height", "pooling_width", "stride_height", "stride_width", "dilation_height", "dilation_width",
+_POOL_WINDOW = ("pooling_height", "pooling_width", "stride_height", "stride_width", "dilation_height", "dilation_width",
            "input_id", "output_id", "flags")  # fmt: skip
-_CONV: Fields = tuple((n, "u32") for n in (*_AROUND, *_WINDOW))
-_POOL: Fields = tuple((n, "u32") for n in (*_AROUND, *_POOLED))
-_MOVED: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
+_CONV: Fields = tuple((n, "u32") for n in (*_PADDING, *_WINDOW))
+_POOL: Fields = tuple((n, "u32") for n in (*_PADDING, *_POOL_WINDOW))
 
 _NODES: tuple[tuple[str, Fields], ...] = (
-    ("XNNAdd", _TWO),
+    ("XNNAdd", _BINARY),
     ("XNNFullyConnected", tuple((n, "u32") for n in ("input1_id", "filter_id", "bias_id", "output_id", "flags"))),
-    ("XNNSoftmax", _ONE), ("XNNSigmoid", _ONE),
-    ("XNNStaticTranspose", (("num_dims", "u32"), ("perm", "[u32]"), *_MOVED)),
-    ("XNNClamp", _ONE), ("XNNConv2d", _CONV), ("XNNDiv", _TWO),
-    ("XNNStaticResizeBilinear2D", (("new_height", "u32"), ("new_width", "u32"), *_MOVED)),
-    ("XNNStaticConstantPad", (("pre_paddings", "[u32]"), ("post_paddings", "[u32]"), ("padding_value", "f32"), *_MOVED)),
-    ("XNNAvgPooling2d", _POOL), ("XNNMinimum", _TWO), ("XNNDepthwiseConv2d", _CONV), ("XNNMaxPooling2d", _POOL),
-    ("XNNMultiply", _TWO), ("XNNSubtract", _TWO), ("XNNFloor", _ONE), ("XNNConvert", _ONE), ("XNNGlobalAvgPooling2d", _ONE),
-    ("XNNStaticReshape", (("num_dims", "u32"), ("new_shape", "[u32]"), *_MOVED)),
-    ("XNNArgMaxPooling2d", ()), ("XNNSquareRoot", _ONE), ("XNNCeiling", _ONE), ("XNNHardswish", _ONE),
-    ("XNNLeakyReLU", (("negative_slope", "f32"), *_MOVED)),
-    ("XNNMaximum", _TWO), ("XNNNegate", _ONE), ("XNNSquare", _ONE), ("XNNELU", (("alpha", "f32"), *_MOVED)),
-    ("XNNAbs", _ONE), ("XNNPReLU", _TWO), ("XNNConcatenate2", _JOINED), ("XNNConcatenate3", _JOINED),
-    ("XNNConcatenate4", _JOINED),
-    ("XNNStaticSlice", (("num_dims", "u32"), ("offsets", "[u32]"), ("sizes", "[u32]"), *_MOVED)),
-    ("XNNScaledDotProductAttention", ()), ("XNNBatchMatrixMultiply", _TWO), ("XNNConcatenate5", _JOINED),
-    ("XNNConvTranspose2d", _CONV), ("XNNReciprocalSquareRoot", _ONE), ("XNNLog", _ONE), ("XNNGelu", _ONE),
-    ("XNNTanh", _ONE), ("XNNExp", _ONE), ("XNNSin", _ONE), ("XNNCopy", _ONE), ("XNNCos", _ONE),
+    ("XNNSoftmax", _UNARY), ("XNNSigmoid", _UNARY),
+    ("XNNStaticTranspose", (("num_dims", "u32"), ("perm", "[u32]"), *_UNARY)),
+    ("XNNClamp", _UNARY), ("XNNConv2d", _CONV), ("XNNDiv", _BINARY),
+    ("XNNStaticResizeBilinear2D", (("new_height", "u32"), ("new_width", "u32"), *_UNARY)),
+    ("XNNStaticConstantPad", (("pre_paddings", "[u32]"), ("post_paddings", "[u32]"), ("padding_value", "f32"), *_UNARY)),
+    ("XNNAvgPooling2d", _POOL), ("XNNMinimum", _BINARY), ("XNNDepthwiseConv2d", _CONV), ("XNNMaxPooling2d", _POOL),
+    ("XNNMultiply", _BINARY), ("XNNSubtract", _BINARY), ("XNNFloor", _UNARY),
+    ("XNNConvert", _UNARY), ("XNNGlobalAvgPooling2d", _UNARY),
+    ("XNNStaticReshape", (("num_dims", "u32"), ("new_shape", "[u32]"), *_UNARY)),
+    ("XNNArgMaxPooling2d", ()), ("XNNSquareRoot", _UNARY), ("XNNCeiling", _UNARY), ("XNNHardswish", _UNARY),
+    ("XNNLeakyReLU", (("negative_slope", "f32"), *_UNARY)),
+    ("XNNMaximum", _BINARY), ("XNNNegate", _UNARY), ("XNNSquare", _UNARY), ("XNNELU", (("alpha", "f32"), *_UNARY)),
+    ("XNNAbs", _UNARY), ("XNNPReLU", _BINARY), ("XNNConcatenate2", _CONCATENATE), ("XNNConcatenate3", _CONCATENATE),
+    ("XNNConcatenate4", _CONCATENATE),
+    ("XNNStaticSlice", (("num_dims", "u32"), ("offsets", "[u32]"), ("sizes", "[u32]"), *_UNARY)),
+    ("XNNScaledDotProductAttention", ()), ("XNNBatchMatrixMultiply", _BINARY), ("XNNConcatenate5", _CONCATENATE),
+    ("XNNConvTranspose2d", _CONV), ("XNNReciprocalSquareRoot", _UNARY), ("XNNLog", _UNARY), ("XNNGelu", _UNARY),
+    ("XNNTanh", _UNARY), ("XNNExp", _UNARY), ("XNNSin", _UNARY), ("XNNCopy", _UNARY), ("XNNCos", _UNARY),
 )  # fmt: skip
 
 GRAPH: Schema = {
@@ -60,45 +60,44 @@ GRAPH: Schema = {
     "ConstantDataOffset": (("offset", "u64"), ("size", "u64")),
     **dict(_NODES),
 }  # fmt: skip
-"""Tables of ExecuTorch's backends/xnnpack/serialization/schema.fbs, as far as they are written here."""
+"""The tables of ExecuTorch's backends/xnnpack/serialization/schema.fbs that a written file has."""
 
 VALUES = Keyed(Record({"value": Count(high=0xFFFFFFFF), "shape": Shape(), "last": Flag()}))
 """The fields of model.values.json, which `XnnpackBuilder.listed` writes."""
 
 NONE = 0xFFFFFFFF
-"""The number of a value that is not there."""
+"""The number of an absent value."""
 
-_HEADER, _STEP = struct.Struct("<4x4sHIIIQ"), 16
+_HEADER, _ALIGNMENT = struct.Struct("<4x4sHIIIQ"), 16
 
 
 def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
-    """What the delegate reads: the graph, whose constants are numbered from 1 on."""
+    """Return the delegate's data: header, graph and constants, which the graph numbers from 1."""
     offsets, data = [table("ConstantDataOffset", offset=0, size=0)], b""
     for constant in constants:
         offsets.append(table("ConstantDataOffset", offset=len(data), size=len(constant)))
-        data += _whole(constant)
+        data += _align(constant)
     body = serialize(GRAPH, Table("XNNGraph", {**graph.fields, "constant_data": offsets}), "XN01")
-    start = len(_whole(b"\0" * _HEADER.size))
-    head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_whole(body)), len(data))
-    return _whole(head) + _whole(body) + data
+    start = len(_align(b"\0" * _HEADER.size))
+    head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_align(body)), len(data))
+    return _align(head) + _align(body) + data
 
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:
-    """Return (the graph, its constants) of what `delegate` wrote."""
+    """Return (graph, constants) from the data that `delegate` wrote."""
     if len(data) < _HEADER.size:
-        raise damaged("model.pte, delegate", "", f"{len(data)} bytes", f"a header of {_HEADER.size}")
+        raise damage_error("model.pte, delegate", "", f"{len(data)} bytes", f"a header of {_HEADER.size}")
     _, _, start, length, constants, _ = _HEADER.unpack(data[: _HEADER.size])
     graph = parse(GRAPH, "XNNGraph", data[start : start + length])
-    places = graph["constant_data"][1:]
-    for i, place in enumerate(places, 1):
-        if constants + place["offset"] + place["size"] > len(data):
-            found = f"bytes to {constants + place['offset'] + place['size']:,}"
-            raise damaged("model.pte, delegate", f"constant_data[{i}]", found, f"at most {len(data):,}")
-    return graph, [data[constants + p["offset"] : constants + p["offset"] + p["size"]] for p in places]
+    entries = graph["constant_data"][1:]
+    for i, entry in enumerate(entries, 1):
+        if (end := constants + entry["offset"] + entry["size"]) > len(data):
+            raise damage_error("model.pte, delegate", f"constant_data[{i}]", f"bytes to {end:,}", f"at most {len(data):,}")
+    return graph, [data[constants + entry["offset"] : constants + entry["offset"] + entry["size"]] for entry in entries]
 
 
-def _whole(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % _STEP)
+def _align(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % _ALIGNMENT)
 
 
 __all__ = ["GRAPH", "NONE", "VALUES", "delegate", "read"]

@@ -46,7 +46,7 @@ def simulation_is_within_one_code(trial: Pipeline) -> None:
         _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
 
 
-def emulation_is_the_runtime(trial: Pipeline) -> None:
+def emulation_matches_the_runtime(trial: Pipeline) -> None:
     """Check that the emulation equals the runtime at the outputs and at every integer tensor that the runner exposes.
 
     A runner may have `flips`, the share of codes that its order of float sums may change by one.
@@ -75,7 +75,7 @@ ARITHMETIC_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     unknown_arithmetic_is_refused,
     emulates,
     simulation_is_within_one_code,
-    emulation_is_the_runtime,
+    emulation_matches_the_runtime,
 )
 
 
@@ -104,24 +104,24 @@ class _TeacherForced(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        seat = self.quantizer.get(n.name)
-        if seat is None:
+        quantizer = self.quantizer.get(n.name)
+        if quantizer is None:
             return value
         if is_constant(n):
             return value
-        coding, fmt = self.partition.at_path[seat.path], seat.module.site.scheme.format
+        coding, fmt = self.partition.at_path[quantizer.path], quantizer.module.site.scheme.format
         if isinstance(fmt, Log):
             return value  # both encode and decode it in the same way, and compute in float between
-        name = seat.tensor if seat.tensor in self.integer else self._quantizing(seat.tensor, coding)
+        name = quantizer.tensor if quantizer.tensor in self.integer else self._quantizing(quantizer.tensor, coding)
         if name not in self.codes:
             return value
         emulated = self.codes[name]
         simulated = torch.round(value.double() / coding.scale) + coding.zero_point
-        far = (simulated - emulated).abs() > 1 + self.beside.get(seat.tensor, 0.0)
+        far = (simulated - emulated).abs() > 1 + self.beside.get(quantizer.tensor, 0.0)
         if bool(far.any()):
             at = tuple(int(i) for i in far.nonzero()[0])
             raise AssertionError(
-                f"simulation and emulation differ by more than 1 LSB at {seat.module.site.name!r}{list(at)}: codes "
+                f"simulation and emulation differ by more than 1 LSB at {quantizer.module.site.name!r}{list(at)}: codes "
                 f"{simulated[at]:g} and {emulated[at]:g} ({_described(coding)}); {int(far.sum())} of {far.numel()} elements"
             )
         return (emulated - coding.zero_point) * coding.qparams.scale

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.corrections.channel_scaling import scaled_consumers
+from qfunc.corrections.channel_scaling import output_layout
 from qfunc.corrections.equalization_graph import Link, equalization_links
 from qfunc.corrections.norm_weights import moments
 from qfunc.corrections.scalable_norms import ScalableNorm
@@ -96,7 +96,7 @@ class _Factors:
             for end in link.ends:
                 behind = layout
                 for node in end.through:
-                    behind = scaled_consumers(node, behind) or behind  # a clip that no value reaches
+                    behind = output_layout(node, behind) or behind  # a clip that no value reaches
                     self.of[node.name] = end.each(factor) if behind.merged else factor, behind.back, roundings
                 self.columns[end.op.node.name] = end.each(factor), roundings
 

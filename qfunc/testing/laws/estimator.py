@@ -94,7 +94,7 @@ def finalize_is_feasible(case: Case) -> None:
         feasible(found, case.scheme, tuple(case.batches[0].shape), f"after {count} batches")
 
 
-def channels_are_a_loop(case: Case) -> None:
+def channels_equal_a_loop(case: Case) -> None:
     """Check that one update per channel equals the loop over the channels."""
     axis, alone = case.axis, plain(case.scheme, PerTensor())
     scheme = plain(case.scheme, PerChannel(axis))
@@ -123,7 +123,7 @@ def elements_permute(case: Case) -> None:
     close(moved, straight, scheme, "the order of the elements matters")
 
 
-def merge_is_the_fold(case: Case) -> None:
+def merge_equals_the_fold(case: Case) -> None:
     """Check that merge(fold(A), fold(B)) is fold(A + B), in this order, and that init is the identity."""
     if not merges(case.estimator):
         return
@@ -164,7 +164,7 @@ def equivariant(case: Case) -> None:
         close(found, wanted, scheme, f"values times {power} do not give scales times {power}")
 
 
-def bad_values_show(case: Case) -> None:
+def bad_values_reach_the_state(case: Case) -> None:
     """Check that NaN and infinities make a float of the state not finite, so that calibrate can raise."""
     for bad in (torch.nan, torch.inf, -torch.inf):
         x = case.batches[-1].clone()
@@ -217,7 +217,8 @@ def merges(estimator: Any) -> bool:
 
 LAWS: tuple[Callable[[Case], None], ...] = (
     init_reads_shapes_only, pure, empty_changes_nothing, deterministic, finalize_is_feasible, extremes_are_feasible,
-    channels_are_a_loop, channels_permute, elements_permute, merge_is_the_fold, every_dtype, equivariant, bad_values_show,
+    channels_equal_a_loop, channels_permute, elements_permute, merge_equals_the_fold, every_dtype, equivariant,
+    bad_values_reach_the_state,
 )  # fmt: skip
 """The laws checked on every case; `compiles` is slow, so it is checked on a few."""
 

@@ -30,7 +30,7 @@ from qfunc.testing.laws.qparams import feasible
 from qfunc.testing.pipeline import Pipeline
 
 
-def legality_takes_its_own_rules(trial: Pipeline) -> None:
+def legality_accepts_the_rules(trial: Pipeline) -> None:
     """Check that `legality` and the lowering accept the schemes that the rules place."""
     own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
     try:
@@ -55,8 +55,8 @@ def calibrates(trial: Pipeline) -> None:
 
 def scales_are_allowed(trial: Pipeline) -> None:
     """Check that schemes allow their qparams: scales finite, above 0, in bounds, powers of two if required; codes."""
-    for seat in _static(trial.estimated) if not trial.powers_of_two else ():
-        module = seat.module
+    for quantizer in _static(trial.estimated) if not trial.powers_of_two else ():
+        module = quantizer.module
         if not isinstance(module.site.value, DerivedQParams):
             feasible(module.qparams(), module.site.scheme, module.like, f"site {module.site.name!r}")
 
@@ -73,12 +73,12 @@ def limits_hold(trial: Pipeline) -> None:
 
 def dictated_qparams_are_exact(trial: Pipeline) -> None:
     """Check that qparams dictated by the hardware are exact."""
-    for seat in _static(trial.calibrated):
-        value, found = seat.module.site.value, seat.module.qparams()
+    for quantizer in _static(trial.calibrated):
+        value, found = quantizer.module.site.value, quantizer.module.qparams()
         if isinstance(value, FixedQParams):
             exact = found.scale == torch.tensor(value.scale) and found.zero_point == value.zero_point
             figures = f"scale {found.scale.item()!r} and zero point {found.zero_point.item():g}"
-            assert bool(exact), f"site {seat.module.site.name!r} has {figures}, and the hardware dictates {value!r}"
+            assert bool(exact), f"site {quantizer.module.site.name!r} has {figures}, and the hardware dictates {value!r}"
 
 
 def biases_have_the_product_of_scales(trial: Pipeline) -> None:
@@ -144,21 +144,21 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
 
 def zero_is_exact(trial: Pipeline) -> None:
     """Check that every activation represents 0 exactly."""
-    for seat in _static(trial.calibrated):
-        scheme = seat.module.site.scheme
-        if seat.module.site.constant or not isinstance(scheme.scale.shared, PerTensor) or isinstance(scheme.format, Levels):
+    for quantizer in _static(trial.calibrated):
+        site, scheme = quantizer.module.site, quantizer.module.site.scheme
+        if site.constant or not isinstance(scheme.scale.shared, PerTensor) or isinstance(scheme.format, Levels):
             continue
-        value = float(in_evaluation_mode(seat.module)(torch.zeros(())).detach())
-        assert value == 0, f"0 is quantized to {value!r} at {seat.module.site.name!r}"
+        value = float(in_evaluation_mode(quantizer.module)(torch.zeros(())).detach())
+        assert value == 0, f"0 is quantized to {value!r} at {quantizer.module.site.name!r}"
 
 
-def exported_codes_are_the_simulations(trial: Pipeline) -> None:
+def exported_codes_match_the_simulation(trial: Pipeline) -> None:
     """Check that the codes that a function exports decode to its simulated values, bit for bit."""
     constants = {n.target: n for n in trial.calibrated.graph.nodes if n.op == "call_module"}
-    for seat in _static(trial.calibrated):
-        module, site = seat.module, seat.module.site
+    for quantizer in _static(trial.calibrated):
+        module, site = quantizer.module, quantizer.module.site
         if site.constant:
-            x = read_attr(trial.calibrated, constants[seat.path].all_input_nodes[0]).detach()
+            x = read_attr(trial.calibrated, constants[quantizer.path].all_input_nodes[0]).detach()
         elif isinstance(site.scheme.scale.shared, PerTensor):
             x = _probe(module.qparams(), site.scheme.format)
         else:
@@ -179,7 +179,7 @@ def transforms_are_pure(trial: Pipeline) -> None:
 
 
 TRIAL_LAWS: tuple[Callable[[Pipeline], None], ...] = (
-    legality_takes_its_own_rules,
+    legality_accepts_the_rules,
     quantizes,
     calibrates,
     scales_are_allowed,
@@ -190,7 +190,7 @@ TRIAL_LAWS: tuple[Callable[[Pipeline], None], ...] = (
     ties_share_qparams,
     moved_codes_keep_qparams,
     zero_is_exact,
-    exported_codes_are_the_simulations,
+    exported_codes_match_the_simulation,
 )
 """The laws in the order in which check_target checks them; `transforms_are_pure` is checked last, after all transforms."""
 

@@ -49,7 +49,7 @@ def round_trips(target: Target) -> None:
     assert attrs.evolve(target, name=f"{target.name}'") != target, "targets of different names are equal"
 
 
-def sources_are_told(target: Target) -> None:
+def sources_have_text(target: Target) -> None:
     """Check that every source has words."""
     blank = [s for s in target.source if not any(c.isalpha() for c in s)]
     assert not blank, f"source {blank[0]!r} has no words"
@@ -131,7 +131,7 @@ def nearest_can_be_emulated(target: Target) -> None:
 
 TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
     round_trips,
-    sources_are_told,
+    sources_have_text,
     kinds_exist,
     selectors_can_match,
     formats_fit_kernels,

@@ -123,9 +123,9 @@ def test_a_text_that_is_no_function() -> None:
     with pytest.raises(DeployError) as e:
         deployed(op, lambda x: knee(x, -x))
     assert str(e.value) == (
-        "op 'knee': found `onnx` of its OpKind, which is no ONNX function: Expected character ( not found., "
+        "op 'knee': found an `onnx` text in its OpKind that ONNX cannot parse: Expected character ( not found., "
         'wanted <opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }. '
-        "Repair the text; onnx.parser.parse_function reads it."
+        "Correct the text; check it with onnx.parser.parse_function."
     )
 
 
@@ -140,7 +140,7 @@ def test_an_argument_that_the_kind_needs() -> None:
 
 
 def test_an_op_without_either() -> None:
-    with pytest.raises(DeployError, match="give it `onnx` or `behaves_like` in the target's ops"):
+    with pytest.raises(DeployError, match="set `onnx` or `behaves_like` of its OpKind in the target's ops"):
         deployed(OpKind("knee", f"{__name__}.knee"), lambda x: knee(x, -x))
 
 

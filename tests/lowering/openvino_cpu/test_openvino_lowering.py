@@ -144,8 +144,8 @@ def test_other_formats_are_refused_by_name() -> None:
     with pytest.raises(DeployError) as e:
         OpenVinoLowering().lower(model, [x])
     assert str(e.value) == (
-        f"tensor '{x.name}': found Int(32), wanted integers of 16 bits at most, as FakeQuantize has them. "
-        "Use such a format, or edit.deploy(QdqLowering())."
+        f"tensor '{x.name}': found Int(32), wanted an integer format of at most 16 bits: FakeQuantize has no others. "
+        "Edit the scheme: format=Int(8), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
     )
 
 

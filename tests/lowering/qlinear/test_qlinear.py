@@ -201,8 +201,8 @@ def test_what_has_no_operator_stays_in_float() -> None:
 def test_what_qlinear_cannot_say_is_refused_by_name() -> None:
     _, model, sites = parts(TVM, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = next(s for s in sites if s.role == "activation")
-    do = "Use the schemes of targets.onnx_qnn, or edit.deploy(QdqLowering())."
-    wanted = "wanted Int(8) or Int(8, signed=False), biases Int(32), as QLinear operators have them."
+    do = "Use the schemes of targets.onnx_qnn, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+    wanted = "wanted Int(8) or Int(8, signed=False), for biases Int(32): QLinear operators have no others."
     for changed, said in (
         (evolve(x, format=Int(16)), f"found Int(16), {wanted} {do}"),
         (evolve(x, format=Int(8, low=-127)), f"found Int(8, low=-127), {wanted} {do}"),

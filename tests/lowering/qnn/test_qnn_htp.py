@@ -24,7 +24,7 @@ from tests.lowering.tflite.test_litert import Residual
 INSTALLED = importlib.util.find_spec("onnxruntime_qnn") is not None
 needs_qnn = pytest.mark.skipif(not INSTALLED, reason="onnxruntime-qnn is not installed")
 TARGET = targets.qnn_htp
-NOT_PUBLIC = "no public arithmetic: how the HTP rounds is not published"
+NOT_PUBLIC = "no public arithmetic: the rounding of the HTP is not published"
 
 
 def calibrated(model: nn.Module, x: Tensor, target: Any = TARGET) -> Any:
@@ -54,9 +54,9 @@ def test_without_the_package_the_runner_says_what_to_install(monkeypatch: pytest
 
 
 WRONG_WINDOWS = {
-    "avg_pool": (nn.AvgPool2d(2, padding=1), "Use another stride than the window's size"),
-    "conv": (nn.Conv2d(4, 4, (3, 1), padding=1), "Pad by less than the window"),
-    "conv_transpose": (nn.ConvTranspose2d(4, 2, 2, 2, output_padding=1), "Let output_padding be at most the padding"),
+    "avg_pool": (nn.AvgPool2d(2, padding=1), "Use a stride other than the kernel size"),
+    "conv": (nn.Conv2d(4, 4, (3, 1), padding=1), "Use a padding smaller than the dilated kernel"),
+    "conv_transpose": (nn.ConvTranspose2d(4, 2, 2, 2, output_padding=1), "Use an output_padding of at most the padding"),
 }
 
 
@@ -66,7 +66,7 @@ def test_windows_that_the_htp_gets_wrong_are_refused(kind: str) -> None:
     with pytest.raises(SpecError) as e:
         qfunc.quantize(TARGET)(nn.Sequential(nn.Conv2d(3, 4, 1), layer))
     assert str(e.value).startswith(f"target 'qnn_htp', op '1': found the kind '{kind}'")
-    assert "onnxruntime-qnn 2.7, measured: the HTP takes other values there" in str(e.value)
+    assert "onnxruntime-qnn 2.7, measured: the HTP's results differ for these attributes" in str(e.value)
     assert cure in str(e.value)
 
 
@@ -89,8 +89,8 @@ DEPTHWISE = {  # stride, dilation, kernel, channels, outputs a channel: refused,
     "small windows": [((2, 2), (1, 1), (2, 2), 4, 1), ((2, 2), (1, 1), (2, 2), 5, 1), ((2, 2), (1, 1), (2, 1), 4, 1)],
     "points": [((2, 2), (1, 1), (1, 1), 2, 1), ((2, 2), (1, 1), (1, 1), 1, 1), ((2, 1), (1, 1), (1, 1), 2, 1)],
 }  # fmt: skip
-LEFT = "the provider leaves it to the CPU. Stride or dilate it, or have two outputs a channel."
-OTHER = "the HTP takes other values there. Use five channels or more, or windows of 3x3."
+LEFT = "the provider assigns it to the CPU. Use a stride or a dilation, not both, or two outputs per channel."
+OTHER = "the HTP's results differ for these attributes. Use at least five channels, or a 3x3 kernel."
 
 
 def depthwise(stride: Any, dilation: Any, kernel: Any, channels: int, outputs: int) -> nn.Module:
@@ -115,7 +115,7 @@ def test_depthwise_convolutions_that_the_htp_has_not(kind: str) -> None:
 
 def test_ops_that_are_not_taken_are_refused() -> None:
     for layer in (nn.SELU(), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 2, 3, groups=2)):
-        with pytest.raises(SpecError, match="the provider leaves it to the CPU, or the HTP does not compile it"):
+        with pytest.raises(SpecError, match="the provider assigns it to the CPU, or the HTP does not compile it"):
             qfunc.quantize(TARGET)(nn.Sequential(nn.Conv2d(3, 4, 1), layer))
 
 
@@ -142,7 +142,7 @@ def test_the_batch_may_have_any_size_and_other_axes_too() -> None:
     (whole,), parts = opened.run([x]), [opened.run([x[i : i + 1]])[0] for i in range(5)]
     assert whole.shape == (5, 4, 5, 4)
     assert (whole == torch.cat([torch.from_numpy(p) for p in parts]).numpy()).all()
-    assert list(opened.compiled) == [((1, 3, 7, 6),)]
+    assert list(opened.sessions) == [((1, 3, 7, 6),)]
 
 
 @needs_qnn
@@ -154,7 +154,7 @@ def test_what_falls_back_to_the_cpu_is_an_error() -> None:
     assert str(e.value).startswith(
         "QnnHtpRunner: found Fail: [ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes"
     )
-    assert "wanted a model of which the HTP takes every op. Skip what the HTP does not take, by edit.skip" in str(e.value)
+    assert "wanted a model whose ops all run on the HTP. Skip the ops that the HTP does not run by edit.skip" in str(e.value)
 
 
 def changed(artifact: Artifact, change: Any) -> Artifact:

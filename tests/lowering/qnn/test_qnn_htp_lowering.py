@@ -164,7 +164,7 @@ def test_products_of_2_to_the_8_steps_or_more_are_refused(kind: str) -> None:
     with pytest.raises(DeployError) as e:
         qfunc.deploy(TARGET)(done)
     assert str(e.value) == (
-        "tensor '0': found s_x * s_w / s_y of 256, wanted one below 2^8. Calibrate on values near those it meets."
+        "tensor '0': found s_x * s_w / s_y = 256, wanted a ratio below 2^8. Calibrate on inputs of the deployed range."
     )
 
 
@@ -178,7 +178,7 @@ def test_products_of_two_tensors_have_steps_too() -> None:
     first, *_, last = (s.module for s in quantizer_nodes(done))
     first.scale.fill_(2.0)
     last.scale.fill_(1 / 64)
-    with pytest.raises(DeployError, match=r"found s_x \* s_w / s_y of 256, wanted one below 2\^8"):
+    with pytest.raises(DeployError, match=r"found s_x \* s_w / s_y = 256, wanted a ratio below 2\^8"):
         qfunc.deploy(TARGET)(done)
 
 

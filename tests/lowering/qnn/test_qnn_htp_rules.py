@@ -103,7 +103,7 @@ def test_strides_over_holes_are_left_to_the_cpu(layer: nn.Module, taken: bool) -
         found, wanted = on_codes(layer, q, (0.02, 128), (0.02, 128))
         assert abs(found - wanted).max() <= 1
         return
-    with pytest.raises(VerifyError, match="wanted a model of which the HTP takes every op"):
+    with pytest.raises(VerifyError, match="wanted a model whose ops all run on the HTP"):
         on_codes(layer, q, (0.02, 128), (0.02, 128))
 
 

@@ -49,7 +49,7 @@ class Computed:
         assert made.dtype == np.float32
         self.values[outputs[0].index] = made
 
-    def packed(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
+    def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """The output's bytes."""
         value = self.values[outputs[0].index]
         assert value is not None

@@ -192,19 +192,19 @@ def test_the_reader_of_tosa_finds_the_same():
     ("make", "shape", "message"),
     [
         (lambda: nn.Softmax(-1), (2, 5),
-         "target 'tosa', op 'softmax': found the kind 'softmax', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
-         "operator on integers, or not in that form. At the end leave it out: the largest logit is the same. "
-         "Attention needs another target."),
+         "target 'tosa', op 'softmax': found the kind 'softmax', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
+         "such operator on integers, or not with these attributes. Remove it from the end of the model: the largest "
+         "logit is the same. For attention, choose another target."),
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), (2, 3, 5, 4),
-         "target 'tosa', op '1': found the kind 'group_norm', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
-         "operator on integers, or not in that form. Keep it out of the model: compute it where codes are floats, or deploy "
-         "Q/DQ ONNX."),
+         "target 'tosa', op '1': found the kind 'group_norm', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
+         "such operator on integers, or not with these attributes. Compute it outside the deployed model, or "
+         "deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
         (lambda: nn.PReLU(3), (2, 3, 5),
-         "target 'tosa', op 'prelu': found the kind 'prelu', wanted an op that it runs: TOSA 1.0, profile PRO-INT: no such "
-         "operator on integers, or not in that form. Use leaky_relu."),
+         "target 'tosa', op 'prelu': found the kind 'prelu', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
+         "such operator on integers, or not with these attributes. Use leaky_relu."),
         (lambda: nn.Softplus(2.0), (2, 3, 5),
          "target 'tosa', op 'softplus': found the kind 'softplus' with beta=2.0, threshold=20.0, wanted an op that it runs: "
-         "TOSA 1.0, profile PRO-INT: no such operator on integers, or not in that form. Use nn.Softplus()."),
+         "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes. Use nn.Softplus()."),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
@@ -217,14 +217,14 @@ def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
     ("make", "shape", "message"),
     [
         (lambda: Apply(lambda x: x @ x[:, :1].transpose(2, 3)), (2, 3, 5, 4),
-         "tensor 'matmul.codes': found a product of (3, 5, 4) and (1, 4, 5), wanted the same axes in front. Expand the smaller "
-         "one, or multiply by a constant matrix."),
+         "tensor 'matmul.codes': found factors of shapes (3, 5, 4) and (1, 4, 5), wanted equal batch axes. Expand the "
+         "smaller factor to the batch axes of the other, or multiply by a constant matrix."),
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Upsample((7, 5))), (2, 3, 5, 4),
-         "tensor '1.codes.nhwc': found nearest neighbours of (5, 4) to (7, 5), wanted whole factors. Resize by whole factors, "
-         "or bilinearly."),
+         "tensor '1.codes.nhwc': found mode='nearest' from (5, 4) to (7, 5), wanted whole factors. Resize by whole factors, "
+         "or use mode='bilinear'."),
         (lambda: Apply(lambda x: (x.flatten(1), torch.tanh(x))), (2, 3, 4),
-         "tensor 'x': found real values, wanted codes on both sides: the profile PRO-INT has integers only. Let its quantizers "
-         "stand right around it, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
+         "tensor 'x': found real values, wanted codes on both sides: the profile PRO-INT has integers only. Quantize the "
+         "inputs and the output of the op, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused_by_deploy(make, shape, message):
