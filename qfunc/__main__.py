@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import os
 import re
 import sys
@@ -23,7 +22,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from qfunc.errors import QfuncError, SpecError, a_or_an
-from qfunc.specs import Target, diff, from_json
+from qfunc.files.fields import Object, require
+from qfunc.files.folder import read_file
+from qfunc.files.json_text import parse
+from qfunc.lowering.report_fields import read_target
+from qfunc.specs import Target, diff
 
 _DO = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 
@@ -136,19 +139,13 @@ def target_of(text: str) -> Target:
 
 
 def _of_file(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise SpecError(where=repr(str(path)), found=(e.strerror or str(e)).lower(), wanted="a JSON file", do=_DO) from e
-    except UnicodeDecodeError as e:
-        raise SpecError(where=repr(str(path)), found="a file that is not UTF-8", wanted="a JSON file", do=_DO) from e
-    try:
-        report = json.loads(text)
-    except ValueError:
-        report = None  # from_json raises the error
-    if isinstance(report, dict) and isinstance(report.get("target"), dict):
-        return from_json(json.dumps(report["target"]))
-    return from_json(text)
+    if not os.path.isfile(path):
+        found = "a directory" if os.path.isdir(path) else "no such file or directory"
+        raise SpecError(where=repr(str(path)), found=found, wanted="a JSON file", do=_DO)
+    report = parse(read_file(path.resolve()), str(path))  # the user may name a link
+    if isinstance(report, dict) and "target" in report:
+        return read_target(require(Object(), report["target"], str(path), "target"), str(path), "target")
+    return read_target(report, str(path))
 
 
 def _of_module(module: str, attribute: str) -> Any:

@@ -72,8 +72,12 @@ class VerifyError(QfuncError):
     """A comparison that cannot be made."""
 
 
+class FileError(QfuncError, ValueError):
+    """A file that is damaged, or that qfunc did not write; `where` names the file and the field."""
+
+
 __all__ = [
-    "CalibrationError", "CaptureError", "DeployError", "EmulationError", "QfuncError", "SpecError", "VerifyError",
+    "CalibrationError", "CaptureError", "DeployError", "EmulationError", "FileError", "QfuncError", "SpecError", "VerifyError",
 ]  # fmt: skip
 
 

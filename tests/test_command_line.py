@@ -25,6 +25,7 @@ from tests.onnxruntime_target import ONNXRUNTIME
 ROOT = Path(__file__).parents[1]
 TARGET = ONNXRUNTIME
 CURE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
+AGAIN = "Write the file again: it is damaged, or another program changed it."
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_wrong_uses_are_one_line_and_exit_code_2(tmp_path: Path, capsys: Any, mo
             "'academic(x, 1)': found the arguments (x, 1), wanted numbers. Write numbers, as in 'academic(4, 8)'.",
         ),
         (["show", "vitis()"], "'vitis()': found arguments for a target, wanted only its name. Write vitis."),
-        (["show", "marks.json"], f"'marks.json': found a file that is not UTF-8, wanted a JSON file. {CURE}"),
+        (["show", "marks.json"], f"marks.json: found bytes that are not UTF-8, at 0, wanted UTF-8 text. {AGAIN}"),
         (["show", "missing.json"], f"'missing.json': found no such file or directory, wanted a JSON file. {CURE}"),
         (
             ["show", "json:dumps"],
@@ -227,10 +228,14 @@ def test_wrong_uses_are_one_line_and_exit_code_2(tmp_path: Path, capsys: Any, mo
             ["show", "json:no"],
             f"'json:no': found AttributeError: module 'json' has no attribute 'no', wanted a module's attribute. {CURE}",
         ),
-        (["show", "broken.json"], None),
+        (
+            ["show", "broken.json"],
+            "broken.json: found no JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)), "
+            f"wanted JSON text. {AGAIN}",
+        ),
         (["verify", "nowhere"], f"verify('nowhere'): found no such directory, wanted {wanted}"),
         (["verify", "."], f"verify('.'): found no qfunc.json, wanted {wanted}"),
-        (["verify", "text"], f"verify('text'): found a qfunc.json without a target, wanted {wanted}"),
+        (["verify", "text"], f"text/qfunc.json: found a list of 0, wanted an object. {AGAIN}"),
     ]:
         assert main(words) == 2
         out, err = said(capsys)

@@ -162,11 +162,11 @@ def test_a_chain_and_an_import_for_type_checkers_are_no_circle(sources):
     assert circle(sources) == []
 
 
-def test_specs_import_errors_specs_and_the_traits_of_ops_only():
+def test_specs_import_errors_files_specs_and_the_traits_of_ops_only():
     for path in sorted((ROOT / "specs").rglob("*.py")):
         named = {d for d in imports(path.read_text(), package_of(path)) if not d.startswith("qfunc.ops.traits.")}
         rooms = {room for d in named if (room := room_of(d))}
-        assert rooms <= {"errors", "specs"}, path
+        assert rooms <= {"errors", "files", "specs"}, path
 
 
 def test_qfunc_uses_the_json_that_knows_its_classes():

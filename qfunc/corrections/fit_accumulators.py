@@ -58,6 +58,7 @@ def fit_accumulators() -> Callable[[Model], Model]:
 
 
 def _fitted(model: fx.GraphModule) -> fx.GraphModule:
+    stuck: Unit | None = None
     for _ in range(_ROUNDS):
         view = QuantizedModel(model)
         target = view.record.target

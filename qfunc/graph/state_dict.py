@@ -30,7 +30,7 @@ def mismatches(model: fx.GraphModule, state: Mapping[str, Any], prefix: str, met
     return [
         *_batch_norm_mismatches(model, state, prefix),
         *_missing_qparams(model, state, prefix),
-        *_quantizer_mismatches(model, metadata.get(_KEY, {})),
+        *_quantizer_mismatches(model, saved if isinstance(saved := metadata.get(_KEY), dict) else {}),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -13,9 +12,24 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.errors import DeployError, a_or_an
+from qfunc.errors import DeployError, FileError, a_or_an
+from qfunc.files.fields import Object, require
+from qfunc.files.folder import is_plain_name
+from qfunc.files.json_text import parse
 
 REPORT = "qfunc.json"
+
+
+def file_of(files: Mapping[str, bytes], name: str) -> bytes:
+    """Return one file of an artifact.
+
+    Raises:
+        FileError: there is no such file.
+    """
+    if name not in files:
+        do = "Deploy the model for the target of this runner."
+        raise FileError(where=name, found=f"no such file among {', '.join(sorted(files))}", wanted="one", do=do)
+    return files[name]
 
 
 def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -44,7 +58,7 @@ class Artifact:
 
     def __attrs_post_init__(self) -> None:
         for name in self.files:
-            if name in ("", ".", "..") or name != Path(name).name:
+            if not is_plain_name(name):
                 do = "Return names without folders from the lowering."
                 raise DeployError(where="Artifact.files", found=repr(name), wanted="a plain file name", do=do)
         if REPORT not in self.files:
@@ -57,7 +71,7 @@ class Artifact:
     @property
     def report(self) -> dict[str, Any]:
         """A new copy of the report."""
-        found: dict[str, Any] = json.loads(self.files[REPORT])
+        found: dict[str, Any] = require(Object(), parse(self.files[REPORT], REPORT), REPORT)
         return found
 
     def save(self, directory: str | os.PathLike[str]) -> Path:

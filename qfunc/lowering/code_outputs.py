@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from qfunc.lowering.report_fields import read_quantized
+
 Run = Callable[[Sequence[Any]], list[Any]]
 
 
@@ -45,7 +47,7 @@ class ModelWithCodes:
 
 def code_names(artifact: Any) -> set[str]:
     """Return the names of the tensors of codes of an artifact's activations."""
-    return {f"{t}.codes" for s in artifact.report["tensors"] if s["role"] == "activation" for t in s["tensors"]}
+    return {f"{t}.codes" for s in read_quantized(artifact.report) if s["role"] == "activation" for t in s["tensors"]}
 
 
 def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict[str, Any]:

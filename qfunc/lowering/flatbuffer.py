@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from attrs import frozen
+
+from qfunc.errors import FileError, first_line
+from qfunc.files.json_text import damage_error
 
 Fields = tuple[tuple[str, str], ...]
 Schema = Mapping[str, Fields]
@@ -30,6 +34,8 @@ class Table:
     fields: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.fields:
+            raise damage_error(self.kind, name, "no such field", "a table with it")
         return self.fields[name]
 
 
@@ -91,13 +97,37 @@ def _write_value(builder: Any, schema: Schema, kind: str, value: Any) -> int:
 
 
 def parse(schema: Schema, kind: str, data: bytes) -> Table:
-    """Return the root table of a flatbuffer, with all tables in it."""
+    """Return the root table of a flatbuffer, with all tables in it.
+
+    Raises:
+        FileError: an offset or a length beyond the data, a text that is not UTF-8, or more content than the data can hold.
+    """
     module: Any = importlib.import_module("flatbuffers.table")
-    return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")))
+    try:
+        return _read(schema, kind, module.Table(bytearray(data), int.from_bytes(data[:4], "little")), _Budget(len(data)))
+    except (struct.error, LookupError, TypeError, UnicodeDecodeError, ValueError) as e:
+        if isinstance(e, FileError):
+            raise
+        raise damage_error(f"flatbuffer {kind}", "", first_line(e), "offsets inside the data") from e
 
 
-def _read(schema: Schema, kind: str, reader: Any) -> Table:
+class _Budget:
+    """The bytes that may still be read: offsets that share their content could stand for more than a file holds."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.left = size
+
+    def spend(self, count: int, size: int = 1) -> int:
+        """Return a number of items of some bytes each, after taking them off."""
+        self.left -= count * size
+        if self.left < 0:
+            raise damage_error("flatbuffer", "", f"content of more than {self.size:,} bytes", "as much as the file holds")
+        return count
+
+
+def _read(schema: Schema, kind: str, reader: Any, budget: _Budget) -> Table:
     types: Any = importlib.import_module("flatbuffers.number_types")
+    budget.spend(4)
     found: dict[str, Any] = {}
     for name, inner, slot in _slots(schema, kind):
         offset = reader.Offset(4 + 2 * slot)
@@ -107,23 +137,32 @@ def _read(schema: Schema, kind: str, reader: Any) -> Table:
         if inner in SCALARS:
             found[name] = reader.Get(getattr(types, f"{SCALARS[inner]}Flags"), at)
         elif inner == "str":
-            found[name] = reader.String(at).decode()
+            found[name] = _text(reader, at, budget)
         elif inner == "bytes" or inner[1:-1] in SCALARS:
             size = np.dtype("uint8" if inner == "bytes" else SCALARS[inner[1:-1]].lower())
-            values = np.frombuffer(bytes(reader.Bytes), size, reader.VectorLen(offset), reader.Vector(offset))
+            count = budget.spend(reader.VectorLen(offset), size.itemsize)
+            values = np.frombuffer(reader.Bytes, size, count, reader.Vector(offset))
             found[name] = values.tobytes() if inner == "bytes" else values.tolist()
         elif inner[0] == "[":
-            places = [reader.Vector(offset) + 4 * i for i in range(reader.VectorLen(offset))]
+            places = [reader.Vector(offset) + 4 * i for i in range(budget.spend(reader.VectorLen(offset), 4))]
             if inner == "[str]":
-                found[name] = [reader.String(p).decode() for p in places]
+                found[name] = [_text(reader, p, budget) for p in places]
                 continue
-            found[name] = [_read(schema, inner[1:-1], type(reader)(reader.Bytes, reader.Indirect(p))) for p in places]
+            found[name] = [_read(schema, inner[1:-1], type(reader)(reader.Bytes, reader.Indirect(p)), budget) for p in places]
         else:
             if "|" in inner:
                 number = reader.Get(types.Uint8Flags, reader.Pos + reader.Offset(4 + 2 * (slot - 1)))
+                if not 0 < number <= len(inner.split("|")):
+                    raise damage_error(kind, name, f"the table {number} of a union", f"1 to {len(inner.split('|'))}")
                 inner = inner.split("|")[number - 1]
-            found[name] = _read(schema, inner, type(reader)(reader.Bytes, reader.Indirect(at)))
+            found[name] = _read(schema, inner, type(reader)(reader.Bytes, reader.Indirect(at)), budget)
     return Table(kind, found)
+
+
+def _text(reader: Any, offset: int, budget: _Budget) -> str:
+    text: bytes = reader.String(offset)
+    budget.spend(len(text))
+    return text.decode()
 
 
 __all__ = ["Fields", "Schema", "Table", "serialize", "table", "parse"]

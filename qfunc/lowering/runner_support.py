@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from qfunc.errors import VerifyError
+from qfunc.errors import QfuncError, VerifyError, first_line
 
 
 def not_installed(module: str, package: str) -> str:
@@ -25,6 +27,22 @@ def require(missing: str, where: str, extra: str, wanted: str) -> None:
         raise VerifyError(where=where, found=missing, wanted=f"{wanted} or later", do=do)
 
 
+@contextmanager
+def loading(runner: str, runtime: str) -> Iterator[None]:
+    """Raise what a runtime raises about a file as one error.
+
+    Raises:
+        VerifyError: the runtime does not load the file.
+    """
+    try:
+        yield
+    except QfuncError:
+        raise
+    except Exception as e:  # runtimes have error classes of their own, without a common base
+        do = "Deploy the model again: the file is damaged, or of another version."
+        raise VerifyError(where=runner, found=first_line(e), wanted=f"a file that {runtime} loads", do=do) from e
+
+
 def other_kernels() -> str:
     """Return "" on x86-64, else the message that the CPU has other kernels."""
     machine = platform.machine()
@@ -41,4 +59,4 @@ SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
-__all__ = ["SATURATES", "has", "not_installed", "other_kernels", "require"]
+__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from qfunc import specs
 from qfunc.errors import QfuncError, VerifyError, first_line
+from qfunc.files.folder import read_file, read_folder
+from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
+from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, read_report, read_target
 from qfunc.specs import Target
 from qfunc.specs.protocols import InspectableRunner, OptionalRunner, Runner
 
 _INNER = "inner"
 _MODEL, _TENSORS = "model.onnx", "model.safetensors"
+_MOST = 1 << 28  # elements of inputs that are drawn
 
 
 @frozen
@@ -58,29 +61,25 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
 
     Raises:
         VerifyError: no such directory, or nothing that qfunc wrote.
+        FileError: a damaged report, or a link in place of a file.
     """
     place = Path(directory)
-    report = _report(place)
-    checks = _model_checks if (place / _TENSORS).is_file() else _artifact_checks
-    rows = list(checks(place, report))
-    kind = "quantized model" if checks is _model_checks else "artifact"
-    return SavedReport(kind, str(report["target"].get("spec", {}).get("name", "?")), tuple(rows))
-
-
-def _report(place: Path) -> dict[str, Any]:
-    wanted, do = f"a directory with {REPORT}", "Pass what artifact.save or qfunc.save wrote."
-    found = "no such directory" if not place.is_dir() else f"no {REPORT}" if not (place / REPORT).is_file() else ""
-    report: Any = None
-    if not found:
-        try:
-            report = json.loads((place / REPORT).read_text(encoding="utf-8"))
-        except ValueError:
-            found = f"a {REPORT} that is no JSON"
-    if not found and not (isinstance(report, dict) and isinstance(report.get("target"), dict)):
-        found = f"a {REPORT} without a target"
+    found = "no such directory" if not os.path.isdir(place) else f"no {REPORT}" if not os.path.isfile(place / REPORT) else ""
     if found:
+        wanted, do = f"a directory with {REPORT}", "Pass what artifact.save or qfunc.save wrote."
         raise VerifyError(where=f"verify({str(place)!r})", found=found, wanted=wanted, do=do)
-    return dict(report)
+    saved = os.path.isfile(place / _TENSORS)
+    report = read_report(read_file(place / REPORT), SAVED_MODEL if saved else ARTIFACT, str(place / REPORT))
+    target, row = _target(report)
+    rows = _model_checks(place, report) if saved else _artifact_checks(place, report, target)
+    name = target.name if target is not None else _name(report["target"].get("spec"))
+    return SavedReport("quantized model" if saved else "artifact", name, (row, *rows))
+
+
+def _name(spec: Any) -> str:
+    # The name of a target that holds classes of the user's own.
+    name = spec.get("name") if isinstance(spec, dict) else None
+    return name if isinstance(name, str) and name.isprintable() else "?"
 
 
 def _check(name: str, action: Callable[[], str]) -> Check:
@@ -92,26 +91,23 @@ def _check(name: str, action: Callable[[], str]) -> Check:
 
 def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
     try:
-        target = specs.from_json(json.dumps(report["target"]))
+        target = read_target(report["target"], REPORT, "target")
     except QfuncError as e:
-        own = "class" in e.where or "class" in e.found  # the user's own are known to their program only
+        own = e.found.startswith("unknown class")  # the user's own are known to their program only
         return None, Check("target", "skipped" if own else "failed", str(e))
     return target, Check("target", "ok", target.name)
 
 
 def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
-    from safetensors.torch import load_file
-
-    yield _target(report)[1]
     tensors: dict[str, torch.Tensor] = {}
 
     def read() -> str:
-        tensors.update(load_file(place / _TENSORS))
+        tensors.update(read_tensors(place / _TENSORS))
         return f"{len(tensors)} tensors"
 
     yield _check(_TENSORS, read)
     sites = {key.rpartition(".")[0] for key in tensors if key.startswith("quantizers.")}
-    calls = [line.partition("(")[0].partition(" = ")[2] for line in report.get("graph", ())]
+    calls = [line.partition("(")[0].partition(" = ")[2] for line in report["graph"]]
     wanted = [c for c in calls if c.startswith("quantizers.")]
     missing = [c for c in wanted if not any(s == c or s.startswith(f"{c}.") for s in sites)]
     text = f"{len(wanted)} quantizers" + (
@@ -125,10 +121,8 @@ def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
     yield Check("scales", "failed" if bad and report.get("stage") == "calibrated" else "ok", text)
 
 
-def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
-    target, check = _target(report)
-    yield check
-    artifact = Artifact({p.name: p.read_bytes() for p in sorted(place.iterdir()) if p.is_file()})
+def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None) -> Iterator[Check]:
+    artifact = Artifact(read_folder(place))
     runner_of_target: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
         own = target is None or (
@@ -139,12 +133,15 @@ def _artifact_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
         if others and target is not None:
             yield from _runs(artifact, report, runner_of_target)
         return
+    # onnx is imported here, where it is first needed.
     import onnx
+
+    from qfunc.lowering.onnx_file import read_model
 
     graph: list[Any] = []
 
     def parsed() -> str:
-        graph.append(onnx.load_from_string(artifact.files[_MODEL]))
+        graph.append(read_model(artifact.files[_MODEL], str(place / _MODEL)))
         onnx.checker.check_model(graph[0])
         return f"{len(graph[0].graph.node)} nodes, the ONNX checker agrees"
 
@@ -173,7 +170,7 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
             for tensor, values in pairs:
                 if tensor in constants:
                     stored = onnx.numpy_helper.to_array(constants[tensor]).ravel().astype(np.float32)
-                    equal = np.array_equal(np.broadcast_to(np.float32(values), stored.shape), stored)
+                    equal = len(values) in (1, stored.size) and bool((np.float32(values) == stored).all())
                     same += equal
                     wrong += [] if equal else [tensor]
     if wrong:
@@ -191,6 +188,9 @@ def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, for
     if missing:
         yield Check("run", "skipped", missing)
         return
+    if (elements := sum(math.prod(i["shape"]) for i in report["inputs"])) > _MOST:
+        yield Check("run", "skipped", f"inputs of {elements:,} elements, more than {_MOST:,}")
+        return
     generator = torch.Generator().manual_seed(0)
 
     def run() -> str:
@@ -203,8 +203,13 @@ def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, for
 
     check = _check("run", run)
     yield check
-    shown = check.outcome == "ok" and isinstance(runner_of_target, InspectableRunner)
-    units = getattr(runner.inside(artifact), "units", None) if shown else None
+    if check.outcome != "ok" or not isinstance(runner_of_target, InspectableRunner):
+        return
+    try:
+        units = getattr(runner_of_target.inside(artifact), "units", None)
+    except Exception as e:
+        yield Check("units", "failed", first_line(e))
+        return
     if units is not None:  # else the runtime does not tell what it computes on integers
         yield _units(units, report) if "units" in report else Check("units", "failed", "none in the report")
 
@@ -223,7 +228,7 @@ def _units(shown: dict[str, str], report: dict[str, Any]) -> Check:
 
 
 def _sample(spec: dict[str, Any], generator: torch.Generator) -> torch.Tensor:
-    dtype = getattr(torch, spec["dtype"].removeprefix("torch."))
+    dtype = DTYPES[spec["dtype"]]
     if dtype.is_floating_point:
         return torch.randn(spec["shape"], generator=generator).to(dtype)
     return torch.ones(spec["shape"], dtype=dtype)

@@ -156,16 +156,16 @@ class Subgraph:
     ) -> None:
         assert step.unit is not None
         name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
-        result = finished.read(number)
+        nearest = Optimized(
+            {path: rounds_up(quantizers[path].module) for path in rounded},
+            {path: quantizers[path].module.qparams() for path in learning},
+        )
+        result = finished.read(number, nearest)
         if result is not None:
             _store(self.model, result)
             self._advance(step, "quantized", cache)
             report(name, self.method.iterations, None)
             return
-        nearest = Optimized(
-            {path: rounds_up(quantizers[path].module) for path in rounded},
-            {path: quantizers[path].module.qparams() for path in learning},
-        )
         _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
         before = self._advance(step, "quantized", cache, distance)
         result = optimise(step, rounded, learning, self.method, cache, lambda i, loss: report(name, i, loss))

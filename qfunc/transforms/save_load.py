@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from attrs import asdict, evolve
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc import specs
 from qfunc.errors import CalibrationError
+from qfunc.files.folder import read_file
+from qfunc.files.tensors import read_tensors
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves
 from qfunc.graph.constants import read_attr
@@ -28,6 +28,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.graph.state_dict import load_state
 from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.lowering.report_fields import SAVED_MODEL, read_report, read_target
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
@@ -99,6 +100,7 @@ def load(
         tracer: The argument of the original `quantize`.
     Raises:
         CalibrationError: no such files, or the model is not the one that was saved.
+        FileError: a file is damaged; names the file and the field.
     """
 
     require_directory(directory, "load")
@@ -109,7 +111,8 @@ def load(
             wanted, do = "the float model that was quantized, which the files do not contain", "Write load(directory)(model)."
             raise CalibrationError(where=f"load({str(path_to_files)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(path_to_files)
-        target = specs.from_json(json.dumps(report["target"]), classes)
+        target = read_target(report["target"], str(path_to_files / REPORT), "target", classes)
+        state = read_tensors(path_to_files / _TENSORS)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         float_model: Any = model
         if path := report.get("within", ""):
@@ -121,7 +124,6 @@ def load(
                 target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer
             )
             quantized = simulate(float_model)
-        state = _state(path_to_files)
         for quantizer in quantizer_nodes(quantized):
             quantizer.module.load_shape(state, f"{quantizer.path}.")
         tensors = _tensors(quantized)
@@ -141,28 +143,10 @@ def load(
 
 
 def _report(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if (place / REPORT).is_file() and (place / _TENSORS).is_file():
-        try:
-            found = json.loads((place / REPORT).read_text())
-        except ValueError as e:
-            raise _read_error(place, REPORT, e) from e
-    if not {"target", "stage", "inputs", "training", "graph"} <= found.keys():
+    if not all(os.path.isfile(place / name) for name in (REPORT, _TENSORS)):
         wanted, do = f"{REPORT} and {_TENSORS}", "Pass the directory that qfunc.save wrote."
         raise CalibrationError(where=f"load({str(place)!r})", found="no saved model", wanted=wanted, do=do)
-    return found
-
-
-def _state(place: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(place / _TENSORS)
-    except SafetensorError as e:
-        raise _read_error(place, _TENSORS, e) from e
-
-
-def _read_error(place: Path, name: str, error: Exception) -> CalibrationError:
-    found, do = f"a {name} that cannot be read: {error}", "Save the model again: the files are truncated or modified."
-    return CalibrationError(where=f"load({str(place)!r})", found=found, wanted="the files of qfunc.save", do=do)
+    return read_report(read_file(place / REPORT), SAVED_MODEL, str(place / REPORT))
 
 
 def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:

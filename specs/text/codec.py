@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from qfunc.errors import SpecError
+from qfunc.errors import FileError, QfuncError, SpecError, first_line
+from qfunc.files.json_text import parse
 from qfunc.specs._values import constructor_arguments, mutability_error, short
 
 SCHEMA = 1
@@ -77,16 +78,21 @@ class Codec:
         >>> from_json(to_json(Int(4)))
         Int(4)
         """
+        if not isinstance(text, str | bytes):
+            raise _not_ours(short(text))
         try:
-            document = json.loads(text)
-        except (ValueError, TypeError) as e:
-            raise _not_ours(f"no JSON ({e})") from e
+            document = parse(text, "from_json")
+        except FileError as e:
+            raise SpecError(where=e.where, found=e.found, wanted=e.wanted, do="Give what to_json wrote.") from e
         if not isinstance(document, dict) or document.keys() != {"schema", "spec"}:
             raise _not_ours(short(document))
         schema = document["schema"]
         if type(schema) is not int or schema != SCHEMA:
             do = "Upgrade qfunc." if type(schema) is int and schema > SCHEMA else "Give the text as to_json wrote it."
             raise SpecError(where="from_json, schema", found=repr(schema), wanted=repr(SCHEMA), do=do)
+        if not isinstance(document["spec"], dict | list):
+            where, do = "from_json, spec", "Give what to_json wrote."
+            raise SpecError(where=where, found=short(document["spec"]), wanted="a spec", do=do)
         return _decode(document["spec"], {**self._known, **{self._name(c): c for c in _checked(classes)}})
 
     def _name(self, thing: Any) -> str:
@@ -171,3 +177,7 @@ def _build(name: str, kind: Any, arguments: dict[str, Any]) -> Any:
         return kind(**arguments)
     except TypeError as e:
         raise SpecError(where=where, found=str(e), wanted=wanted, do="Give the missing field.") from e
+    except QfuncError:
+        raise
+    except Exception as e:  # a user's own class may raise anything
+        raise SpecError(where=where, found=first_line(e), wanted="values that it accepts", do="Repair the text.") from e

@@ -8,6 +8,7 @@ from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.executorch import EXECUTORCH
 from mutants.fake_quantize import FAKE_QUANTIZE
+from mutants.files import FILES
 from mutants.fixed_curves import FIXED_CURVES
 from mutants.folding import FOLDING
 from mutants.formats import FORMATS
@@ -43,6 +44,7 @@ from mutants.vitis import VITIS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
+    *FILES,
     *FIXED_CURVES,
     *FAKE_QUANTIZE,
     *CHANNELS,

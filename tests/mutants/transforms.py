@@ -151,8 +151,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "names-that-leave-the-directory", "qfunc.lowering.artifact:Artifact.__attrs_post_init__",
-        'or name != Path(name).name:',
-        'or False:',
+        "if not is_plain_name(name):",
+        "if not name:",
         "tests/lowering/test_artifact.py::test_names_stay_inside_the_directory",
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import functions, targets
-from qfunc.errors import CalibrationError, QfuncError, SpecError
+from qfunc.errors import CalibrationError, FileError, QfuncError, SpecError
 from qfunc.reconstruction import Blocks, Fisher, Regulariser, mqbench
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
@@ -177,9 +177,11 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
     ):
         assert refused(CalibrationError, how) == f"{where} units of another {word}, {other.format(word)}"
     (tmp_path / "units" / "unit-0000.safetensors").write_bytes(b"cut")
-    message = refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model))
-    assert message.startswith(f"{where} unit-0000.safetensors, which is damaged")
-    assert message.endswith("wanted valid files. Delete that file; its unit is then reconstructed again.")
+    message = refused(FileError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model))
+    assert message == (
+        f"{tmp_path / 'units' / 'unit-0000.safetensors'}: found 3 bytes, wanted a header and its tensors. "
+        "Delete that file; its unit is then reconstructed again."
+    )
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
     assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, X, resume=tmp_path / "notes")(model)) == (

@@ -46,12 +46,12 @@ ROWS: tuple[Row, ...] = (
     ("loading from an artifact", lambda w: qfunc.load(w.folder / "deployed")(w.net), "CalibrationError",
      "load('{folder}/deployed'): found no saved model, wanted qfunc.json and model.safetensors. Pass the directory that "
      "qfunc.save wrote."),
-    ("loading cut text", lambda w: qfunc.load(w.folder / "cut")(w.net), "CalibrationError",
-     "load('{folder}/cut'): found a qfunc.json that cannot be read: Expecting property name enclosed in double quotes: "
-     "line 1 column 2 (char 1), wanted the files of qfunc.save. Save the model again: the files are truncated or modified."),
-    ("loading cut tensors", lambda w: qfunc.load(w.folder / "torn")(w.net), "CalibrationError",
-     "load('{folder}/torn'): found a model.safetensors that cannot be read: Error while deserializing header: header "
-     "too small, wanted the files of qfunc.save. Save the model again: the files are truncated or modified."),
+    ("loading cut text", lambda w: qfunc.load(w.folder / "cut")(w.net), "FileError",
+     "{folder}/cut/qfunc.json: found no JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)), "
+     "wanted JSON text. Write the file again: it is damaged, or another program changed it."),
+    ("loading cut tensors", lambda w: qfunc.load(w.folder / "torn")(w.net), "FileError",
+     "{folder}/torn/model.safetensors: found 4 bytes, wanted a header and its tensors. Write the file again: it is damaged, "
+     "or another program changed it."),
     ("loading into another model", lambda w: qfunc.load(w.folder / "saved")(nn.Linear(3, 2)), "CalibrationError",
      "load('{folder}/saved'): found tensors that differ from the saved ones: 0.bias, 0.weight, 3.bias, 3.weight, bias, wanted "
      "the saved network. Build the model as it was when it was saved, and pass the arguments of the original quantize."),

@@ -46,8 +46,7 @@ ROWS: tuple[Row, ...] = (
     ("JSON of a text", lambda w: specs.to_json("tensorrt"), "SpecError",
      "to_json: found 'tensorrt', wanted a spec. Pass a target, or another value of qfunc.specs."),
     ("a path in place of JSON", lambda w: specs.from_json("target.json"), "SpecError",
-     'from_json: found no JSON (Expecting value: line 1 column 1 (char 0)), wanted {"schema": 1, "spec": ...}. Give '
-     "what to_json wrote."),
+     "from_json: found no JSON (Expecting value: line 1 column 1 (char 0)), wanted JSON text. Give what to_json wrote."),
     ("JSON of something else", lambda w: specs.from_json("{}"), "SpecError",
      'from_json: found {}, wanted {"schema": 1, "spec": ...}. Give what to_json wrote.'),
     ("classes by name", lambda w: specs.from_json(specs.to_json(TARGET), classes="Mine"), "SpecError",

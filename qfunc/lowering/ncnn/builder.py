@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
+from qfunc.lowering.ncnn.param_file import MAGIC
 from qfunc.lowering.qdq_reader import Array
 
-MAGIC, INT8_WEIGHTS = 7767517, 0x000D4B38
-"""The first line of a .param; the tag before weights of int8 in a .bin."""
+INT8_WEIGHTS = 0x000D4B38
+"""The tag before weights of int8 in a .bin."""
 
 Parameter = int | float | Sequence[int] | Sequence[float]
 

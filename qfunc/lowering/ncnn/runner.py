@@ -12,10 +12,13 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import code_names
+from qfunc.lowering.ncnn.param_file import Line, input_shapes, read_param
 from qfunc.lowering.runner_support import has, not_installed, other_kernels, require
 from qfunc.specs._check import integer
 
+_PARAM = "model.ncnn.param"
 _OFF = (
     "use_vulkan_compute", "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage",
     "use_packing_layout",
@@ -63,8 +66,8 @@ class NcnnRunner:
         """ "" where it computes as the target says, else why it may not on this CPU."""
         if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
             return reason
-        layers = b"" if artifact is None else artifact.files.get("model.ncnn.param", b"")
-        nine = any(map(_is_depthwise_of_nine, layers.decode().splitlines()))
+        layers = read_param(artifact.files[_PARAM], _PARAM) if artifact is not None and _PARAM in artifact.files else []
+        nine = any(map(_is_depthwise_of_nine, layers))
         return FUSES if nine and has("avx512f") else ""
 
     def opened(self, files: Any) -> Opened:
@@ -74,41 +77,42 @@ class NcnnRunner:
             VerifyError: ncnn is not installed, or does not take the file.
         """
         require(self.missing(), "NcnnRunner", "ncnn", "ncnn 1.0.20261020")
+        layers = read_param(file_of(files, _PARAM), _PARAM)
         ncnn = importlib.import_module("ncnn")
         net = ncnn.Net()
         for option in _OFF:
             setattr(net.opt, option, False)
         net.opt.num_threads = self.threads
         with tempfile.TemporaryDirectory() as place:
-            names = ("model.ncnn.param", "model.ncnn.bin")
+            names = (_PARAM, "model.ncnn.bin")
             for name in names:
-                Path(place, name).write_bytes(files[name])
+                Path(place, name).write_bytes(file_of(files, name))
             codes = [net.load_param(str(Path(place, names[0]))), net.load_model(str(Path(place, names[1])))]
         if any(codes):
             do = "Deploy this model again; a newer ncnn may have other layers."
             raise VerifyError(where="NcnnRunner", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
-        blobs = frozenset(w for line in files[names[0]].decode().splitlines()[2:] for w in line.split()[4:])
-        return Opened(ncnn, net, blobs)
+        return Opened(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), input_shapes(layers))
 
 
 FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
 
 
-def _is_depthwise_of_nine(line: str) -> bool:
-    # One that ncnn has a kernel of its own for, and that clips nothing: what its file says of a layer is key=value.
-    parameters = dict(word.split("=", 1) for word in line.split() if "=" in word)
+def _is_depthwise_of_nine(line: Line) -> bool:
+    # One that ncnn has a kernel of its own for, and that clips nothing.
+    parameters = line.parameters
     kernel, dilation, strides = ([parameters.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
     plain = kernel == ["3", "3"] and dilation == ["1", "1"] and strides in (["1", "1"], ["2", "2"])
-    return line.startswith("ConvolutionDepthWise") and plain and parameters.get("9") != "3"
+    return line.kind == "ConvolutionDepthWise" and plain and parameters.get("9") != "3"
 
 
 @frozen(eq=False)
 class Opened:
-    """A loaded model and the names of its blobs."""
+    """A loaded model, the names of its blobs, and the shapes of its inputs: with others ncnn reads beyond its memory."""
 
     ncnn: Any
     net: Any
     blobs: frozenset[str]
+    shapes: dict[str, tuple[int, ...]]
 
     def run(self, inputs: Sequence[Any], codes: Sequence[str] = ()) -> list[Any]:
         """Return the outputs for one batch, one example after the other, then the blobs of codes."""
@@ -120,6 +124,10 @@ class Opened:
             extractor.set_light_mode(False)
             held = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
             for i, array in enumerate(held):
+                if array.shape != self.shapes.get(f"in{i}"):
+                    wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
+                    do = "Give as many batches as the model has inputs, of the shapes that calibration saw."
+                    raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {array.shape}", wanted=wanted, do=do)
                 # A clone has the memory of ncnn, whose channels begin at multiples of 16 bytes, as its layers assume.
                 extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)).clone())
             names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]

@@ -58,7 +58,9 @@ def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
     """
     import onnx
 
-    original = onnx.load_from_string(model)
+    from qfunc.lowering.onnx_file import read_model
+
+    original = read_model(model)
     plain = Session(model, threads=threads, saved=True)
     units = _units(original, plain.optimised)
     exposed = onnx.ModelProto()

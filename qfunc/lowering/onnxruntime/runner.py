@@ -7,10 +7,11 @@ from typing import Any
 
 from attrs import field, frozen
 
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
-from qfunc.lowering.runner_support import SATURATES, has, other_kernels
+from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels
 from qfunc.specs._check import instance_of, integer
 
 
@@ -29,7 +30,9 @@ class OnnxRuntimeRunner:
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
-        return self.session(artifact.files["model.onnx"]).run(inputs)
+        with loading("OnnxRuntimeRunner", "ONNX Runtime"):
+            session = self.session(_require_inside(file_of(artifact.files, "model.onnx")))
+        return session.run(inputs)
 
     def session(self, model: bytes) -> Session:
         """Return a loaded model, which runs many batches."""
@@ -38,7 +41,8 @@ class OnnxRuntimeRunner:
     def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
         """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them."""
         view = optimized_model if self.optimise else unoptimized_model
-        return view(artifact.files["model.onnx"], self.threads)
+        with loading("OnnxRuntimeRunner", "ONNX Runtime"):
+            return view(file_of(artifact.files, "model.onnx"), self.threads)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact.
@@ -47,7 +51,7 @@ class OnnxRuntimeRunner:
         """
         if not self.optimise:
             return ""
-        exact = has("vnni") or (artifact is not None and not _exceeds_seven_bits(artifact.files["model.onnx"]))
+        exact = has("vnni") or (artifact is not None and not _exceeds_seven_bits(file_of(artifact.files, "model.onnx")))
         return other_kernels() or ("" if exact else SATURATES)
 
     def unlike(self) -> tuple[str, ...]:
@@ -55,9 +59,19 @@ class OnnxRuntimeRunner:
         return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
 
 
+def _require_inside(model: bytes) -> bytes:
+    # Import here, so that `import qfunc` does not import onnx.
+    from qfunc.lowering.onnx_file import read_model
+
+    read_model(model)  # ONNX Runtime itself would open the files that a model names
+    return model
+
+
 def _exceeds_seven_bits(model: bytes) -> bool:
     import onnx
 
-    stored = onnx.load_from_string(model).graph.initializer
+    from qfunc.lowering.onnx_file import read_model
+
+    stored = read_model(model).graph.initializer
     arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)
     return any(a.size and max(a.max(), -int(a.min())) > 64 for a in arrays)

@@ -35,7 +35,9 @@ def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     # Import here, so that `import qfunc` does not import onnx.
     import onnx
 
-    exposed = onnx.load_from_string(model)
+    from qfunc.lowering.onnx_file import read_model
+
+    exposed = read_model(model)
     producers = {o: n.op_type for n in exposed.graph.node for o in n.output if o.endswith(".codes")}
     for name in producers:  # cast, because numpy has no 4-bit integers
         exposed.graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))

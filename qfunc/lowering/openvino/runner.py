@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.lowering.runner_support import SATURATES, has, not_installed, other_kernels, require
+from qfunc.lowering.artifact import file_of
+from qfunc.lowering.report_fields import read_quantized
+from qfunc.lowering.runner_support import SATURATES, has, loading, not_installed, other_kernels, require
 
 
 @frozen
@@ -39,7 +41,7 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return _values(self.compiled(artifact.files["model.onnx"]), inputs)
+        return _values(self.compiled(file_of(artifact.files, "model.onnx")), inputs)
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return the model with the activations after each FakeQuantize as codes.
@@ -48,21 +50,21 @@ class OpenVinoRunner:
             VerifyError: OpenVINO is not installed.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        import onnx
+        from qfunc.lowering.onnx_file import read_model
 
-        model = artifact.files["model.onnx"]
-        activations = [site for site in artifact.report["tensors"] if site["role"] == "activation"]
+        model = file_of(artifact.files, "model.onnx")
+        activations = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
         pairs = [(tensor, site) for site in activations for tensor in site["tensors"]]
         counts = Counter(name for name, _ in pairs)  # a tensor with two sites is left out: its name is not unique
         sites = {name: site for name, site in pairs if counts[name] == 1}
-        nodes = onnx.load_from_string(model).graph.node
+        nodes = read_model(model).graph.node
         results = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
         observed = {name: (output, sites[name]) for name, output in results.items()}
         return ObservedModel(self.compiled(model), self.compiled(model, tuple(results)), observed)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
-        weights = [] if artifact is None else [s for s in artifact.report["tensors"] if s["role"] == "weight"]
+        weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 
@@ -74,7 +76,8 @@ class OpenVinoRunner:
         """
         require(self.missing(), "OpenVinoRunner", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
-        network = core.read_model(model)
+        with loading("OpenVinoRunner", "OpenVINO"):
+            network = core.read_model(model)
         producers = {
             n: op for op in network.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()
         }

@@ -10,6 +10,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError, first_line
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.runner_support import not_installed, require
 from qfunc.specs._check import integer
 
@@ -54,11 +55,12 @@ class QnnHtpRunner:
         """
         require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
         # Import here, so that `import qfunc` does not import onnx.
-        import onnx
+        from qfunc.lowering.onnx_file import read_model
 
-        inputs = onnx.load_from_string(files["model.onnx"]).graph.input
+        model = file_of(files, "model.onnx")
+        inputs = read_model(model).graph.input
         axes = {i.name: [d.dim_param for d in i.type.tensor_type.shape.dim] for i in inputs}
-        return Opened(files["model.onnx"], axes, self.arch)
+        return Opened(model, axes, self.arch)
 
 
 @frozen(eq=False)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
-from qfunc.lowering.runner_support import not_installed, other_kernels, require
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
 from qfunc.specs._check import integer, one_of
 
 _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
@@ -41,7 +42,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        return self.opened(artifact.files["model.tflite"]).run(inputs)
+        return self.opened(file_of(artifact.files, "model.tflite")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -49,7 +50,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.opened(artifact.files["model.tflite"])
+        plain = self.opened(file_of(artifact.files, "model.tflite"))
         exposed, last = _with_outputs(artifact)
         return ModelWithCodes(plain.run, self.opened(exposed).run, last)
 
@@ -66,9 +67,10 @@ class LiteRtRunner:
         require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         litert = importlib.import_module("ai_edge_litert.interpreter")
         resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
-        interpreter = litert.Interpreter(
-            model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
-        )  # fmt: skip
+        with loading("LiteRtRunner", "LiteRT"):
+            interpreter = litert.Interpreter(
+                model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
+            )
         return Opened(interpreter)
 
 
@@ -95,9 +97,10 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     # Return (the file with its tensors of codes as additional outputs, tensor -> True if its channels are last).
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
-    model = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
-    graph = model.subgraphs[0]
-    names = [t.name.decode() for t in graph.tensors]
+    with loading("LiteRtRunner", "LiteRT"):
+        model = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
+        graph = model.subgraphs[0]
+        names = [t.name.decode() for t in graph.tensors]
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)

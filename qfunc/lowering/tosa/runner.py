@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -16,10 +15,13 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.errors import VerifyError
+from qfunc.files.fields import require as require_fields
+from qfunc.files.json_text import damage_error, parse
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table
 from qfunc.lowering.runner_support import not_installed, require
-from qfunc.lowering.tosa.schema import block_of, serialize_block
+from qfunc.lowering.tosa.schema import VALUES, block_of, serialize_block
 
 
 @frozen
@@ -51,9 +53,9 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        values = json.loads(artifact.files["model.values.json"])
+        values = _values(artifact.files)
         named = with_code_outputs(artifact, values["tensors"].items())
-        block = block_of(artifact.files["model.tosa"])
+        block = block_of(file_of(artifact.files, "model.tosa"))
         outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
         exposed = Opened(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         channels_last = {name: bool(entry["last"]) for name, entry in named.items()}
@@ -69,11 +71,18 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        return Opened(self._model(), files["model.tosa"], json.loads(files["model.values.json"]))
+        return Opened(self._model(), file_of(files, "model.tosa"), _values(files))
 
     def _model(self) -> Any:
         require(self.missing(), "TosaRunner", "tosa", "tosa-tools 2026.8")
         return importlib.import_module("tosa_reference_model")
+
+
+def _values(files: Mapping[str, bytes]) -> dict[str, Any]:
+    # What the artifact tells of the codes of the file.
+    name = "model.values.json"
+    values: dict[str, Any] = require_fields(VALUES, parse(file_of(files, name), name), name)
+    return values
 
 
 @contextmanager
@@ -115,7 +124,10 @@ class Opened:
         """
         batches = [np.asarray(i, np.float32) for i in inputs]
         codes = []
-        for entry in self.values["inputs"]:
+        for number, entry in enumerate(self.values["inputs"]):
+            if entry["input"] >= len(batches):
+                wanted = f"one of {len(batches)} inputs"
+                raise damage_error("model.values.json", f"inputs[{number}].input", str(entry["input"]), wanted)
             steps = np.rint(batches[entry["input"]] / np.float32(entry["scale"]))
             codes.append(np.clip(steps + entry["zero_point"], -128, 127).astype(np.int8))
         results, status_name = [], ""
@@ -137,7 +149,10 @@ class Opened:
     def real(self, codes: Sequence[Any]) -> list[Any]:
         """Return the real values of the outputs' codes."""
         entries = self.values["outputs"]
-        pairs = zip(codes, entries, strict=False)
+        if len(entries) != len(codes):
+            wanted = f"one of {len(codes)}, as the file has"
+            raise damage_error("model.values.json", "outputs", f"a list of {len(entries)}", wanted)
+        pairs = zip(codes, entries, strict=True)
         return [(c.astype(np.float32) - entry["zero_point"]) * np.float32(entry["scale"]) for c, entry in pairs]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qfunc.files.fields import Count, Flag, Keyed, Kind, Many, Number, Record, Shape, Text
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 OPS = (
@@ -49,6 +51,14 @@ GRAPH: Schema = {
 """The tables of the schema tosa.fbs that a written file has."""
 
 
+_END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 << 31), "tensor": Text()}
+VALUES = Record({
+    "inputs": Many(Record({"input": Count(), **_END})), "outputs": Many(Record(_END)),
+    "tensors": Keyed(Record({"tensor": Text(), "shape": Shape(), "last": Flag()})),
+})  # fmt: skip
+"""The fields of model.values.json, which `TosaBuilder.listed` writes."""
+
+
 def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Table:
     """Return one operator with one output."""
     return table(
@@ -65,11 +75,14 @@ def serialize_block(block: Table) -> bytes:
 
 def block_of(file: bytes) -> Table:
     """Return the block of a file that `serialize_block` wrote."""
-    block: Table = parse(GRAPH, "TosaGraph", file)["regions"][0]["blocks"][0]
-    return block
+    regions = parse(GRAPH, "TosaGraph", file)["regions"]
+    blocks: list[Table] = regions[0]["blocks"] if len(regions) == 1 else []
+    if len(blocks) != 1:
+        raise damage_error("model.tosa", "regions", f"{len(regions)} regions with {len(blocks)} blocks", "one block")
+    return blocks[0]
 
 
 __all__ = [
-    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "block_of", "operator",
+    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "VALUES", "block_of", "operator",
     "serialize_block",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Schema, Table, parse, serialize, table
 
 _VALUES = "Null|Int|Bool|Double|Tensor|String|IntList|DoubleList|BoolList|TensorList|OptionalTensorList"
@@ -72,6 +73,8 @@ def _tensor(shape: Sequence[int], codes: bool) -> Table:
 def delegate_of(file: bytes) -> bytes:
     """Return the delegate's data in a file that `program` wrote."""
     entries: Any = parse(PROGRAM, "Program", file)["backend_delegate_data"]
+    if len(entries) != 1:
+        raise damage_error("model.pte", "backend_delegate_data", f"a list of {len(entries)}", "one delegate's")
     return bytes(entries[0]["data"])
 
 

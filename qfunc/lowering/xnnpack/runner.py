@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +12,15 @@ import torch
 from attrs import frozen
 
 from qfunc.errors import VerifyError
+from qfunc.files.fields import require as require_fields
+from qfunc.files.json_text import damage_error
+from qfunc.files.json_text import parse as parse_json
+from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table, parse, table
-from qfunc.lowering.runner_support import not_installed, other_kernels, require
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
-from qfunc.lowering.xnnpack.schema import delegate, read
+from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 
 
 @frozen
@@ -40,7 +43,7 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        return self.opened(artifact.files["model.pte"]).run(inputs)
+        return self.opened(file_of(artifact.files, "model.pte")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -48,7 +51,8 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        file, values = artifact.files["model.pte"], json.loads(artifact.files["model.values.json"])
+        file, name = file_of(artifact.files, "model.pte"), "model.values.json"
+        values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.opened(file), self.opened(_with_outputs(file, list(named.values())))
         return ModelWithCodes(plain.run, exposed.run, {name: bool(entry["last"]) for name, entry in named.items()})
@@ -67,7 +71,8 @@ class ExecuTorchRunner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations in ExecuTorch's imports
             runtime = importlib.import_module("executorch.runtime").Runtime.get()
-        program = runtime.load_program(file)
+        with loading("ExecuTorchRunner", "ExecuTorch"):
+            program = runtime.load_program(file)
         try:
             return Opened(program.load_method("forward"), (program, file))
         except RuntimeError as error:
@@ -96,7 +101,10 @@ class Opened:
 def _with_outputs(file: bytes, entries: Sequence[dict[str, Any]]) -> bytes:
     # Return the file with additional outputs: the values of these entries of model.values.json.
     graph, constants = read(delegate_of(file))
-    plan: Any = parse(PROGRAM, "Program", file)["execution_plan"][0]
+    plans: Any = parse(PROGRAM, "Program", file)["execution_plan"]
+    if len(plans) != 1:
+        raise damage_error("model.pte", "execution_plan", f"a list of {len(plans)}", "one plan")
+    plan = plans[0]
     tensors = [v["val"] for v in plan["values"]]
     count = len(tensors)
     external_ids = {entry["value"]: count + i for i, entry in enumerate(entries)}

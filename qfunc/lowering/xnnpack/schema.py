@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from qfunc.files.fields import Count, Flag, Keyed, Record, Shape
+from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
 _UNARY: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
@@ -60,6 +62,9 @@ GRAPH: Schema = {
 }  # fmt: skip
 """The tables of ExecuTorch's backends/xnnpack/serialization/schema.fbs that a written file has."""
 
+VALUES = Keyed(Record({"value": Count(high=0xFFFFFFFF), "shape": Shape(), "last": Flag()}))
+"""The fields of model.values.json, which `XnnpackBuilder.listed` writes."""
+
 NONE = 0xFFFFFFFF
 """The number of an absent value."""
 
@@ -80,9 +85,14 @@ def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:
     """Return (graph, constants) from the data that `delegate` wrote."""
+    if len(data) < _HEADER.size:
+        raise damage_error("model.pte, delegate", "", f"{len(data)} bytes", f"a header of {_HEADER.size}")
     _, _, start, length, constants, _ = _HEADER.unpack(data[: _HEADER.size])
     graph = parse(GRAPH, "XNNGraph", data[start : start + length])
     entries = graph["constant_data"][1:]
+    for i, entry in enumerate(entries, 1):
+        if (end := constants + entry["offset"] + entry["size"]) > len(data):
+            raise damage_error("model.pte, delegate", f"constant_data[{i}]", f"bytes to {end:,}", f"at most {len(data):,}")
     return graph, [data[constants + entry["offset"] : constants + entry["offset"] + entry["size"]] for entry in entries]
 
 
@@ -90,4 +100,4 @@ def _align(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % _ALIGNMENT)
 
 
-__all__ = ["GRAPH", "NONE", "delegate", "read"]
+__all__ = ["GRAPH", "NONE", "VALUES", "delegate", "read"]
