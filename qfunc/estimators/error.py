@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qfunc.estimators.altered import altered
+from qfunc.estimators.replace_fields import replace_fields
 from qfunc.estimators.binning import Bins
 from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
 from qfunc.numerics.affine import dequantize, quantize
@@ -215,12 +215,12 @@ def _power(x: Tensor, p: float) -> Tensor:
 
 
 def _deterministic(scheme: Scheme) -> Scheme:
-    return altered(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
+    return replace_fields(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
 
 
 def _of_rows(scheme: Scheme) -> Scheme:
     # The rows of the data are the blocks, so one scale per tensor is one per row.
-    return altered(scheme, scale=_PER_TENSOR) if isinstance(scheme.scale.shared, PerBlock) else scheme
+    return replace_fields(scheme, scale=_PER_TENSOR) if isinstance(scheme.scale.shared, PerBlock) else scheme
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

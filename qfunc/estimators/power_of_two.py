@@ -8,7 +8,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.estimators.altered import altered
+from qfunc.estimators.replace_fields import replace_fields
 from qfunc.estimators.minmax import MinMax, Range
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
@@ -108,4 +108,4 @@ def with_powers_of_two(scheme: Scheme, rounding: str, finest: int | None) -> Sch
     """
     rule = scheme.scale
     low = rule.low if finest is None else max(rule.low or 0.0, 2.0**-finest)
-    return altered(scheme, scale=altered(rule, power_of_two=True, rounding=rounding, low=low))
+    return replace_fields(scheme, scale=replace_fields(rule, power_of_two=True, rounding=rounding, low=low))

@@ -12,7 +12,7 @@ from torch import Tensor
 from qfunc import estimators
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Mse, OrtEntropy, PotMode, PowerOfTwo
-from qfunc.estimators.altered import altered
+from qfunc.estimators.replace_fields import replace_fields
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import E4M3FN, E8M0, NVFP4, Int, Levels, PerBlock, Scale, Scheme, ZeroPoint
 from qfunc.testing.laws.estimator import compiled
@@ -82,19 +82,19 @@ def test_the_trace_of_ort_entropy_is_as_long_for_many_blocks_as_for_one() -> Non
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=list(SCHEMES))
-def test_altered_is_attrs_evolve(scheme: Scheme) -> None:
+def test_replace_fields_is_attrs_evolve(scheme: Scheme) -> None:
     """With the types, the values and the hash of what attrs makes."""
     scale = {"power_of_two": True, "rounding": "half_even", "low": 0.25}
     wanted = attrs.evolve(scheme, scale=attrs.evolve(scheme.scale, **scale), rounding="half_even")
-    found = altered(scheme, scale=altered(scheme.scale, **scale), rounding="half_even")
+    found = replace_fields(scheme, scale=replace_fields(scheme.scale, **scale), rounding="half_even")
 
     assert found == wanted
     assert (hash(found), repr(found)) == (hash(wanted), repr(wanted))
 
 
-def test_altered_keeps_the_rules_between_fields() -> None:
+def test_replace_fields_keeps_the_rules_between_fields() -> None:
     with pytest.raises(SpecError, match="low <= high"):
-        altered(Scale(high=0.5), low=1.0)
+        replace_fields(Scale(high=0.5), low=1.0)
     with pytest.raises(SpecError, match="divisor"):
-        altered(Scheme(Levels((-1.0, 1.0))), scale=Scale(divisor="-qmin"))
-    assert altered(Scale(), format=E8M0).power_of_two
+        replace_fields(Scheme(Levels((-1.0, 1.0))), scale=Scale(divisor="-qmin"))
+    assert replace_fields(Scale(), format=E8M0).power_of_two

@@ -7,21 +7,21 @@ REFUSED = "tests/estimators/test_sketch.py::test_bad_fields_are_refused"
 
 TRACES = (
     Mutation(
-        "altered-keeps-no-rule", "qfunc.estimators.altered:altered",
+        "replace_fields-keeps-no-rule", "qfunc.estimators.replace_fields:replace_fields",
         "new.__attrs_post_init__()",
         "pass",
-        "tests/estimators/test_traces.py::test_altered_keeps_the_rules_between_fields",
+        "tests/estimators/test_traces.py::test_replace_fields_keeps_the_rules_between_fields",
     ),
     Mutation(
-        "altered-changes-nothing", "qfunc.estimators.altered:altered",
+        "replace_fields-changes-nothing", "qfunc.estimators.replace_fields:replace_fields",
         "changes.get(field.name, getattr(spec, field.name))",
         "getattr(spec, field.name)",
-        "tests/estimators/test_traces.py::test_altered_is_attrs_evolve",
+        "tests/estimators/test_traces.py::test_replace_fields_is_attrs_evolve",
     ),
     Mutation(
         "a-row-is-a-new-scale", "qfunc.estimators.error:_of_rows",
-        "altered(scheme, scale=_PER_TENSOR)",
-        "altered(scheme, scale=Scale())",
+        "replace_fields(scheme, scale=_PER_TENSOR)",
+        "replace_fields(scheme, scale=Scale())",
         GRAPH,
     ),
     Mutation(

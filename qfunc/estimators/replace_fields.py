@@ -11,12 +11,12 @@ from qfunc.specs import Scale, Scheme
 Spec = TypeVar("Spec", Scale, Scheme)
 
 
-def altered(spec: Spec, **changes: Any) -> Spec:
+def replace_fields(spec: Spec, **changes: Any) -> Spec:
     """Return a spec with other fields, as `attrs.evolve` does; torch.compile cannot trace a frozen `__init__`.
 
     The rules between fields are checked.  The fields' own validators do not run: pass values of the right types.
 
-    >>> altered(Scheme(), rounding="floor")
+    >>> replace_fields(Scheme(), rounding="floor")
     Scheme(rounding='floor')
     """
     new = object.__new__(type(spec))
