@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qfunc.estimators.replace_fields import replace_fields
 from qfunc.estimators.binning import Bins
+from qfunc.estimators.replace_fields import replace_fields
 from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
 from qfunc.numerics.affine import dequantize, quantize
 from qfunc.numerics.qparams import Affine, from_range

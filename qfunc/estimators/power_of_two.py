@@ -8,8 +8,8 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.estimators.replace_fields import replace_fields
 from qfunc.estimators.minmax import MinMax, Range
+from qfunc.estimators.replace_fields import replace_fields
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Scheme
 
