@@ -51,30 +51,40 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
 
 
-def saved_model(place: Path) -> Path:
+def layer() -> nn.Module:
+    """One linear layer: it is captured 2,000 times a format."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 2)).eval()
+
+
+def saved_model(place: Path, build: Callable[[], nn.Module] = network) -> Path:
     """Save a calibrated model and return its folder."""
-    return qfunc.save(place)(calibrated(targets.qdq))
+    return qfunc.save(place)(calibrated(targets.qdq, build))
 
 
-def calibrated(target: Any) -> Any:
-    """The network, calibrated for a target."""
-    return qfunc.calibrate([INPUT], progress=False)(qfunc.quantize(target)(network()))
+def calibrated(target: Any, build: Callable[[], nn.Module] = network) -> Any:
+    """Return a model that is calibrated for a target."""
+    return qfunc.calibrate([INPUT], progress=False)(qfunc.quantize(target)(build()))
 
 
-def artifact(name: str) -> Artifact:
-    """The artifact of the network for a target by its name."""
+def artifact(name: str, build: Callable[[], nn.Module] = network) -> Artifact:
+    """Return the artifact of a model for a target by its name."""
     target = getattr(targets, name)
-    return qfunc.deploy(target)(calibrated(target))
+    return qfunc.deploy(target)(calibrated(target, build))
 
 
 def formats(folder: Path) -> Iterator[Format]:
     """Yield the formats; those in folders read from `folder`."""
-    model, deployed, unit = saved_model(folder / "model"), artifact("onnx_qnn").save(folder / "artifact"), folder / "units"
+    model, deployed, unit = (
+        saved_model(folder / "model", layer),
+        artifact("onnx_qnn", layer).save(folder / "artifact"),
+        folder / "units",
+    )
     Checkpoint(unit, BELONGS).write(0, UNIT, {})
     (folder / "target.json").write_text(specs.to_json(targets.qdq))
-    yield Format("spec", specs.to_json(targets.openvino).encode(), JSON, lambda c: specs.from_json(c.decode(errors="replace")))
+    yield Format("spec", specs.to_json(targets.ppl_cuda).encode(), JSON, lambda c: specs.from_json(c.decode(errors="replace")))
     yield _at("target.json", folder / "target.json", JSON, lambda: command("show", folder / "target.json"))
-    net = network()
+    net = layer()
     yield _at("load qfunc.json", model / "qfunc.json", JSON, lambda: qfunc.load(model)(net))
     yield _at("load tensors", model / "model.safetensors", damage_safetensors, lambda: qfunc.load(model)(net))
     yield _at("verify model", model / "qfunc.json", JSON, lambda: check_saved(model))
