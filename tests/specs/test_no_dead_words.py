@@ -86,4 +86,4 @@ def test_code_reads_the_field(name: str, index: int, field: str) -> None:
 def test_the_printed_fields_are_printed() -> None:
     for (name, field), reason in FOR_READERS.items():
         assert reason.startswith("printed: ")
-        assert field in (Path(qfunc.specs.__file__).parent / "datasheet.py").read_text(), (name, field)
+        assert field in (Path(qfunc.specs.__file__).parent / "text" / "datasheet.py").read_text(), (name, field)
