@@ -1,7 +1,7 @@
 """Fold ops that scale and shift channels by constants into the op before or after them, with evaluation semantics.
 
 With factor f and shift s per channel (of a BatchNorm: f = gamma / sqrt(running_var + eps), s = beta - running_mean * f):
-after an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before one,  w' = w * f  along the inputs  and
+after an op,  w' = w * f  along the outputs  and  b' = s + b * f;  before an op,  w' = w * f  along the inputs  and
 b' = b + sum(w * s),  which is exact only if the op reads no padding, or s = 0.
 """
 
@@ -29,17 +29,17 @@ _RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2
 
 
 def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
-    """A copy whose BatchNorms are folded into the conv, transposed conv or linear beside them.
+    """Return a copy in which BatchNorms are folded into the conv, transposed conv or linear next to them.
 
-    So are frozen BatchNorms written as arithmetic, x * scale + bias with constants, and the steps of the
-    target's fusions that say how (`FusionStep.fold`).  A BatchNorm with nothing before it folds into the op that alone
-    reads it, where that is exact.  A BatchNorm1d beside a linear is taken to norm the linear's features, as it
-    does on inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes a depthwise 1x1
-    conv of the same function; other BatchNorms stay.  Computed in float64, stored in the weight's dtype.  Ops
-    that share a weight share it still where the same is folded into each; else each gets its own, in the graph's order.
+    Frozen BatchNorms written as arithmetic, x * scale + bias with constants, fold too, and so do the steps of the
+    target's fusions that define `FusionStep.fold`.  If no op before a BatchNorm can take it, it folds into its only
+    reader, if that is exact.  A BatchNorm1d next to a linear is assumed to normalize the linear's features, which is
+    true of inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes an equivalent
+    depthwise 1x1 conv; other BatchNorms stay.  Weights are computed in float64 and stored in their dtype.  Ops that
+    share a weight still share it if the same constants are folded into each; else each gets a copy, in graph order.
 
     Raises:
-        SpecError: a `FusionStep.fold` of the target gives something else than a weight and a bias.
+        SpecError: a `FusionStep.fold` of the target returns something else than a weight and a bias.
 
     >>> from qfunc.frontend.capture import capture
     >>> net = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval())
@@ -55,25 +55,25 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     record = record_of(model)
     if record is not None:
         names = {n.name for n in model.graph.nodes}
-        kept = {k: v for k, v in record.facts.items() if k in names}
-        kept |= {conv: record.facts[norm] for conv, norm in folding.convs.items() if norm in record.facts and conv in names}
+        facts = {k: v for k, v in record.facts.items() if k in names}
+        facts |= {conv: record.facts[norm] for conv, norm in folding.convs.items() if norm in record.facts and conv in names}
         unfolded = (*record.unfolded, *dict.fromkeys(folding.misses))
-        attach(model, evolve(record, facts=kept, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
+        attach(model, evolve(record, facts=facts, rank_two=(*record.rank_two, *folding.linears), unfolded=unfolded))
     return model
 
 
 class _Folding:
-    """One pass over one graph, which it changes; `misses` are (op, step, why) in the user's paths."""
+    """One pass over a graph, in place; `misses` are (path of the op, path of the step, reason)."""
 
     def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
         self.model, self.norms = model, ChannelAffines(model)
-        self.joining = SharedConstants(model, self.norms.constant)
+        self.shared = SharedConstants(model, self.norms.constant)
         self.attributes = AttributeNodes(model.graph)
         self.context = Context(model, () if target is None else target.ops)
         steps = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.steps, self.kinds = steps, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
-        self.convs: dict[str, str] = {}  # the name of a new conv -> that of its BatchNorm
+        self.convs: dict[str, str] = {}  # name of a new conv -> name of its BatchNorm
         self.misses: list[tuple[str, str, str]] = []
 
     def run(self) -> None:
@@ -87,10 +87,10 @@ class _Folding:
                 self._as_conv(node, norm)
         for node in self.model.graph.nodes:
             self._report_unfolded(node)
-        self.joining.run()
+        self.shared.run()
 
     def _report_unfolded(self, node: fx.Node) -> None:
-        # Report a user-defined op that a fusion could fold, but not after the op that it follows.
+        # Report a user-defined op that a fusion folds only after another op.
         fusion = next((f for f, s in self.steps if matches(s.op, node, self.context)), None)
         if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
             return
@@ -133,7 +133,7 @@ class _Folding:
             self._miss(op.node, node, "the op reads padding, which the norm before it does not shift")
             return False
         folded = before(op.weight(), op.bias(), norm.factor, norm.shift, op.groups)
-        self.joining.put(op, norm.nodes, *folded)
+        self.shared.put(op, norm.nodes, *folded)
         if op.kind == "linear":
             self.linears.append(op.node.name)
         node.replace_all_uses_with(node.all_input_nodes[0])
@@ -149,7 +149,7 @@ class _Folding:
         return False
 
     def _fold_norm(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self.joining.put(op, norm.nodes, weight, bias)
+        self.shared.put(op, norm.nodes, weight, bias)
         if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
             self.linears.append(op.node.name)
         self._absorb(op.node, norm.nodes)
@@ -177,10 +177,10 @@ class _Folding:
         read = lambda n: value_of(self.model, n, self.norms.known).clone()  # noqa: E731
         args, kwargs = fx.map_arg((tuple(operands), node.kwargs), read)
         module = self._module(node)
-        given = args if module is None else (copy.deepcopy(module).double().eval(), *args)
+        args = args if module is None else (copy.deepcopy(module).double().eval(), *args)
         weight, bias = op.weight(), op.bias()
-        found = _call_fold(step, weight, bias, given, kwargs, self.context.fact(op.node).path)
-        self.joining.put(op, (node,), *(v.detach().double() for v in found))
+        found = _call_fold(step, weight, bias, args, kwargs, self.context.fact(op.node).path)
+        self.shared.put(op, (node,), *(v.detach().double() for v in found))
         self._absorb(op.node, (node,))
         return True
 
@@ -200,11 +200,11 @@ class _Folding:
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
-    def _miss(self, op: fx.Node, step: fx.Node, why: str) -> None:
-        self.misses.append((self.context.fact(op).path, self.context.fact(step).path, why))
+    def _miss(self, op: fx.Node, step: fx.Node, reason: str) -> None:
+        self.misses.append((self.context.fact(op).path, self.context.fact(step).path, reason))
 
 
-def _call_fold(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given: Any, named: Any, path: str) -> Any:
+def _call_fold(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, args: Any, kwargs: Any, path: str) -> Any:
     # Return the result of a user-defined fold, which must have the shapes of its arguments.
     where = f"FusionStep.fold, {getattr(step.fold, '__name__', step.fold)} for op {path!r}"
     shapes = [tuple(v.shape) for v in (weight, bias)]
@@ -213,15 +213,15 @@ def _call_fold(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, given
         "Return (weight, bias), the output channels first.",
     )
     try:
-        found = step.fold(weight.clone(), bias.clone(), *given, **named) if step.fold is not None else None
+        found = step.fold(weight.clone(), bias.clone(), *args, **kwargs) if step.fold is not None else None
     except Exception as e:
         do = "It is called with weight, bias, and the step's module or constants."
         raise SpecError(where=where, found=f"{type(e).__name__}: {e}", wanted=wanted, do=do) from e
     if isinstance(found, tuple | list) and [tuple(getattr(v, "shape", (-1,))) for v in found] == shapes:
         if all(isinstance(v, torch.Tensor) and bool(v.isfinite().all()) for v in found):
             return found
-        shown = "NaN or infinite values"
+        summary = "NaN or infinite values"
     else:
         parts = found if isinstance(found, tuple | list) else [found]
-        shown = ", ".join(str(tuple(v.shape)) if isinstance(v, torch.Tensor) else type(v).__name__ for v in parts)
-    raise SpecError(where=where, found=shown, wanted=wanted, do=do)
+        summary = ", ".join(str(tuple(v.shape)) if isinstance(v, torch.Tensor) else type(v).__name__ for v in parts)
+    raise SpecError(where=where, found=summary, wanted=wanted, do=do)

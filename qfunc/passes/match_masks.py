@@ -16,18 +16,18 @@ LOW = -50.0
 """The largest value that masks a score: Swin adds -100, BERT -10000, other models the least float."""
 
 
-SURE = -1000.0
-"""The largest factor that marks a mask of unknown dtype: no activation is multiplied by this or less."""
+MASK_FACTOR = -1000.0
+"""The largest factor that identifies a mask of unknown dtype: models multiply no activation by so low a number."""
 
 
-_LOW_IF_INPUT = ("add", "mask", "cast", "clip", "maximum")
+_LOW_PRESERVING = ("add", "mask", "cast", "clip", "maximum")
 """Ops that keep low values low, besides views: additions, and the bounds that keep masks finite."""
 
 
 def match_masks(network: fx.GraphModule) -> fx.GraphModule:
     """Replace each addition of a mask by the op "mask", in place."""
     positions = position_nodes(network)
-    masks: set[fx.Node] = set()  # nodes whose values mask others
+    masks: set[fx.Node] = set()  # nodes with values that mask others
     changed = False
     for node in network.graph.nodes:
         if not node.op.startswith("call"):
@@ -45,9 +45,9 @@ def match_masks(network: fx.GraphModule) -> fx.GraphModule:
             node.target, node.args = masked, (scores, mask, False)
             changed = True
             masks.add(node)
-        elif kind == "mul" and any(isinstance(v, int | float) and v <= SURE for v in _numbers(node)):
+        elif kind == "mul" and any(isinstance(v, int | float) and v <= MASK_FACTOR for v in _numbers(node)):
             masks.add(node)  # the dtype of the input is unknown
-        elif any(n in masks for n in node.all_input_nodes) and (kind in _LOW_IF_INPUT or has(node, Trait.VIEW)):
+        elif any(n in masks for n in node.all_input_nodes) and (kind in _LOW_PRESERVING or has(node, Trait.VIEW)):
             masks.add(node)
     if changed:
         network.recompile()
@@ -55,10 +55,13 @@ def match_masks(network: fx.GraphModule) -> fx.GraphModule:
 
 
 def _numbers(node: fx.Node) -> list[Any]:
+    # The numbers among the operands and bounds of an op.
     op = op_of(node)
     if op is None:
         return []
-    named = {"input", "other", "value", "min"}
+    parameters = {"input", "other", "value", "min"}
     return [
-        v for p, v in zip(op.parameters, node.args, strict=True) if p in named and not isinstance(v, fx.Node | torch.Tensor)
+        v
+        for p, v in zip(op.parameters, node.args, strict=True)
+        if p in parameters and not isinstance(v, fx.Node | torch.Tensor)
     ]

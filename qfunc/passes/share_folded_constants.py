@@ -1,4 +1,4 @@
-"""Tensors of shared modules after folding: what the same constants were folded into twice is one tensor again."""
+"""Share the folded weights and biases of ops that shared a module before folding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SLOTS = ("weight", "bias")
 
 
 class SharedConstants:
-    """Remembers what is folded into which op of one graph, so that ops share their tensors where all of that is the same.
+    """The constants folded into each op of a graph.  Ops with the same constants share one weight and one bias.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.passes.fold_batch_norm import fold_batch_norms
@@ -27,64 +27,64 @@ class SharedConstants:
 
     def __init__(self, model: fx.GraphModule, constant: set[fx.Node]) -> None:
         self.model, self.constant = model, constant
-        self.held = {node: read_attr(model, node) for node in model.graph.nodes if node.op == "get_attr"}
-        self.own = {str(node.target) for node in self.held}
-        self.made: dict[fx.Node, list[Any]] = {}
+        self.values = {node: read_attr(model, node) for node in model.graph.nodes if node.op == "get_attr"}
+        self.paths = {str(node.target) for node in self.values}
+        self.signatures: dict[fx.Node, list[Any]] = {}
         self.bases: dict[fx.Node, tuple[str, str]] = {}
 
     def put(self, op: LinearOp, folded: Iterable[fx.Node], weight: Tensor, bias: Tensor) -> None:
-        """As `op.put`, of the nodes that are folded into the op."""
-        if op.node not in self.made:
+        """Store a weight and a bias in an op, and record the nodes that were folded into it."""
+        if op.node not in self.signatures:
             nodes = [attribute(op.node, slot) for slot in _SLOTS]
             path = model_path(nodes[0])
             self.bases[op.node] = path, path.removesuffix("weight") + "bias" if nodes[1] is None else model_path(nodes[1])
-            self.made[op.node] = [op.kind, op.groups, *map(self._spelt, nodes)]
-        self.made[op.node] += [self._spelt(node, inside=True) for node in folded]
+            self.signatures[op.node] = [op.kind, op.groups, *map(self._signature, nodes)]
+        self.signatures[op.node] += [self._signature(node, inside=True) for node in folded]
         op.put(weight, bias)
 
-    def _spelt(self, node: Any, inside: bool = False) -> Any:
-        # A node by the constants that it reads and what it does; what is no constant is the tensor that is normed.
+    def _signature(self, node: Any, inside: bool = False) -> Any:
+        # Return the target and the constants of a node, as a value to compare; any tensor that is not constant is "value".
         if not isinstance(node, fx.Node) or (node not in self.constant and not inside):
             return node if node is None else "value"
-        if node in self.held:
-            return id(self.held[node])
+        if node in self.values:
+            return id(self.values[node])
         target = self.model.get_submodule(str(node.target)) if node.op == "call_module" else node.target
-        return id(target), str(fx.map_arg((node.args, node.kwargs), self._spelt))
+        return id(target), str(fx.map_arg((node.args, node.kwargs), self._signature))
 
     def run(self) -> None:
-        """Joins them: the first op of each kind in the graph keeps its tensors, which are numbered in that order."""
-        ops = [node for node in self.model.graph.nodes if node in self.made]
+        """Let ops with equal signatures read the tensors of the first of them, with paths in the graph's order."""
+        ops = [node for node in self.model.graph.nodes if node in self.signatures]
         first: dict[tuple[Any, ...], fx.Node] = {}
-        leaders = {op: first.setdefault(tuple(self.made[op]), op) for op in ops}
-        for at, slot in enumerate(_SLOTS):
+        representatives = {op: first.setdefault(tuple(self.signatures[op]), op) for op in ops}
+        for index, slot in enumerate(_SLOTS):
             groups: dict[str, list[fx.Node]] = {}
             for op in ops:
-                groups.setdefault(self.bases[op][at], []).append(op)
-            left = {n: group[0] for group in groups.values() for n in self._numbered(group, slot, leaders)}
+                groups.setdefault(self.bases[op][index], []).append(op)
+            unused = {n: group[0] for group in groups.values() for n in self._assign_paths(group, slot, representatives)}
             for op in ops:
-                if leaders[op] is not op:
-                    op.replace_input_with(attribute(op, slot), attribute(leaders[op], slot))
-            for node, op in left.items():
-                self._leave(node, read_attr(self.model, attribute(op, slot)))
+                if representatives[op] is not op:
+                    op.replace_input_with(attribute(op, slot), attribute(representatives[op], slot))
+            for node, op in unused.items():
+                self._release(node, read_attr(self.model, attribute(op, slot)))
 
-    def _numbered(self, ops: list[fx.Node], slot: str, leaders: dict[fx.Node, fx.Node]) -> list[fx.Node]:
-        # The places that are left when the leaders have theirs, in the order of the graph.
+    def _assign_paths(self, ops: list[fx.Node], slot: str, representatives: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+        # Give the representatives the first paths, in the graph's order; return the nodes of the other paths.
         constants = {op: attribute(op, slot) for op in ops}
-        holders = sorted(constants.values(), key=lambda n: (len(str(n.target)), str(n.target)))
-        kept = [op for op in ops if leaders[op] is op]
-        values = [read_attr(self.model, constants[op]) for op in kept]
-        for op, holder, value in zip(kept, holders, values, strict=False):
-            op.replace_input_with(constants[op], holder)
-            op.prepend(holder)
-            owner, name = self._owner(holder.target)
+        sources = sorted(constants.values(), key=lambda n: (len(str(n.target)), str(n.target)))
+        first = [op for op in ops if representatives[op] is op]
+        values = [read_attr(self.model, constants[op]) for op in first]
+        for op, source, value in zip(first, sources, values, strict=False):
+            op.replace_input_with(constants[op], source)
+            op.prepend(source)
+            owner, name = self._owner(source.target)
             setattr(owner, name, value)
-        return holders[len(kept) :]
+        return sources[len(first) :]
 
-    def _leave(self, node: fx.Node, value: Tensor) -> None:
-        # A name of the model's own stays, of the tensor that took its place.
+    def _release(self, node: fx.Node, value: Tensor) -> None:
+        # A path of the original model stays valid: it refers to the tensor that replaced its own.
         owner, name = self._owner(node.target)
         self.model.graph.erase_node(node)
-        if str(node.target) in self.own:
+        if str(node.target) in self.paths:
             setattr(owner, name, value)
         else:
             delattr(owner, name)

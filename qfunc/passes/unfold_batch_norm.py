@@ -1,4 +1,4 @@
-"""Models whose BatchNorms train: the arithmetic of `batch_norm` put into a folded graph, and taken out again."""
+"""Insert trainable BatchNorms, by the arithmetic of `batch_norm`, into a folded graph, and remove them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qfunc.quantizers.sync_batch_norm import SyncBatchNormStatistics
 
 @frozen
 class TrainedBatchNorm:
-    """An op into which a BatchNorm was folded, and what it was before: all by name or path."""
+    """An op with a folded BatchNorm: its name, and the paths of the BatchNorm, the weight and the bias before folding."""
 
     op: str
     norm: str
@@ -32,54 +32,52 @@ class TrainedBatchNorm:
 
 
 def trained_batch_norms(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
-    """The BatchNorms of `before` that can train in a folded network.
+    """Return the BatchNorms of `before` that can train in a folded network.
 
-    The others stay folded: those that are no leaf of torch.nn, and those of ops that took in something else too.
+    A BatchNorm stays folded if it is not a leaf of torch.nn, or if its op has folded another op too.
     """
     ops, found, norms = {n.name: n for n in folded.graph.nodes}, [], ChannelAffines(before)
     for node in before.graph.nodes:
         norm = norms.at(node) if node.op == "call_module" else None
         old = node.all_input_nodes[0] if norm is not None else None
-        held = linear_op(before, old) if old is not None else None
-        new = ops.get(old.name) if old is not None and held is not None and len(old.users) == 1 else None
-        if held is None or old is None or new is None or node.name in ops:
+        linear = linear_op(before, old) if old is not None else None
+        new = ops.get(old.name) if old is not None and linear is not None and len(old.users) == 1 else None
+        if linear is None or old is None or new is None or node.name in ops:
             continue
         if _names(new.args[:1], ops) == _names(old.args[:1], ops) and _names(new.users, ops) == _names(node.users, ops):
-            bias, groups = attribute(old, "bias"), held.groups if held.kind == "conv_transpose" else 0
+            bias, groups = attribute(old, "bias"), linear.groups if linear.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(TrainedBatchNorm(old.name, str(node.target), *paths, groups))
-    trained = {each.op for each in found}
+    names = {norm.op for norm in found}
     # Ops that share a weight train all or none.
-    return tuple(e for e in found if all(reader.name in trained for reader in attribute(ops[e.op], "weight").users))
+    return tuple(n for n in found if all(reader.name in names for reader in attribute(ops[n.op], "weight").users))
 
 
 def _names(nodes: Any, ops: Container[str]) -> list[str]:
-    # Of a BatchNorm that was folded the name is that of the op before it.
+    # A folded BatchNorm has the name of the op before it.
     return sorted(n.name if n.name in ops else n.all_input_nodes[0].name for n in nodes)
 
 
 def unfold_batch_norms(network: fx.GraphModule, before: fx.GraphModule, norms: tuple[TrainedBatchNorm, ...]) -> fx.GraphModule:
-    """Changes a folded network, with its quantizers, so that these BatchNorms train.
+    """Insert trainable BatchNorms into a folded network with quantizers, in place, and return it.
 
-    Ops keep the names that they have in the folded network; tensors have those of the network before.
+    Ops keep the names that they have in the folded network; tensors have the names of the network before.
     """
     ops = {n.name: n for n in network.graph.nodes}
-    folded = [(each, ops[each.op], *_constants(ops[each.op])) for each in norms]
-    for taken in {str(node.target) for _, _, *constants in folded for node in constants}:
-        owner, _, name = taken.rpartition(".")
+    folded = [(norm, ops[norm.op], *_constants(ops[norm.op])) for norm in norms]
+    for path in {str(node.target) for _, _, *constants in folded for node in constants}:
+        owner, _, name = path.rpartition(".")
         delattr(network.get_submodule(owner), name)
-    for each in norms:
-        for path in (each.weight, each.bias):
-            _restore(network, before, path)
-        owner, _, name = each.norm.rpartition(".")
-        if not hasattr(
-            getattr(ensure_submodule(network, owner), name, None), "first_batch"
-        ):  # else another op has brought it back
-            norm: Any = copy.deepcopy(before.get_submodule(each.norm))
-            norm = SyncBatchNormStatistics(norm) if isinstance(norm, nn.SyncBatchNorm) else norm
-            begin(norm)
-            setattr(ensure_submodule(network, owner), name, norm)
-    results = {_train(network, each, op, weight, bias).name: op.name for each, op, weight, bias in folded}
+    for trained in norms:
+        for tensor in (trained.weight, trained.bias):
+            _restore(network, before, tensor)
+        owner, _, name = trained.norm.rpartition(".")
+        if not hasattr(getattr(ensure_submodule(network, owner), name, None), "first_batch"):  # else another op has restored it
+            module: Any = copy.deepcopy(before.get_submodule(trained.norm))
+            module = SyncBatchNormStatistics(module) if isinstance(module, nn.SyncBatchNorm) else module
+            begin(module)
+            setattr(ensure_submodule(network, owner), name, module)
+    results = {_train(network, norm, op, weight, bias).name: op.name for norm, op, weight, bias in folded}
     record = record_of(network)
     if record is not None:
         facts = {result: record.facts[op] for result, op in results.items() if op in record.facts}
@@ -98,28 +96,29 @@ def _restore(network: fx.GraphModule, before: fx.GraphModule, path: str | None) 
     if path is None:
         return
     owner, _, name = path.rpartition(".")
-    if not isinstance(getattr(ensure_submodule(network, owner), name, None), Tensor):  # else another op has brought it back
-        held = before.get_parameter(path)
-        setattr(ensure_submodule(network, owner), name, nn.Parameter(held.detach().clone(), requires_grad=held.requires_grad))
+    if not isinstance(getattr(ensure_submodule(network, owner), name, None), Tensor):  # else another op has restored it
+        tensor = before.get_parameter(path)
+        copied = nn.Parameter(tensor.detach().clone(), requires_grad=tensor.requires_grad)
+        setattr(ensure_submodule(network, owner), name, copied)
 
 
-def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> fx.Node:
+def _train(network: fx.GraphModule, trained: TrainedBatchNorm, op: fx.Node, weight: fx.Node, bias: fx.Node) -> fx.Node:
     spec, graph = op_of(op), network.graph
     assert spec is not None
     quantized_bias = attribute(op, "bias")
     with graph.inserting_before(next(iter(graph.nodes))):
-        norm = graph.get_attr(each.norm)
-        given = None if each.bias is None else graph.get_attr(each.bias)
-    weight.target = each.weight
-    bias.op, bias.target, bias.args = "call_function", folded_bias, (given, norm)  # its name stays
+        norm = graph.get_attr(trained.norm)
+        original_bias = None if trained.bias is None else graph.get_attr(trained.bias)
+    weight.target = trained.weight
+    bias.op, bias.target, bias.args = "call_function", folded_bias, (original_bias, norm)  # its name stays
     new = attribute(op, "weight")
     if new is weight:
         with graph.inserting_before(op):
-            new = _plain(graph, (weight, norm, each.groups))
+            new = _float_weight(graph, (weight, norm, trained.groups))
     else:
-        new.args = (weight, norm, each.groups)
+        new.args = (weight, norm, trained.groups)
     with graph.inserting_before(op):
-        shift = graph.call_function(unfolded_bias, (quantized_bias, given, norm))
+        shift = graph.call_function(unfolded_bias, (quantized_bias, original_bias, norm))
     new_args = {"weight": new, "bias": shift}
     op.args = tuple(new_args.get(name, a) for name, a in zip(spec.parameters, op.args, strict=True))
     with graph.inserting_after(op):
@@ -129,15 +128,15 @@ def _train(network: fx.GraphModule, each: TrainedBatchNorm, op: fx.Node, weight:
 
 
 def unquantized(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:
-    """Return the node that the readers of a quantizer read once it is removed."""
+    """Return the node that replaces a quantizer for its readers."""
     trained = trained_weight(model, quantizer)
     if trained is None:
         return quantizer.all_input_nodes[0]
     with model.graph.inserting_before(quantizer):
-        return _plain(model.graph, trained)
+        return _float_weight(model.graph, trained)
 
 
-def _plain(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
+def _float_weight(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
     return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args))
 
 

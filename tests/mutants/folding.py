@@ -39,14 +39,14 @@ FOLDING = (
     ),
     Mutation(
         "joined-whatever-is-folded", "qfunc.passes.share_folded_constants:SharedConstants.put",
-        "self.made[op.node] += [",
+        "self.signatures[op.node] += [",
         "[",
         "tests/passes/test_fold_batch_norm.py::test_a_shared_weight_is_copied_where_not_the_same_is_folded_into_it",
     ),
     Mutation(
-        "copies-in-the-order-of-folding", "qfunc.passes.share_folded_constants:SharedConstants._numbered",
-        "for op, holder, value in zip(kept, holders, values, strict=False):",
-        "for op, holder, value in zip(kept, [attribute(op, slot) for op in kept], values, strict=False):",
+        "copies-in-the-order-of-folding", "qfunc.passes.share_folded_constants:SharedConstants._assign_paths",
+        "for op, source, value in zip(first, sources, values, strict=False):",
+        "for op, source, value in zip(first, [attribute(op, slot) for op in first], values, strict=False):",
         "tests/passes/test_fold_batch_norm.py::test_a_shared_pair_stays_shared",
     ),
     Mutation(
@@ -88,8 +88,8 @@ FOLDING = (
     ),
     Mutation(
         "own-fold-unchecked", "qfunc.passes.fold_batch_norm:_Folding._fold_step",
-        "found = _call_fold(step, weight, bias, given, kwargs, self.context.fact(op.node).path)",
-        "found: Any = step.fold(weight.clone(), bias.clone(), *given, **kwargs)",
+        "found = _call_fold(step, weight, bias, args, kwargs, self.context.fact(op.node).path)",
+        "found: Any = step.fold(weight.clone(), bias.clone(), *args, **kwargs)",
         "tests/passes/test_fold_user_norms.py::test_what_the_function_returns_is_checked",
     ),
     Mutation(
