@@ -177,9 +177,9 @@ class _Folding:
         read = lambda n: value_of(self.model, n, self.norms.known).clone()  # noqa: E731
         args, kwargs = fx.map_arg((tuple(operands), node.kwargs), read)
         module = self._module(node)
-        args = args if module is None else (copy.deepcopy(module).double().eval(), *args)
+        owner = () if module is None else (copy.deepcopy(module).double().eval(),)
         weight, bias = op.weight(), op.bias()
-        found = _call_fold(step, weight, bias, args, kwargs, self.context.fact(op.node).path)
+        found = _call_fold(step, weight, bias, (*owner, *args), kwargs, self.context.fact(op.node).path)
         self.shared.put(op, (node,), *(v.detach().double() for v in found))
         self._absorb(op.node, (node,))
         return True
