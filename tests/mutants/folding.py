@@ -88,8 +88,8 @@ FOLDING = (
     ),
     Mutation(
         "own-fold-unchecked", "qfunc.passes.fold_batch_norm:_Folding._fold_step",
-        "found = _call_fold(step, weight, bias, args, kwargs, self.context.fact(op.node).path)",
-        "found: Any = step.fold(weight.clone(), bias.clone(), *args, **kwargs)",
+        "found = _call_fold(step, weight, bias, (*owner, *args), kwargs, self.context.fact(op.node).path)",
+        "found: Any = step.fold(weight.clone(), bias.clone(), *owner, *args, **kwargs)",
         "tests/passes/test_fold_user_norms.py::test_what_the_function_returns_is_checked",
     ),
     Mutation(
