@@ -68,7 +68,7 @@ def shares(partition: Partition, inputs: tuple[Tensor, ...]) -> tuple[int, float
     reasons = {u.group.root: u.reason for u in partition.units}
     found = Macs(partition.network).count(inputs)
     operands = {n: [p for s, p in slots(n) if s != "bias"] for n in found}
-    quantized = {n for n in found if operands[n] and all(partition.coding(p, n) is not None for p in operands[n])}
+    quantized = {n for n in found if operands[n] and all(partition.encoding(p, n) is not None for p in operands[n])}
     total = sum(found.values())
     rest = sorted((n for n in found if n not in quantized), key=lambda n: -found[n])
     left = [f"{partition.paths[n]} ({partition.kinds[n]}, {found[n] / total:.1%}): "

@@ -71,10 +71,10 @@ def _fitted(model: fx.GraphModule) -> fx.GraphModule:
                 continue
             stuck = unit
             node = dict(slots(unit.group.root))["weight"]
-            coding = partition.coding(node, unit.group.root)
-            assert coding is not None
-            qparams, path = coding.qparams, coding.quantizer.path
-            factor = _factor(sums, qparams.scale, coding.quantizer.module.scheme.scale.power_of_two)
+            encoding = partition.encoding(node, unit.group.root)
+            assert encoding is not None
+            qparams, path = encoding.qparams, encoding.quantizer.path
+            factor = _factor(sums, qparams.scale, encoding.quantizer.module.scheme.scale.power_of_two)
             wider[path] = qparams._replace(scale=(qparams.scale.double() * factor).float())
         if stuck is None:
             return model

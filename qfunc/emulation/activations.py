@@ -21,21 +21,21 @@ __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     """Return the node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
     x = input_codes(job)
-    centred = below = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
-    scale = torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale
+    centred = below = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
+    scale = torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale
     if job.unit.kind == "leaky_relu":
         slope = scale * float(torch.tensor(float(attribute(job.root, "negative_slope"))))
     else:
         weight = dict(slots(job.root))["weight"]
-        coding = job.partition.coding(weight, job.root)
-        assert coding is not None
-        offsets = (job.constant_codes(weight, coding) - coding.qparams.zero_point).float()
+        encoding = job.partition.encoding(weight, job.root)
+        assert encoding is not None
+        offsets = (job.constant_codes(weight, encoding) - encoding.qparams.zero_point).float()
         slope_codes = job.emitter.constant(offsets, str(weight.target))
         below = job.emitter.call(scale_channels, centred, slope_codes, name=f"{job.name}_sloped")
-        slope = scale * coding.qparams.scale.double().reshape(())
+        slope = scale * encoding.qparams.scale.double().reshape(())
         if isinstance(arithmetic, FloatMultiplier):
-            s_x, s_y = torch.tensor(x.coding.scale), torch.tensor(job.output.scale)
-            each = [float(s_x / s_y), float(s_x * coding.qparams.scale.float().reshape(()) / s_y)]
+            s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)
+            each = [float(s_x / s_y), float(s_x * encoding.qparams.scale.float().reshape(()) / s_y)]
             return job.emitter.call(
                 prelu_codes, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True
             )
@@ -51,8 +51,8 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
 def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     """Return the node of a leaky_relu by integers with a fixed number of fractional bits."""
     x = input_codes(job)
-    centred = job.emitter.call(operator.sub, x.node, x.coding.zero_point, name=f"{job.name}_centred")
-    scale = torch.tensor(x.coding.scale) / torch.tensor(job.output.scale)
+    centred = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
+    scale = torch.tensor(x.encoding.scale) / torch.tensor(job.output.scale)
     scales = (scale, scale * float(attribute(job.root, "negative_slope")))
     m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in scales]
     return job.emitter.call(
@@ -64,7 +64,7 @@ def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
     """Return the node of a `specs.HardSwish16` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        fixed_curves.hard_swish16, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
+        fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
     """Return the node of a `specs.SoftmaxFloat` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        integer.softmax_float, x.node, attribute(job.root, "dim"), x.coding.scale, job.output.scale, *job.range(),
+        integer.softmax_float, x.node, attribute(job.root, "dim"), x.encoding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
     )  # fmt: skip
 
@@ -82,6 +82,6 @@ def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
     """Return the node of a `specs.SoftmaxFixed` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.coding.scale, *job.range()[1:],
+        fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.encoding.scale, *job.range()[1:],
         name=job.name, result=True,
     )  # fmt: skip

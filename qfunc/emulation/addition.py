@@ -23,7 +23,7 @@ def sum_fma(job: UnitContext, arithmetic: SumFma) -> fx.Node:
     """Return the node of a `specs.SumFma` unit."""
     (a, b), (zero, low, high) = operand_codes(job), job.range()
     return job.emitter.call(
-        add_codes, a.node, a.coding.scale, a.coding.zero_point, b.node, b.coding.scale, b.coding.zero_point,
+        add_codes, a.node, a.encoding.scale, a.encoding.zero_point, b.node, b.encoding.scale, b.encoding.zero_point,
         job.output.scale, zero, low, high, arithmetic.rounding, shares_layout_with_convolution(job), name=job.name, result=True,
     )  # fmt: skip
 
@@ -57,18 +57,18 @@ def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
     """
     # TFLite: both inputs are rescaled to twice the larger scale and shifted left; the sum is rescaled to the output.
     a, b = operand_codes(job)
-    ratios = [v.coding.scale / job.output.scale for v in (a, b)]
+    ratios = [v.encoding.scale / job.output.scale for v in (a, b)]
     if sum(ratios) * 255 >= 2.0 ** (arithmetic.bits - 1) - 128:
         raise _scale_error(job, ratios, f"a sum of {arithmetic.bits} bits")
     sign = -1 if job.unit.kind == "sub" else 1
-    double_scale = 2 * max(a.coding.scale, b.coding.scale)
+    double_scale = 2 * max(a.encoding.scale, b.encoding.scale)
     scales = [
-        a.coding.scale / double_scale,
-        b.coding.scale / double_scale,
+        a.encoding.scale / double_scale,
+        b.encoding.scale / double_scale,
         double_scale / (2.0**arithmetic.left_shift * job.output.scale),
     ]
     pairs = [tuple(int(t) for t in fixed_point.fixed_multiplier(torch.tensor(s, dtype=torch.float64))) for s in scales]
-    zeros = (a.coding.zero_point, b.coding.zero_point)
+    zeros = (a.encoding.zero_point, b.encoding.zero_point)
     return job.emitter.call(
         add_shifted,
         a.node,
@@ -94,13 +94,13 @@ def sum_scaled(job: UnitContext, arithmetic: SumScaled) -> fx.Node:
     """
     # XNNPACK: both multipliers have one shift, which gives the larger one all its bits.
     a, b = operand_codes(job)
-    ratios = [float(torch.tensor(v.coding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
+    ratios = [float(torch.tensor(v.encoding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
     if not all(2**-10 <= r < 2**8 for r in ratios):
         raise _scale_error(job, ratios, "ratios in [2^-10, 2^8)")
     shift = arithmetic.bits - math.frexp(max(ratios))[1]
     m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
     m[1] = -m[1] if job.unit.kind == "sub" else m[1]
-    zeros = (a.coding.zero_point, b.coding.zero_point)
+    zeros = (a.encoding.zero_point, b.encoding.zero_point)
     return job.emitter.call(
         add_scaled, a.node, b.node, zeros, m, shift, arithmetic.rounding, *job.range(), name=job.name, result=True
     )
@@ -115,11 +115,11 @@ def _scale_error(job: UnitContext, ratios: list[float], wanted: str) -> Emulatio
 def sum_shift(job: UnitContext, arithmetic: Shift) -> fx.Node:
     """Return the node of an addition by `specs.Shift`: both terms exactly at the finer scale, then one rounding shift."""
     a, b = operand_codes(job)
-    scales = torch.tensor([v.coding.scale for v in (a, b)], dtype=torch.float64)
+    scales = torch.tensor([v.encoding.scale for v in (a, b)], dtype=torch.float64)
     k = -exponents(scales / job.output.scale, job.unit.path)
     shift = int(k.max())
     left = [shift - int(v) for v in k]
-    zeros = (a.coding.zero_point, b.coding.zero_point)
+    zeros = (a.encoding.zero_point, b.encoding.zero_point)
     return job.emitter.call(
         add_by_shifts, a.node, b.node, zeros, left, shift, arithmetic.rounding, *job.range(), name=job.name, result=True
     )

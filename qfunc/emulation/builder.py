@@ -29,7 +29,7 @@ class Codes:
     """A tensor of codes and its encoding."""
 
     node: fx.Node
-    coding: Encoding
+    encoding: Encoding
 
 
 Value = Real | Codes
@@ -82,34 +82,36 @@ class EmulationBuilder:
         """Return the node of a value in real units."""
         if isinstance(value, Real):
             return value.node
-        coding, fmt = value.coding, value.coding.quantizer.module.site.scheme.format
+        encoding, fmt = value.encoding, value.encoding.quantizer.module.site.scheme.format
         if isinstance(fmt, Log):
             return self.call(
-                log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
+                log_values, value.node, encoding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
         if self.dequantize_sum is not None:
-            return self.call(dequantize_sum, value.node, *self._qparams(coding), self.dequantize_sum.lanes, name=f"{name}_real")
-        return self.call(dequantize_codes, value.node, *self._qparams(coding), name=f"{name}_real")
+            return self.call(
+                dequantize_sum, value.node, *self._qparams(encoding), self.dequantize_sum.lanes, name=f"{name}_real"
+            )
+        return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
 
-    def codes(self, value: Value, coding: Encoding, name: str) -> fx.Node:
+    def codes(self, value: Value, encoding: Encoding, name: str) -> fx.Node:
         """Return the node of a value's codes in an encoding."""
-        if isinstance(value, Codes) and value.coding.same(coding):
+        if isinstance(value, Codes) and value.encoding.same(encoding):
             return value.node
-        real, scheme = self.real(value, name), coding.quantizer.module.site.scheme
+        real, scheme = self.real(value, name), encoding.quantizer.module.site.scheme
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
-            return self.call(log_codes, real, coding.scale, bits, steps, name=name)
-        arguments = (*self._qparams(coding), coding.format.qmin, coding.format.qmax, scheme.rounding, scheme.division)
+            return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
+        arguments = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax, scheme.rounding, scheme.division)
         if self.quantize_lanes is not None:
             return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
         return self.call(quantize_codes, real, *arguments, name=name)
 
-    def _qparams(self, coding: Encoding) -> Sequence[Any]:
-        if coding.qparams.scale.ndim == 0:
-            return coding.scale, coding.zero_point
-        path = coding.quantizer.path
+    def _qparams(self, encoding: Encoding) -> Sequence[Any]:
+        if encoding.qparams.scale.ndim == 0:
+            return encoding.scale, encoding.zero_point
+        path = encoding.quantizer.path
         if path not in self.by_channel:
-            pairs = (("scale", coding.qparams.scale), ("zero_point", coding.qparams.zero_point))
+            pairs = (("scale", encoding.qparams.scale), ("zero_point", encoding.qparams.zero_point))
             self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
         return self.by_channel[path]
 

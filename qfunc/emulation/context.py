@@ -86,10 +86,10 @@ class UnitContext:
     def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
         """Return an input of an op in real units; a weight or bias is the dequantized one."""
         value = self.inputs[producer.name]
-        coding = self.partition.coding(producer, reader) if producer.op == "get_attr" else None
-        if isinstance(value, Codes) or coding is None:
+        encoding = self.partition.encoding(producer, reader) if producer.op == "get_attr" else None
+        if isinstance(value, Codes) or encoding is None:
             return self.emitter.real(value, producer.name)
-        quantized = coding.quantizer.module(read_attr(self.partition.network, producer).detach())
+        quantized = encoding.quantizer.module(read_attr(self.partition.network, producer).detach())
         return self.emitter.constant(quantized.detach(), str(producer.target))
 
     def bounds(self) -> list[tuple[float | None, float | None]]:
@@ -105,9 +105,9 @@ class UnitContext:
     def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
         return clamp_bounds(self.partition.context, node) or (None, None)
 
-    def constant_codes(self, producer: fx.Node, coding: Encoding) -> Tensor:
+    def constant_codes(self, producer: fx.Node, encoding: Encoding) -> Tensor:
         """Return the integer codes of a weight or bias."""
-        return coding.codes(read_attr(self.partition.network, producer))
+        return encoding.codes(read_attr(self.partition.network, producer))
 
 
 def input_codes(job: UnitContext) -> Codes:

@@ -57,7 +57,7 @@ def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
         integer.softmax_codes,
         x.node,
         attribute(job.root, "dim"),
-        x.coding.scale,
+        x.encoding.scale,
         job.output.scale,
         zero,
         high,
@@ -107,7 +107,7 @@ def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
         return pooling.mean(job, arithmetic)
     x = input_codes(job)
     return job.emitter.call(
-        integer.global_average_codes, x.node, x.coding.zero_point, x.coding.scale, job.output.scale, *job.range(),
+        integer.global_average_codes, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
         arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
     )  # fmt: skip
 

@@ -86,7 +86,7 @@ def _real_terms(
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:
     # 1 / (1/s_x * 1/s_w), each step in float32.
-    x, weight = (job.partition.coding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
+    x, weight = (job.partition.encoding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
     assert x is not None
     assert weight is not None
     s_x, s_w = x.qparams.scale.float(), weight.qparams.scale.float().reshape(product.shape)
@@ -108,25 +108,25 @@ def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Te
     if job.unit.kind == "mul":
         a, b = operand_codes(job)
         left, right = (
-            job.emitter.call(operator.sub, v.node, v.coding.zero_point, name=f"{job.name}_{i}")
+            job.emitter.call(operator.sub, v.node, v.encoding.zero_point, name=f"{job.name}_{i}")
             for i, v in zip(("left", "right"), (a, b), strict=True)
         )
         acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
-        return held(job, acc), a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+        return held(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
     products = products_of(job.partition, job.unit, arithmetic)
     if products is None:
         a, b = operand_codes(job)
-        largest = math.prod(float(largest_offset(v.coding)) for v in (a, b))
+        largest = math.prod(float(largest_offset(v.encoding)) for v in (a, b))
         acc = job.emitter.call(
-            matmul_codes, a.node, a.coding.zero_point, b.node, b.coding.zero_point, largest, name=f"{job.name}_acc"
+            matmul_codes, a.node, a.encoding.zero_point, b.node, b.encoding.zero_point, largest, name=f"{job.name}_acc"
         )
-        return held(job, acc), a.coding.qparams.scale.double() * b.coding.qparams.scale.double(), None
+        return held(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
     return _weighted_sum(job, products)
 
 
 def _weighted_sum(job: UnitContext, products: Products) -> tuple[fx.Node, Tensor, Tensor | None]:
     x, tensors = job.codes(dict(slots(job.root))["input"]), dict(slots(job.root))
-    weight, zero, name, largest = products.weight, x.coding.zero_point, f"{job.name}_acc", products.largest_offset()
+    weight, zero, name, largest = products.weight, x.encoding.zero_point, f"{job.name}_acc", products.largest_offset()
     weight_node = job.emitter.constant(weight.contiguous(), str(tensors["weight"].target))
     if weight.ndim != 2 and job.unit.kind == "matmul":
         acc = job.emitter.call(

@@ -54,7 +54,7 @@ def _held_each_step(
     if products is None:
         a, b = operand_codes(job)
         return job.emitter.call(
-            saturate_matmul, acc, a.node, a.coding.zero_point, b.node, b.coding.zero_point, sums.largest, sums.bits,
+            saturate_matmul, acc, a.node, a.encoding.zero_point, b.node, b.encoding.zero_point, sums.largest, sums.bits,
             overflow.products, name=name,
         )  # fmt: skip
     x = next(job.codes(n) for s, n in job.partition.slots(job.root) if s == "input")
@@ -63,7 +63,7 @@ def _held_each_step(
     if job.unit.kind == "matmul" and products.weight.ndim != 2:
         largest = float(products.largest_offset() * products.weight.abs().max())
         return job.emitter.call(
-            saturate_matmul, acc, x.node, x.coding.zero_point, weight, 0, largest, sums.bits, overflow.products, name=name
+            saturate_matmul, acc, x.node, x.encoding.zero_point, weight, 0, largest, sums.bits, overflow.products, name=name
         )
     bias = None if products.bias is None else job.emitter.constant(products.bias, f"{path}.start")
     steps: list[Any] = [
@@ -72,13 +72,13 @@ def _held_each_step(
     ]  # fmt: skip
     if job.unit.kind == "conv":
         arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
-        return job.emitter.call(saturate_conv, acc, x.node, x.coding.zero_point, weight, bias, *arguments, *steps, name=name)
+        return job.emitter.call(saturate_conv, acc, x.node, x.encoding.zero_point, weight, bias, *arguments, *steps, name=name)
     if job.unit.kind == "conv_transpose":
         arguments = [attribute(job.root, n) for n in ("stride", "padding", "output_padding", "groups", "dilation")]
         return job.emitter.call(
-            saturate_conv_transpose, acc, x.node, x.coding.zero_point, weight, bias, *arguments, *steps, name=name
+            saturate_conv_transpose, acc, x.node, x.encoding.zero_point, weight, bias, *arguments, *steps, name=name
         )
-    return job.emitter.call(saturate_linear, acc, x.node, x.coding.zero_point, weight, bias, *steps, name=name)
+    return job.emitter.call(saturate_linear, acc, x.node, x.encoding.zero_point, weight, bias, *steps, name=name)
 
 
 def _indices(chosen: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     arguments = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
-            adaptive_pool_codes, x.node, x.coding.scale, x.coding.zero_point, attribute(job.root, "output_size"),
+            adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, attribute(job.root, "output_size"),
             job.output.scale, zero, low, high, *arguments, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     rank = rank_of(job.root)
@@ -37,7 +37,8 @@ def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         return per_axis(attribute(job.root, name), rank)
 
     return job.emitter.call(
-        average_pool_codes, x.node, x.coding.scale, x.coding.zero_point, each("kernel_size"), each("stride"), each("padding"),
+        average_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point,
+        each("kernel_size"), each("stride"), each("padding"),
         attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high,
         *arguments, name=job.name, result=True,
     )  # fmt: skip
@@ -50,10 +51,10 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
         EmulationError: scales whose ratio is no power of two.
     """
     x = input_codes(job)
-    ratio = x.coding.scale / job.output.scale
+    ratio = x.encoding.scale / job.output.scale
     if math.frexp(ratio)[0] != 0.5:
         raise EmulationError(
-            where=f"unit {job.unit.path!r}", found=f"scales {x.coding.scale!r} and {job.output.scale!r}",
+            where=f"unit {job.unit.path!r}", found=f"scales {x.encoding.scale!r} and {job.output.scale!r}",
             wanted="equal ones, or powers of two", do="Add SameQParams() to the kernel, or tie the scales.",
         )  # fmt: skip
     rank, pool = rank_of(job.root), None
@@ -67,7 +68,7 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
     keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
     table = [[list(kernel), k, n] for kernel, k, n in arithmetic.reciprocals]
     return job.emitter.call(
-        average_codes, x.node, x.coding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
+        average_codes, x.node, x.encoding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
         arithmetic.rounding, *job.range(), name=job.name, result=True,
     )  # fmt: skip
 
@@ -78,13 +79,13 @@ def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     dims = [dims] if isinstance(dims, int) else list(dims)
     keep = bool(attribute(job.root, "keepdim"))
     if isinstance(arithmetic, FixedPoint):
-        ratio = float(torch.tensor(x.coding.scale, dtype=torch.float64) / job.output.scale)
+        ratio = float(torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale)
         return job.emitter.call(
-            fixed_curves.mean_fixed, x.node, x.coding.zero_point, dims, keep, ratio, list(arithmetic.steps), *job.range(),
+            fixed_curves.mean_fixed, x.node, x.encoding.zero_point, dims, keep, ratio, list(arithmetic.steps), *job.range(),
             name=job.name, result=True,
         )  # fmt: skip
     return job.emitter.call(
-        mean_scaled, x.node, x.coding.zero_point, x.coding.scale, dims, keep, job.output.scale, *job.range(),
+        mean_scaled, x.node, x.encoding.zero_point, x.encoding.scale, dims, keep, job.output.scale, *job.range(),
         arithmetic.rounding, arithmetic.zero_point, name=job.name, result=True,
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
     if job.unit.kind == "adaptive_avg_pool":
         size = per_axis(attribute(job.root, "output_size"), rank)
         return job.emitter.call(
-            average_to, x.node, size, x.coding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
+            average_to, x.node, size, x.encoding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
             name=job.name, result=True,
         )  # fmt: skip
     kernel, stride, padding = (per_axis(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
@@ -110,6 +111,6 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
     padding = padding if attribute(job.root, "padding") else [0] * rank
     return job.emitter.call(
         fixed_curves.average_inside, x.node, kernel, stride, padding, attribute(job.root, "ceil_mode"),
-        attribute(job.root, "count_include_pad"), x.coding.zero_point, arithmetic.rounding, *job.range()[1:],
+        attribute(job.root, "count_include_pad"), x.encoding.zero_point, arithmetic.rounding, *job.range()[1:],
         arithmetic.centred, name=job.name, result=True,
     )  # fmt: skip

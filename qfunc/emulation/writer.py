@@ -28,8 +28,8 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
         SpecError: a site whose format has no codes.
         CalibrationError: scales outside of a limit of the target, as training may leave them.
     """
-    for coding in partition.at_path.values():
-        require_codes(coding.quantizer)
+    for encoding in partition.at_path.values():
+        require_codes(encoding.quantizer)
     require_limits(partition)
     return _Emulation(partition).build()
 
@@ -68,7 +68,7 @@ class _Emulation:
             self._unit(self.units[node.name])
 
     def _unit(self, unit: Unit) -> None:
-        output, last = self.partition.output_coding(unit.group.output), unit.group.output.name
+        output, last = self.partition.output_encoding(unit.group.output), unit.group.output.name
         if unit.kernel is not None:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
@@ -86,38 +86,38 @@ class _Emulation:
 
     def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:
         read = [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and not self._is_real_tuple(p)]
-        return [p for p in read if self.partition.coding(p, node)]
+        return [p for p in read if self.partition.encoding(p, node)]
 
     def _is_real_tuple(self, producer: fx.Node) -> bool:
         return returns_several(producer) and isinstance(self.values.get(producer.name), Real)
 
     def _codes(self, producer: fx.Node, reader: fx.Node) -> Codes:
-        coding = self.partition.coding(producer, reader)
-        assert coding is not None
+        encoding = self.partition.encoding(producer, reader)
+        assert encoding is not None
         value = self.values[producer.name]
-        if isinstance(value, Codes) and value.coding.same(coding):
+        if isinstance(value, Codes) and value.encoding.same(encoding):
             return value
-        key = (producer.name, coding.quantizer.path)
+        key = (producer.name, encoding.quantizer.path)
         if key not in self.at_edge:
-            self.at_edge[key] = Codes(self.emitter.codes(value, coding, f"{producer.name}_codes"), coding)
+            self.at_edge[key] = Codes(self.emitter.codes(value, encoding, f"{producer.name}_codes"), encoding)
         return self.at_edge[key]
 
     def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
         # The input of a float op: if its edge has a quantizer, the dequantized codes.
         value = self.values[producer.name]
-        coding = self.partition.coding(producer, reader)
+        encoding = self.partition.encoding(producer, reader)
         if self._is_real_tuple(producer):
             return value.node
-        if coding is None:
+        if encoding is None:
             return self.emitter.real(value, producer.name)
         if producer.op == "get_attr":
-            return self._constant(producer, coding.quantizer.path)
+            return self._constant(producer, encoding.quantizer.path)
         return self.emitter.real(self._codes(producer, reader), producer.name)
 
     def _constant(self, producer: fx.Node, path: str) -> fx.Node:
         key = (producer.name, path)
         if key not in self.at_edge:
-            coding = self.partition.at_path[path]
-            quantized = coding.quantizer.module(read_attr(self.network, producer).detach())
-            self.at_edge[key] = Codes(self.emitter.constant(quantized, str(producer.target)), coding)
+            encoding = self.partition.at_path[path]
+            quantized = encoding.quantizer.module(read_attr(self.network, producer).detach())
+            self.at_edge[key] = Codes(self.emitter.constant(quantized, str(producer.target)), encoding)
         return self.at_edge[key].node

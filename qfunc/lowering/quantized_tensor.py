@@ -80,12 +80,12 @@ class QuantizedTensor:
 
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
     """Return the quantized tensor of the quantizer at a path."""
-    nodes, coding = partition.nodes, partition.at_path[path]
-    seat, site = coding.quantizer, coding.quantizer.module.site
+    nodes, encoding = partition.nodes, partition.at_path[path]
+    seat, site = encoding.quantizer, encoding.quantizer.module.site
     producer = nodes[seat.tensor]
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
-    scale, zero = coding.qparams.scale, coding.qparams.zero_point.flatten()
+    scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
     producer_path = partition.paths[producer]

@@ -91,23 +91,23 @@ class Partition:
                 self._at_edge[quantizer.tensor, reader] = encoding
         self._shared: dict[str, Encoding | None] = {}
         for node in self.network.graph.nodes:  # in order, because an op that only moves codes has those of its input
-            self._shared[node.name] = self._shared_coding(node)
+            self._shared[node.name] = self._shared_encoding(node)
         self.units = tuple(self._unit(g) for g in groups.groups)
 
-    def coding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
+    def encoding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
         """Return the encoding with which a reader gets a tensor: its own, or the encoding of the tensor with its codes."""
-        return self._at_edge.get((producer.name, reader.name)) or self.output_coding(producer)
+        return self._at_edge.get((producer.name, reader.name)) or self.output_encoding(producer)
 
-    def output_coding(self, node: fx.Node) -> Encoding | None:
+    def output_encoding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
         return self._shared[node.name]
 
-    def _shared_coding(self, node: fx.Node) -> Encoding | None:
+    def _shared_encoding(self, node: fx.Node) -> Encoding | None:
         if node.name in self._of_output:
             return self._of_output[node.name]
         if self.kinds[node] in self.target.commuting and only_moves_codes(node):
             inputs = [n for s, n in self.slots(node) if s == "input"]
-            carried = self.coding(inputs[0], node) if len(inputs) == 1 else None
+            carried = self.encoding(inputs[0], node) if len(inputs) == 1 else None
             # The op may move the channels of the activation to another axis.
             if carried is not None and not carried.quantizer.module.site.by_channel:
                 return carried
@@ -116,14 +116,14 @@ class Partition:
         read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
-    def computes_on(self, coding: Encoding) -> bool:
+    def computes_on(self, encoding: Encoding) -> bool:
         """Return True if a runtime may compute on the codes of an activation.
 
         It does not compute on codes of at most 8 bits in a format that none of its kernels takes.
         """
-        fmt, by_kernel = coding.quantizer.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
+        fmt, by_kernel = encoding.quantizer.module.site.scheme.format, [dict(k.formats) for k in self.target.kernels]
         known = not by_kernel or any(not by_slot or any(fmt in f for f in by_slot.values()) for by_slot in by_kernel)
-        return not coding.quantizer.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
+        return not encoding.quantizer.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
     def exact_nodes(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
         """Return the nodes whose values emulation computes bit for bit if the codes before them are the runtime's.
@@ -136,7 +136,7 @@ class Partition:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
             known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
-            if known and all(s in exact or self.coding(s, n) is not None for s, n in read):
+            if known and all(s in exact or self.encoding(s, n) is not None for s, n in read):
                 exact.add(unit.group.output)
         return exact
 
@@ -186,10 +186,10 @@ class Partition:
         if unit.kind == "cast" or moves or node in self._constants:
             return True
         if self.context.has(node, Trait.CLAMPS):
-            before = self.coding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-            after = [self.coding(node, reader) for reader in node.users]
+            before = self.encoding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
+            after = [self.encoding(node, reader) for reader in node.users]
             return any(e is not None and clamps_nothing(node, e, self.context) for e in (before, *after[:1]))
-        output = self.output_coding(unit.group.output)
+        output = self.output_encoding(unit.group.output)
         rest = unit.group.nodes[1:]
         inside = not rest or (output is not None and all(clamps_nothing(n, output, self.context) for n in rest))
         return inside and _is_identity(node, self.context)
@@ -208,9 +208,9 @@ class Partition:
         for node in group.nodes:
             for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
-                    found.append(Operand(node, slot, self.coding(producer, node)))
+                    found.append(Operand(node, slot, self.encoding(producer, node)))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
-        return [*found, Operand(group.output, "output", self.output_coding(group.output))]
+        return [*found, Operand(group.output, "output", self.output_encoding(group.output))]
 
 
 def _number_operands(node: fx.Node, context: Context) -> int:

@@ -53,21 +53,21 @@ def products_of(partition: Partition, unit: Unit, arithmetic: Any) -> Products |
     """
     root = unit.group.root
     tensors = dict(slots(root))
-    coding = partition.coding(tensors["weight"], root) if "weight" in tensors else None
-    x = partition.coding(tensors["input"], root) if "input" in tensors else None
-    if coding is None or x is None or unit.kind == "mul":
+    encoding = partition.encoding(tensors["weight"], root) if "weight" in tensors else None
+    x = partition.encoding(tensors["input"], root) if "input" in tensors else None
+    if encoding is None or x is None or unit.kind == "mul":
         return None
-    codes = coding.codes(read_attr(partition.network, tensors["weight"]))
-    weight = (codes - coding.qparams.zero_point.to(codes.dtype)).float()
+    codes = encoding.codes(read_attr(partition.network, tensors["weight"]))
+    weight = (codes - encoding.qparams.zero_point.to(codes.dtype)).float()
     weight = weight.T if weight.ndim == 2 and channel_axis(root) else weight  # outputs first
     if weight.ndim != 2 and unit.kind == "matmul":
-        return Products(x, weight, x.qparams.scale.double() * coding.qparams.scale.double())
-    scale = x.qparams.scale.double() * coding.qparams.scale.double().flatten()
-    if coding.qparams.scale.ndim == 0:
+        return Products(x, weight, x.qparams.scale.double() * encoding.qparams.scale.double())
+    scale = x.qparams.scale.double() * encoding.qparams.scale.double().flatten()
+    if encoding.qparams.scale.ndim == 0:
         scale = scale.reshape(())
     bias_node, real_bias, bias, fraction_bits = tensors.get("bias"), None, None, 0
     if bias_node is not None:
-        own = partition.coding(bias_node, root)
+        own = partition.encoding(bias_node, root)
         if own is None:
             real_bias = read_attr(partition.network, bias_node).detach().float()
         elif not isinstance(own.quantizer.module.site.value, DerivedQParams) and takes_float_bias(arithmetic):
@@ -77,19 +77,19 @@ def products_of(partition: Partition, unit: Unit, arithmetic: Any) -> Products |
     return Products(x, weight, scale, bias, fraction_bits, real_bias)
 
 
-def _aligned_bias(partition: Partition, unit: Unit, node: fx.Node, coding: Encoding, product: Tensor) -> tuple[Tensor, int]:
+def _aligned_bias(partition: Partition, unit: Unit, node: fx.Node, encoding: Encoding, product: Tensor) -> tuple[Tensor, int]:
     # (codes of the bias at the accumulator's scale s_x*s_w * 2^-n, n): n fractional bits, 0 if the bias needs none.
-    codes = coding.codes(read_attr(partition.network, node)).double()
-    if isinstance(coding.quantizer.module.site.value, DerivedQParams):
+    codes = encoding.codes(read_attr(partition.network, node)).double()
+    if isinstance(encoding.quantizer.module.site.value, DerivedQParams):
         return codes, 0
-    shift = exponents(coding.qparams.scale.double().flatten() / product, unit.path)
+    shift = exponents(encoding.qparams.scale.double().flatten() / product, unit.path)
     fraction_bits = max(0, -int(shift.min()))
     return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits
 
 
-def largest_offset(coding: Encoding) -> int:
+def largest_offset(encoding: Encoding) -> int:
     """Return the largest |x - z| of an encoding's codes."""
-    return max(coding.format.qmax - coding.zero_point, coding.zero_point - coding.format.qmin)
+    return max(encoding.format.qmax - encoding.zero_point, encoding.zero_point - encoding.format.qmin)
 
 
 def exponents(ratio: Tensor, path: str) -> Tensor:
@@ -183,14 +183,14 @@ _SUMS = ("conv", "conv_transpose", "linear", "matmul", "mul")
 
 
 def _of_activations(partition: Partition, unit: Unit, accumulator: Accumulator) -> SumRange | None:
-    codings = [partition.coding(n, unit.group.root) for _, n in slots(unit.group.root)]
-    if len(codings) != 2 or codings[0] is None or codings[1] is None:
+    encodings = [partition.encoding(n, unit.group.root) for _, n in slots(unit.group.root)]
+    if len(encodings) != 2 or encodings[0] is None or encodings[1] is None:
         return None
-    corners = [x * y for x in offsets(codings[0]) for y in offsets(codings[1])]
+    corners = [x * y for x in offsets(encodings[0]) for y in offsets(encodings[1])]
     low, high = torch.tensor([float(min(corners))]), torch.tensor([float(max(corners))])
     return SumRange(accumulator, accumulator.bits, low.double(), high.double(), unit.kind != "mul")
 
 
-def offsets(coding: Encoding) -> tuple[int, int]:
+def offsets(encoding: Encoding) -> tuple[int, int]:
     """Return the least and the largest code of an encoding, minus the zero point."""
-    return coding.format.qmin - coding.zero_point, coding.format.qmax - coding.zero_point
+    return encoding.format.qmin - encoding.zero_point, encoding.format.qmax - encoding.zero_point

@@ -159,20 +159,20 @@ def bounds(partition: Partition, names: Mapping[str, str]) -> Iterator[Bound]:
 def _names_by_slot(unit: Unit, partition: Partition, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     by_slot: dict[str, tuple[str, ...]] = {}
     root = unit.group.root
-    codings = [(s, partition.coding(n, root)) for s, n in partition.context.slots(root)] + [
-        ("output", partition.output_coding(unit.group.output))
+    encodings = [(s, partition.encoding(n, root)) for s, n in partition.context.slots(root)] + [
+        ("output", partition.output_encoding(unit.group.output))
     ]
-    for slot, coding in codings:
-        path = None if coding is None else coding.quantizer.path
+    for slot, encoding in encodings:
+        path = None if encoding is None else encoding.quantizer.path
         if path is None or path not in names:
             return {}  # a tensor of the unit has no qparams, or qparams per channel
         by_slot[slot] = (*by_slot.get(slot, ()), names[path])
     return by_slot
 
 
-def _span(coding: Encoding, position: float) -> tuple[float, float]:
+def _span(encoding: Encoding, position: float) -> tuple[float, float]:
     # Return the range of positions that the scheme allows; a scale that the hardware dictates is fixed.
-    value = coding.quantizer.module.site.value
+    value = encoding.quantizer.module.site.value
     if not isinstance(value, Scheme):
         return position, position
     low = -126.0 if value.scale.high is None else -math.log2(value.scale.high)

@@ -18,7 +18,7 @@ def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared:
         compared: The paths of the tensors whose codes were compared.
     """
     for unit in partition.units:
-        coded = partition.output_coding(unit.group.output) is not None
+        coded = partition.output_encoding(unit.group.output) is not None
         state = _state(unit, actual, coded)
         predicted = "integer" if unit.integer else "float"
         if state == "gone":
@@ -44,7 +44,7 @@ def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
 def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
     # A real value that is only moved has the same codes whether it is quantized before or after the move.
     root = unit.group.root
-    coded = any(partition.coding(source, root) is not None for slot, source in slots(root) if slot == "input")
+    coded = any(partition.encoding(source, root) is not None for slot, source in slots(root) if slot == "input")
     return not coded and unit.kind in partition.target.commuting and only_moves_codes(root)
 
 

@@ -39,17 +39,17 @@ class Verification:
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
         self.inside = runner.inside(self.artifact) if can_inspect else None
         self.tallies: dict[str, Tally] = {}
-        self.codings = self._codings()
+        self.encodings = self._encodings()
         self.at_path: dict[str, list[fx.Node]] = {}
         for node, path in self.partition.paths.items():
             if node.op != "get_attr":
                 self.at_path.setdefault(path, []).append(node)
 
-    def _codings(self) -> dict[str, tuple[str, Encoding]]:
+    def _encodings(self) -> dict[str, tuple[str, Encoding]]:
         # Return (path, encoding) by node of the emulation, for every tensor of codes that the artifact shows.
-        codings: dict[str, tuple[str, Encoding]] = {}
+        encodings: dict[str, tuple[str, Encoding]] = {}
         if self.emulation is None or self.inside is None:
-            return codings
+            return encodings
         shown, names = self.inside.tensors, {n.name for n in self.emulation.graph.nodes}
         integer = {u.group.output for u in self.partition.units if u.integer}
         of_tensor: dict[str, Encoding] = {}
@@ -58,12 +58,12 @@ class Verification:
         for node, path in self.partition.paths.items():
             if f"{path}.codes" not in shown or node.op == "get_attr":
                 continue
-            output = self.partition.output_coding(node)
-            coding = output or of_tensor.get(node.name)
+            output = self.partition.output_encoding(node)
+            encoding = output or of_tensor.get(node.name)
             name = node.name if node in integer and output is not None else f"{node.name}_codes"
-            if coding is not None and name in names:
-                codings[name] = (path, coding)
-        return codings
+            if encoding is not None and name in names:
+                encodings[name] = (path, encoding)
+        return encodings
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Compare one batch, or one call of a submodule; return the value of the simulation."""
@@ -115,15 +115,15 @@ class Verification:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
-        forced = _TeacherForced(self.emulation, self.codings, codes, examples)
+        forced = _TeacherForced(self.emulation, self.encodings, codes, examples)
 
         def compare(name: str, value: Any) -> None:
-            path, _ = self.codings[name]
+            path, _ = self.encodings[name]
             self._tally(path, "codes").add(value, _in_model_order(codes[f"{path}.codes"], value, examples), 1.0)
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
-            interpreter = ObservingInterpreter(self.emulation, compare, set(self.codings))
+            interpreter = ObservingInterpreter(self.emulation, compare, set(self.encodings))
             outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
             if codes and (self._any_mismatch("codes") or any(not _same(a, b) for a, b in zip(outputs, runtime, strict=True))):
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
@@ -145,9 +145,9 @@ class Verification:
 
     def _lsb(self, index: int, value: Tensor) -> float:
         node, leaves = self._outputs()
-        coding = self.partition.coding(leaves[index], node) if index < len(leaves) else None
-        if coding is not None and coding.qparams.scale.ndim == 0:
-            return coding.scale
+        encoding = self.partition.encoding(leaves[index], node) if index < len(leaves) else None
+        if encoding is not None and encoding.qparams.scale.ndim == 0:
+            return encoding.scale
         low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
         return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
@@ -158,7 +158,7 @@ class Verification:
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            return self.partition.coding(leaves[index], node) is not None or leaves[index] in self.exact
+            return self.partition.encoding(leaves[index], node) is not None or leaves[index] in self.exact
         return all(n in self.exact for n in self.at_path.get(tally.name, ()))
 
     def report(self) -> Report:
@@ -184,7 +184,7 @@ class Verification:
     def _disagreements(self, inside: Any) -> tuple[str, ...]:
         if inside.units is None:  # the runner does not know what it runs on integers
             return ()
-        found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.codings.values()})
+        found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
         return (*found, inside.difference) if inside.difference else tuple(found)
 
 
@@ -207,17 +207,17 @@ class _TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes replaced by the runtime's, and store both in `pairs`."""
 
     def __init__(
-        self, emulation: fx.GraphModule, codings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int
+        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int
     ) -> None:
         super().__init__(emulation)
-        self.codings, self.codes, self.examples = codings, codes, examples
+        self.encodings, self.codes, self.examples = encodings, codes, examples
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        if n.name not in self.codings:
+        if n.name not in self.encodings:
             return value
-        path, _ = self.codings[n.name]
+        path, _ = self.encodings[n.name]
         actual = _in_model_order(self.codes[f"{path}.codes"], value, self.examples).float()
         self.pairs.append((path, value, actual))
         return actual

@@ -85,8 +85,8 @@ class Traced:
         for unit in self.partition.units:
             if unit.kind not in ("conv", "linear"):
                 continue
-            root, out = unit.group.root, self.partition.output_coding(unit.group.output)
-            x, w = (self.partition.coding(n, root) for n in root.args[:2])
+            root, out = unit.group.root, self.partition.output_encoding(unit.group.output)
+            x, w = (self.partition.encoding(n, root) for n in root.args[:2])
             name = root.args[0].name
             q = self.codes[name if name in self.integer() else f"{name}_codes"].long() - x.zero_point
             weight, bias = (self.model.get_parameter(n.target).detach() for n in root.args[1:3])
@@ -106,12 +106,17 @@ class Traced:
         return {u.group.output.name for u in self.partition.units if u.integer}
 
     def sums(self):
-        """(codes a, coding a, codes b, coding b, output's coding, codes)."""
+        """(codes a, encoding a, codes b, encoding b, output's encoding, codes)."""
         for unit in self.partition.units:
             if unit.kind == "add":
                 root = unit.group.root
-                given = [(self.codes[n.name], self.partition.coding(n, root)) for n in root.args]
-                yield *given[0], *given[1], self.partition.output_coding(unit.group.output), self.codes[unit.group.output.name]
+                given = [(self.codes[n.name], self.partition.encoding(n, root)) for n in root.args]
+                yield (
+                    *given[0],
+                    *given[1],
+                    self.partition.output_encoding(unit.group.output),
+                    self.codes[unit.group.output.name],
+                )
 
 
 def _expect_products(target, formula):

@@ -22,7 +22,7 @@ CHANNELS = (
         "tests/emulation/test_channel_scales.py::test_another_number_of_channels_is_refused_in_calibration",
     ),
     Mutation(
-        "codes-with-a-scale-a-channel-pass-a-flatten", "qfunc.placement.partition:Partition._shared_coding",
+        "codes-with-a-scale-a-channel-pass-a-flatten", "qfunc.placement.partition:Partition._shared_encoding",
         "if carried is not None and not carried.quantizer.module.site.by_channel:",
         "if carried is not None:",
         "tests/emulation/test_channel_scales.py::test_the_artifact_computes_what_the_simulation_does",

@@ -38,7 +38,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "axis-zero", "qfunc.lowering.onnx.qdq_nodes:_qparams",
-        "axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)",
+        "axis = int(scheme.scale.shared.axis) % max(encoding.qparams.scale.ndim, 1)",
         "axis = 0",
         INTEGER, case="matmul constant rank 2",
     ),
@@ -68,8 +68,8 @@ DEPLOYMENT = (
     ),
     Mutation(
         "weights-stored-as-float", "qfunc.lowering.onnx.writer:_Writer._constant",
-        "self.real[key] = write_constant(self.graph, value, coding, name)",
-        "self.real[key] = self.graph.constant((coding.codes(value) * coding.qparams.scale).float(), name)",
+        "self.real[key] = write_constant(self.graph, value, encoding, name)",
+        "self.real[key] = self.graph.constant((encoding.codes(value) * encoding.qparams.scale).float(), name)",
         STORED,
     ),
     Mutation(

@@ -134,14 +134,14 @@ EMULATION = (
     ),
     Mutation(
         "mul-without-zero-points", "qfunc.emulation.linear:_accumulator",
-        "operator.sub, v.node, v.coding.zero_point",
+        "operator.sub, v.node, v.encoding.zero_point",
         "operator.sub, v.node, 0",
         INTEGER, case="mul constant",
     ),
     Mutation(
         "multiplier-without-the-input-scale", "qfunc.placement.products:products_of",
-        "scale = x.qparams.scale.double() * coding.qparams.scale.double().flatten()",
-        "scale = coding.qparams.scale.double().flatten()",
+        "scale = x.qparams.scale.double() * encoding.qparams.scale.double().flatten()",
+        "scale = encoding.qparams.scale.double().flatten()",
         INTEGER, case="conv2d",
     ),
     Mutation(
@@ -158,13 +158,13 @@ EMULATION = (
     ),
     Mutation(
         "float-units-read-unquantized", "qfunc.emulation.writer:_Emulation._real",
-        "if coding is None:",
+        "if encoding is None:",
         "if isinstance(value, Real):",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "quantized = coding.quantizer.module(read_attr(self.network, producer).detach())",
+        "quantized = encoding.quantizer.module(read_attr(self.network, producer).detach())",
         "quantized = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),

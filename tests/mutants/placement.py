@@ -91,7 +91,7 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_both_bounds_of_a_clip_must_lie_at_the_ends_of_the_codes",
     ),
     Mutation(
-        "codings-of-one-format-are-the-same", "qfunc.placement.encoding:Encoding.same",
+        "encodings-of-one-format-are-the-same", "qfunc.placement.encoding:Encoding.same",
         "return same_format and _equal(self.qparams, other.qparams)",
         "return same_format",
         "tests/placement/test_place_mutants.py::test_codes_are_copied_between_equal_qparams_only",

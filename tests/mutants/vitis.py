@@ -25,8 +25,8 @@ VITIS = (
     ),
     Mutation(
         "weights-keep-their-zero-point", "qfunc.placement.products:products_of",
-        "weight = (codes - coding.qparams.zero_point.to(codes.dtype)).float()",
-        "weight = (codes - 0 * coding.qparams.zero_point.to(codes.dtype)).float()",
+        "weight = (codes - encoding.qparams.zero_point.to(codes.dtype)).float()",
+        "weight = (codes - 0 * encoding.qparams.zero_point.to(codes.dtype)).float()",
         "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(
@@ -82,14 +82,14 @@ VITIS = (
     ),
     Mutation(
         "float-simulators-with-float-weights", "qfunc.emulation.context:UnitContext.real",
-        "        if isinstance(value, Codes) or coding is None:",
-        "        if isinstance(value, Codes) or coding is not None or coding is None:",
+        "        if isinstance(value, Codes) or encoding is None:",
+        "        if isinstance(value, Codes) or encoding is not None or encoding is None:",
         "tests/lowering/toolchains/test_float_simulators.py::test_tengine_dequantizes_multiplies_in_float_and_rounds_half_away",
     ),
     Mutation(
         "logarithms-decoded-as-integers", "qfunc.emulation.builder:EmulationBuilder.real",
-        "log_values, value.node, coding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
-        "dequantize_codes, value.node, coding.scale, 128, name=",
+        "log_values, value.node, encoding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=",
+        "dequantize_codes, value.node, encoding.scale, 128, name=",
         "tests/lowering/toolchains/test_float_simulators.py::test_nnie_decodes_its_codes_and_computes_in_float",
     ),
 )  # fmt: skip

@@ -56,7 +56,7 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 """NNIE's logarithmic quantizer as `numerics.logarithmic` states it, in double precision."""
 
 
-def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: str, hidden: bool = False) -> str:
+def write_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str, hidden: bool = False) -> str:
     """Write the quantizer of a float tensor, and return the name of its values in real units, `name.real`.
 
     `hidden` keeps ONNX Runtime from fusing the pair into integer kernels.  A quantize function with a method
@@ -66,20 +66,20 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
     Raises:
         SpecError: a format that has no ONNX operator.
     """
-    site = coding.quantizer.module.site
+    site = encoding.quantizer.module.site
     if isinstance(site.function, OnnxFunction):
-        return site.function.onnx(graph, tensor, coding.qparams, site.scheme, f"{name}.real")
+        return site.function.onnx(graph, tensor, encoding.qparams, site.scheme, f"{name}.real")
     fmt = site.scheme.format
-    if isinstance(fmt, Log) and _logarithmic(coding):
-        z = graph.constant(origin(coding.qparams.scale, fmt).float(), f"{name}.origin")
+    if isinstance(fmt, Log) and _logarithmic(encoding):
+        z = graph.constant(origin(encoding.qparams.scale, fmt).float(), f"{name}.origin")
         steps, top = float(fmt.steps_per_octave), float((1 << fmt.magnitude_bits) - 1)
         return graph.call(LOG_QUANTIZE, [tensor, z], f"{name}.real", steps=steps, top=top)
-    require_writable(coding)
-    codes_of = coding.format
+    require_writable(encoding)
+    codes_of = encoding.format
     storage_type = stored_in(codes_of, whole=hidden)
-    parameters, attributes = _qparams(graph, coding, name, storage(storage_type, name))
+    parameters, attributes = _qparams(graph, encoding, name, storage(storage_type, name))
     if (codes_of.qmin, codes_of.qmax) != (storage_type.qmin, storage_type.qmax):
-        tensor = _clipped(graph, tensor, coding, name)
+        tensor = _clipped(graph, tensor, encoding, name)
     if not hidden:
         codes = graph.node("QuantizeLinear", [tensor, *parameters], f"{name}.codes", **attributes)
         return graph.node("DequantizeLinear", [codes, *parameters], f"{name}.real", **attributes)
@@ -91,7 +91,7 @@ def write_quantizer(graph: GraphBuilder, tensor: str, coding: Encoding, name: st
     return graph.node("Max", [real], f"{name}.real")
 
 
-def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: str, rows: Tensor | None = None) -> str:
+def write_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name: str, rows: Tensor | None = None) -> str:
     """Return a quantized constant in real units: its codes dequantized (narrow ones in bytes), or its values for a Log format.
 
     `rows` permutes the constant's rows and adds a first axis.
@@ -100,42 +100,42 @@ def write_constant(graph: GraphBuilder, value: Tensor, coding: Encoding, name: s
     def permute(tensor: Tensor) -> Tensor:
         return tensor if rows is None else tensor[rows][None]
 
-    if _logarithmic(coding):
-        module = coding.quantizer.module
+    if _logarithmic(encoding):
+        module = encoding.quantizer.module
         with torch.no_grad():
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
-    require_writable(coding)
-    fmt = coding.format
+    require_writable(encoding)
+    fmt = encoding.format
     storage_type = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
-    stored = graph.stored(permute(coding.codes(value)), storage_type, f"{name}.codes")
-    parameters, attributes = _qparams(graph, coding, name, storage(storage_type, name), rows)
+    stored = graph.stored(permute(encoding.codes(value)), storage_type, f"{name}.codes")
+    parameters, attributes = _qparams(graph, encoding, name, storage(storage_type, name), rows)
     return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
 
 
-def require_writable(coding: Encoding) -> None:
+def require_writable(encoding: Encoding) -> None:
     """Raise if ONNX has no form of a site's format.
 
     Raises:
         SpecError: names the site.
     """
-    if not is_integer_encoding(coding.quantizer) and not _logarithmic(coding):
-        require_integers(coding.quantizer)
+    if not is_integer_encoding(encoding.quantizer) and not _logarithmic(encoding):
+        require_integers(encoding.quantizer)
 
 
-def _logarithmic(coding: Encoding) -> bool:
-    return isinstance(coding.quantizer.module.site.scheme.format, Log) and coding.qparams.scale.numel() == 1
+def _logarithmic(encoding: Encoding) -> bool:
+    return isinstance(encoding.quantizer.module.site.scheme.format, Log) and encoding.qparams.scale.numel() == 1
 
 
 def _qparams(
-    graph: GraphBuilder, coding: Encoding, name: str, kind: int, rows: Tensor | None = None
+    graph: GraphBuilder, encoding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
     """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
-    scheme = coding.quantizer.module.site.scheme
-    scale, zero = coding.qparams.scale.flatten(), coding.qparams.zero_point.flatten()
+    scheme = encoding.quantizer.module.site.scheme
+    scale, zero = encoding.qparams.scale.flatten(), encoding.qparams.zero_point.flatten()
     axis = None
     if isinstance(scheme.scale.shared, PerChannel):
-        axis = int(scheme.scale.shared.axis) % max(coding.qparams.scale.ndim, 1)
-    elif coding.qparams.scale.ndim == 0:
+        axis = int(scheme.scale.shared.axis) % max(encoding.qparams.scale.ndim, 1)
+    elif encoding.qparams.scale.ndim == 0:
         scale, zero = scale.reshape(()), zero.reshape(())
     if rows is not None and axis is not None:
         scale, zero = (scale, zero) if axis else (scale[rows], zero[rows])
@@ -145,9 +145,9 @@ def _qparams(
     return names, {} if axis is None else {"axis": axis}
 
 
-def _clipped(graph: GraphBuilder, tensor: str, coding: Encoding, name: str) -> str:
+def _clipped(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str) -> str:
     # (q - z) s divided by s is within an ulp of q - z, so that the ends stay codes of the format.
-    fmt, scale, zero = coding.format, coding.qparams.scale.cpu(), coding.qparams.zero_point.cpu()
+    fmt, scale, zero = encoding.format, encoding.qparams.scale.cpu(), encoding.qparams.zero_point.cpu()
     ends = [graph.constant(((q - zero) * scale).float(), f"{name}.{end}") for q, end in ((fmt.qmin, "low"), (fmt.qmax, "high"))]
     if scale.ndim == 0:
         return graph.node("Clip", [tensor, *ends], f"{name}.clipped")

@@ -140,22 +140,22 @@ class _Writer:
         def pair(tensor: str, place: str) -> str:
             if place == "before":
                 producer = next(n for s, n in self.partition.slots(node) if s == "input")
-                coding, name = self.partition.coding(producer, node), f"{self.path(node)}.rows_in"
+                encoding, name = self.partition.encoding(producer, node), f"{self.path(node)}.rows_in"
             else:
-                tensor, coding, name = self._inner(node, tensor)
-            if coding is None or coding.quantizer.module.site.by_channel:  # no runtime computes on such codes
+                tensor, encoding, name = self._inner(node, tensor)
+            if encoding is None or encoding.quantizer.module.site.by_channel:  # no runtime computes on such codes
                 return tensor
-            return self._quantized(tensor, coding, name)
+            return self._quantized(tensor, encoding, name)
 
         return pair
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
         # The unit ends here, before the ops that only move its codes; its activations are before its quantizer.
         unit = self.unit_of[node]
-        group, coding = unit.group, self.partition.output_coding(unit.group.output)
+        group, encoding = unit.group, self.partition.output_encoding(unit.group.output)
         rest = group.nodes[1:]
         clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
-        if coding is None or self._has_float_weights(unit) or not clamps:
+        if encoding is None or self._has_float_weights(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -167,26 +167,26 @@ class _Writer:
             )  # fmt: skip
             tensor = str(write_op(call, self.partition.kinds[step], own, self.path(step)))
             self.done[step.name] = node.name
-        return tensor, coding, name
+        return tensor, encoding, name
 
     def _pair(self, node: fx.Node) -> None:
-        coding = self.partition.output_coding(node)
-        if coding is not None:
-            self._coded(node, coding)
+        encoding = self.partition.output_encoding(node)
+        if encoding is not None:
+            self._coded(node, encoding)
 
-    def _coded(self, node: fx.Node, coding: Encoding) -> str:
-        key = (node.name, coding.quantizer.path)
+    def _coded(self, node: fx.Node, encoding: Encoding) -> str:
+        key = (node.name, encoding.quantizer.path)
         if key not in self.real:
-            self.real[key] = self._quantized(self._copy_of_float(node), coding, self.path(node), self.raw[node.name])
+            self.real[key] = self._quantized(self._copy_of_float(node), encoding, self.path(node), self.raw[node.name])
         return self.real[key]
 
-    def _quantized(self, tensor: str, coding: Encoding, name: str, place: str = "") -> str:
-        real = write_quantizer(self.graph, tensor, coding, name, not self.partition.computes_on(coding))
-        self._add_place(coding, place or tensor, real)
+    def _quantized(self, tensor: str, encoding: Encoding, name: str, place: str = "") -> str:
+        real = write_quantizer(self.graph, tensor, encoding, name, not self.partition.computes_on(encoding))
+        self._add_place(encoding, place or tensor, real)
         return real
 
-    def _add_place(self, coding: Encoding, tensor: str, real: str) -> None:
-        self.places.setdefault(coding.quantizer.path, []).append(Place(tensor, real))
+    def _add_place(self, encoding: Encoding, tensor: str, real: str) -> None:
+        self.places.setdefault(encoding.quantizer.path, []).append(Place(tensor, real))
 
     def _copy_of_float(self, node: fx.Node) -> str:
         # Between DequantizeLinear and QuantizeLinear, ONNX Runtime quantizes float weights and biases
@@ -204,41 +204,41 @@ class _Writer:
         root = unit.group.root
         if unit.integer or not self.partition.context.has(root, Trait.WEIGHTED):
             return False
-        return any(self.partition.coding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
+        return any(self.partition.encoding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
-        coding = self.partition.coding(producer, reader)
+        encoding = self.partition.encoding(producer, reader)
         if producer.op == "get_attr":
-            constant = self._constant(producer, coding)
-            weight = coding is not None and (("weight", producer) in self.partition.slots(reader))
+            constant = self._constant(producer, encoding)
+            weight = encoding is not None and (("weight", producer) in self.partition.slots(reader))
             if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant
-        return self.raw[producer.name] if coding is None else self._coded(producer, coding)
+        return self.raw[producer.name] if encoding is None else self._coded(producer, encoding)
 
     def _float_input(self, node: fx.Node) -> bool:
-        return any(s == "input" and self.partition.coding(n, node) is None for s, n in self.partition.slots(node))
+        return any(s == "input" and self.partition.encoding(n, node) is None for s, n in self.partition.slots(node))
 
     def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
-        coding, value, name = self.partition.coding(node, reader), read_attr(self.network, node).detach(), str(node.target)
-        if coding is None:
+        encoding, value, name = self.partition.encoding(node, reader), read_attr(self.network, node).detach(), str(node.target)
+        if encoding is None:
             return self.graph.constant(value[rows][None], name)
-        real = write_constant(self.graph, value, coding, name, rows)
-        self._add_place(coding, real if real in self.graph.initializers else self.graph.fresh(name), real)
+        real = write_constant(self.graph, value, encoding, name, rows)
+        self._add_place(encoding, real if real in self.graph.initializers else self.graph.fresh(name), real)
         return real
 
-    def _constant(self, node: fx.Node, coding: Encoding | None) -> str:
-        key = (node.name, coding.quantizer.path if coding else "")
+    def _constant(self, node: fx.Node, encoding: Encoding | None) -> str:
+        key = (node.name, encoding.quantizer.path if encoding else "")
         if key not in self.real:
             value = read_attr(self.network, node).detach()
             name = str(node.target)
-            if coding is None:
+            if encoding is None:
                 self.real[key] = self.graph.constant(value, name)
             else:
-                self.real[key] = write_constant(self.graph, value, coding, name)
+                self.real[key] = write_constant(self.graph, value, encoding, name)
                 stored = self.real[key] in self.graph.initializers
-                self._add_place(coding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
+                self._add_place(encoding, self.real[key] if stored else self.graph.fresh(name), self.real[key])
         return self.real[key]
 
 

@@ -90,9 +90,9 @@ class _TeacherForced(fx.Interpreter):
         self.partition, self.emulation = partition, emulation
         self.codes: dict[str, Tensor] = {}
         self.held = {n.name: n for n in emulation.graph.nodes}
-        self.beside = {u.group.output.name: side_by_side(u, partition.output_coding(u.group.output)) for u in partition.units}
+        self.beside = {u.group.output.name: side_by_side(u, partition.output_encoding(u.group.output)) for u in partition.units}
         outputs = {u.group.output for u in partition.units if u.integer}
-        self.integer = {n.name for n in outputs if partition.output_coding(n) is not None}
+        self.integer = {n.name for n in outputs if partition.output_encoding(n) is not None}
         self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
         self.quantizer = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
@@ -113,32 +113,32 @@ class _TeacherForced(fx.Interpreter):
             return value
         if is_constant(n):
             return value
-        coding, fmt = self.partition.at_path[quantizer.path], quantizer.module.site.scheme.format
+        encoding, fmt = self.partition.at_path[quantizer.path], quantizer.module.site.scheme.format
         if isinstance(fmt, Log):
             return value  # both encode and decode it in the same way, and compute in float between
-        name = quantizer.tensor if quantizer.tensor in self.integer else self._quantizing(quantizer.tensor, coding)
+        name = quantizer.tensor if quantizer.tensor in self.integer else self._quantizing(quantizer.tensor, encoding)
         if name not in self.codes:
             return value
         emulated = self.codes[name]
-        simulated = torch.round(value.double() / coding.scale) + coding.zero_point
+        simulated = torch.round(value.double() / encoding.scale) + encoding.zero_point
         far = (simulated - emulated).abs() > 1 + self.beside.get(quantizer.tensor, 0.0)
         far &= ~self._overflowed(name, far)
         if bool(far.any()):
             at = tuple(int(i) for i in far.nonzero()[0])
             raise AssertionError(
                 f"simulation and emulation differ by more than 1 LSB at {quantizer.module.site.name!r}{list(at)}: codes "
-                f"{simulated[at]:g} and {emulated[at]:g} ({_described(coding)}); {int(far.sum())} of {far.numel()} elements"
+                f"{simulated[at]:g} and {emulated[at]:g} ({_described(encoding)}); {int(far.sum())} of {far.numel()} elements"
             )
-        return (emulated - coding.zero_point) * coding.qparams.scale
+        return (emulated - encoding.zero_point) * encoding.qparams.scale
 
     def _overflowed(self, name: str, like: Tensor) -> Tensor:
         # The elements whose accumulators do not hold the exact sum, which the simulation does not compute.
         node = self.held.get(f"{name}_held")
         return torch.zeros_like(like) if node is None else self.codes[node.name] != self.codes[node.all_input_nodes[0].name]
 
-    def _quantizing(self, tensor: str, coding: Encoding) -> str:
+    def _quantizing(self, tensor: str, encoding: Encoding) -> str:
         # Readers that need different codes of one tensor have separate quantizers, named in graph order.
-        mine = (coding.scale, coding.zero_point, coding.format.qmin, coding.format.qmax)
+        mine = (encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
         nodes = (n for n in self.emulation.graph.nodes if n.name.startswith(f"{tensor}_codes"))
         return next((n.name for n in nodes if n.args[1:5] == mine), "")
 
@@ -169,23 +169,23 @@ def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
     text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
     if unit is None:
         return text
-    codings = [
-        (p.name, partition.coding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes
+    encodings = [
+        (p.name, partition.encoding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes
     ]
-    codings.append(("output", partition.output_coding(unit.group.output)))
+    encodings.append(("output", partition.output_encoding(unit.group.output)))
     return "\n".join(
-        (text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in codings if c is not None))
+        (text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in encodings if c is not None))
     )
 
 
-def _described(coding: Encoding) -> str:
-    scale, zero = coding.qparams.scale.flatten().tolist(), coding.qparams.zero_point.flatten().tolist()
+def _described(encoding: Encoding) -> str:
+    scale, zero = encoding.qparams.scale.flatten().tolist(), encoding.qparams.zero_point.flatten().tolist()
     shown = (
         f"{scale[0]!r}"
         if len(scale) == 1
         else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
     )
-    return f"scale {shown}, zero point {int(zero[0])}, codes {coding.format.qmin}..{coding.format.qmax}"
+    return f"scale {shown}, zero point {int(zero[0])}, codes {encoding.format.qmin}..{encoding.format.qmax}"
 
 
 __all__ = ["ARITHMETIC_LAWS"]

@@ -64,9 +64,9 @@ def scales_are_allowed(trial: Pipeline) -> None:
 def limits_hold(trial: Pipeline) -> None:
     """Check that every limit of positions holds after calibration."""
     partition, limited = trial.partition, trial.target.limits
-    codings = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
-    positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in codings.items()}
-    for bound in bounds(partition, {p: p for p in codings}):
+    encodings = {p: c for p, c in partition.at_path.items() if c.qparams.scale.numel() == 1} if limited else {}
+    positions = {p: -float(torch.log2(c.qparams.scale)) for p, c in encodings.items()}
+    for bound in bounds(partition, {p: p for p in encodings}):
         found = f"{bound.value(positions):g} at unit {bound.unit!r}, and {bound.limit!r}"
         assert not bound.excess(positions), found
 
@@ -84,7 +84,7 @@ def dictated_qparams_are_exact(trial: Pipeline) -> None:
 def biases_have_the_product_of_scales(trial: Pipeline) -> None:
     """Check that a bias added to an accumulator has the accumulator's scale, s_x * s_w in float32, and zero point 0."""
     for unit in trial.partition.units:
-        tensors = dict(_codings(trial, unit))
+        tensors = dict(_encodings(trial, unit))
         bias, factors = tensors.get("bias"), [c for c in (tensors.get("input"), tensors.get("weight")) if c is not None]
         arithmetic = unit.kernel.arithmetic if unit.kernel is not None else None
         if bias is None or len(factors) < 2 or not isinstance(arithmetic, FixedPoint | FloatMultiplier):
@@ -99,7 +99,7 @@ def biases_have_the_product_of_scales(trial: Pipeline) -> None:
 def weights_scale_by_output_channel(trial: Pipeline) -> None:
     """Check that no scale changes inside the sum of a product: scales of weights are per output channel."""
     for unit in trial.partition.units:
-        tensors = dict(_codings(trial, unit))
+        tensors = dict(_encodings(trial, unit))
         weight = tensors.get("weight")
         context, root = trial.partition.context, unit.group.root
         if weight is None or "input" not in tensors or not (context.has(root, Trait.WEIGHTED) or unit.kind == "matmul"):
@@ -117,7 +117,7 @@ def ties_share_qparams(trial: Pipeline) -> None:
         for unit in trial.partition.units:
             if not matches(tie.select, unit.group.root, trial.partition.context):
                 continue
-            tied = [c for slot, c in _codings(trial, unit) if slot in tie.slots]
+            tied = [c for slot, c in _encodings(trial, unit) if slot in tie.slots]
             for other in tied[1:]:
                 names = [c.quantizer.module.site.name for c in (tied[0], other)]
                 found = f"{names[0]!r} with {_described(tied[0])} and {names[1]!r} with {_described(other)}"
@@ -128,13 +128,13 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
     """Check that an op that only moves codes has the same qparams before and after it."""
     partition, context = trial.partition, trial.partition.context
     of_tensor: dict[str, list[Encoding]] = {}
-    for coding in partition.at_path.values():
-        of_tensor.setdefault(coding.quantizer.tensor, []).append(coding)
+    for encoding in partition.at_path.values():
+        of_tensor.setdefault(encoding.quantizer.tensor, []).append(encoding)
     for node in partition.network.graph.nodes:
         inputs = [n for s, n in context.slots(node) if s == "input"]
         if context.kind(node) not in trial.target.commuting or len(inputs) != 1 or not only_moves_codes(node):
             continue
-        before = partition.coding(inputs[0], node)
+        before = partition.encoding(inputs[0], node)
         if before is None:
             continue
         for after in of_tensor.get(node.name, []):
@@ -199,17 +199,17 @@ def _static(model: Any) -> list[QuantizerNode]:
     return [s for s in quantizer_nodes(model) if not s.module.dynamic]
 
 
-def _codings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
+def _encodings(trial: Pipeline, unit: Unit) -> list[tuple[str, Encoding]]:
     # The encodings of the root's inputs and of the unit's output, by slot.
     root = unit.group.root
-    found = [(slot, trial.partition.coding(n, root)) for slot, n in trial.partition.slots(root)]
-    found.append(("output", trial.partition.output_coding(unit.group.output)))
+    found = [(slot, trial.partition.encoding(n, root)) for slot, n in trial.partition.slots(root)]
+    found.append(("output", trial.partition.output_encoding(unit.group.output)))
     return [(slot, c) for slot, c in found if c is not None]
 
 
-def _described(coding: Encoding) -> str:
-    scale, zero = coding.qparams.scale.flatten()[0].item(), int(coding.qparams.zero_point.flatten()[0])
-    return f"{coding.quantizer.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
+def _described(encoding: Encoding) -> str:
+    scale, zero = encoding.qparams.scale.flatten()[0].item(), int(encoding.qparams.zero_point.flatten()[0])
+    return f"{encoding.quantizer.module.site.scheme.format!r}, scale {scale!r}, zero point {zero}"
 
 
 def _probe(qparams: Affine, fmt: Any) -> Tensor:

@@ -80,10 +80,10 @@ def test_every_product_is_quantized_and_no_position_or_mask_is(name: str) -> Non
     data = [n for n in products if n not in positions]
     assert len(data) == {"encoder": 9, "decoder": 10}[name]
     for node in data:
-        assert all(partition.coding(p, node) is not None for s, p in slots(node) if s in ("input", "weight")), node.name
+        assert all(partition.encoding(p, node) is not None for s, p in slots(node) if s in ("input", "weight")), node.name
     for node in positions:  # what only moves them may stand behind the quantizer of their reader
         if partition.context.kind(node) not in TARGET.commuting:
-            assert not any(partition.coding(p, node) for _, p in slots(node)), node.name
+            assert not any(partition.encoding(p, node) for _, p in slots(node)), node.name
 
 
 def inputs_and_outputs(model: onnx.ModelProto) -> Iterator[tuple[str, list[Any]]]:
