@@ -19,6 +19,7 @@ import qfunc
 from qfunc import targets
 from qfunc.__main__ import main, target_of
 from qfunc.errors import SpecError
+from qfunc.lowering.saved_check import check_saved
 from qfunc.specs import diff, edit, to_json
 from tests.onnxruntime_target import ONNXRUNTIME
 
@@ -102,6 +103,7 @@ def test_verify_sees_what_is_broken(artifact: Path, capsys: Any) -> None:
     assert main(["verify", str(artifact)]) == 1
     out = said(capsys)[0]
     assert out.startswith("artifact for onnxruntime: FAILED\n")
+    assert "model.onnx: changed" in out
     assert f"1 differ from the report: {scale.name}" in out
     model.graph.node[0].op_type = "NoSuchOp"
     (artifact / "model.onnx").write_bytes(model.SerializeToString())
@@ -109,7 +111,21 @@ def test_verify_sees_what_is_broken(artifact: Path, capsys: Any) -> None:
     assert "No Op registered for NoSuchOp" in said(capsys)[0]
     (artifact / "model.onnx").unlink()
     assert main(["verify", str(artifact)]) == 1
-    assert "no such file" in said(capsys)[0]
+    assert "model.onnx: no such file" in said(capsys)[0]
+
+
+def test_a_runtime_is_not_started_on_a_damaged_file(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    done = qfunc.calibrate([torch.randn(2, 3, 6, 6)], progress=False)(qfunc.quantize(targets.tosa)(net))
+    place = qfunc.deploy(targets.tosa)(done).save(tmp_path / "a")
+    content = bytearray((place / "model.tosa").read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / "model.tosa").write_bytes(content)
+    assert [(r.name, r.outcome, r.seen) for r in check_saved(place).rows] == [
+        ("target", "ok", "tosa"),
+        ("files", "failed", "model.tosa: changed"),
+        ("run", "skipped", "the files are not those that were deployed"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +149,9 @@ def test_a_target_with_the_users_own_classes_is_skipped(artifact: Path, capsys: 
     assert main(["verify", str(artifact)]) == 0
     lines = [line.split()[:2] for line in said(capsys)[0].splitlines()]
     assert ["target", "skipped"] in lines
+    report = json.loads((artifact / "qfunc.json").read_text())
+    report["files"] = {"chip.bin": report["files"]["model.onnx"]}
+    (artifact / "qfunc.json").write_text(json.dumps(report))
     (artifact / "model.onnx").rename(artifact / "chip.bin")  # only their program knows what their lowering writes
     assert main(["verify", str(artifact)]) == 0
     assert said(capsys)[0].splitlines()[0] == "artifact for onnxruntime: no check failed, 1 skipped"
@@ -166,7 +185,7 @@ def test_verify_runs_what_the_targets_runtime_reads(name: str, tmp_path: Path, c
     for file in place.iterdir():
         if file.name != "qfunc.json":
             file.unlink()
-    assert rows(place, capsys) == (1, {"target": "ok", "model.onnx" if own else "files": "failed"})
+    assert rows(place, capsys) == (1, {"target": "ok", "files": "failed", "run": "skipped"})
 
 
 def test_verify_says_what_a_file_for_another_runtime_lacks(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
@@ -178,6 +197,10 @@ def test_verify_says_what_a_file_for_another_runtime_lacks(tmp_path: Path, capsy
     monkeypatch.setattr(runner, "missing", lambda _: "")
     monkeypatch.setattr(runner, "_model", lambda _: None)
     (place / "model.tosa").unlink()
+    assert rows(place, capsys) == (1, {"target": "ok", "files": "failed", "run": "skipped"})
+    report = json.loads((place / "qfunc.json").read_text())
+    del report["files"]  # as in reports of earlier releases
+    (place / "qfunc.json").write_text(json.dumps(report))
     assert rows(place, capsys) == (1, {"target": "ok", "files": "ok", "run": "failed"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -32,6 +33,11 @@ def file_of(files: Mapping[str, bytes], name: str) -> bytes:
     return files[name]
 
 
+def digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the SHA-256 of each file but the report, which holds them."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items()) if name != REPORT}
+
+
 def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
     for name, content in files.items():
         if not isinstance(content, bytes | bytearray | memoryview):
@@ -45,7 +51,7 @@ class Artifact:
     """A frozen mapping from file name to bytes.
 
     `files["qfunc.json"]` is the report of the deployment: versions, target, the qparams of every tensor, the
-    predicted units.
+    predicted units, the SHA-256 of each other file.
 
     Raises:
         DeployError: a name that is no plain file name, a content that is not bytes, or no report.

@@ -52,7 +52,7 @@ UNIT = Record({"path": Text(), "tensor": Text(), "kind": Text(), "integer": Flag
 
 ARTIFACT = Record(
     {"target": Object(), "inputs": Many(INPUT)},
-    {"versions": Keyed(Text()), "tensors": Many(TENSOR), "units": Many(UNIT)},
+    {"versions": Keyed(Text()), "tensors": Many(TENSOR), "units": Many(UNIT), "files": Keyed(Text())},
 )
 """The fields that `deploy` writes."""
 

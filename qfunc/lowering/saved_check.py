@@ -14,7 +14,7 @@ from attrs import frozen
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.files.folder import read_file, read_folder
 from qfunc.files.tensors import read_tensors
-from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.lowering.artifact import REPORT, Artifact, digests
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, read_report, read_target
@@ -52,7 +52,8 @@ class SavedReport:
 def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     """Check a directory that `artifact.save` or `qfunc.save` wrote.
 
-    Of an artifact: its report and target can be read; model.onnx, if the target's runtime reads that, passes the ONNX
+    Of an artifact: its report and target can be read; each file has the SHA-256 in the report, else a runtime that reads
+    another format than ONNX is not started; model.onnx, if the target's runtime reads that, passes the ONNX
     checker, and each scale and zero point in it is the report's; it runs where that runtime is installed, on random inputs
     of the report's shapes, to finite values, twice the same; and if the runtime shows its units, those on integers are the ones
     that the report predicts.  (`qfunc.verify`, with the model, compares the values with the emulation.)  Of a quantized model:
@@ -123,12 +124,18 @@ def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
 
 def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None) -> Iterator[Check]:
     artifact = Artifact(read_folder(place))
+    changed = _changed(artifact, report)
+    if changed:
+        yield Check("files", "failed", ", ".join(changed))
     runner_of_target: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
         own = target is None or (
             isinstance(runner_of_target, Runner) and not isinstance(runner_of_target, OnnxRuntimeRunner | OpenVinoRunner)
         )
         others = [name for name in artifact.files if name != REPORT] if own else []
+        if changed:  # a runtime may crash on a damaged file
+            yield Check("run", "skipped", "the files are not those that were deployed")
+            return
         yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
         if others and target is not None:
             yield from _runs(artifact, report, runner_of_target)
@@ -150,6 +157,13 @@ def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None)
     if checked.outcome == "ok":
         yield _qparams(graph[0], report)
         yield from _runs(artifact, report, runner_of_target, _foreign(graph[0]))
+
+
+def _changed(artifact: Artifact, report: dict[str, Any]) -> list[str]:
+    # Reports of earlier releases have no digests.
+    found = digests(artifact.files)
+    expected = report.get("files", {})
+    return [f"{n}: {'changed' if n in found else 'no such file'}" for n in sorted(expected) if found.get(n) != expected[n]]
 
 
 def _foreign(model: Any) -> str:

@@ -21,7 +21,7 @@ from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering.artifact import REPORT, Artifact
+from qfunc.lowering.artifact import REPORT, Artifact, digests
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
@@ -116,7 +116,7 @@ def write_artifact(deployed: Deployment) -> Artifact:
     proto, tensors = write_model(partition, inputs, opset, axes)
     require_same_function(proto, tensors, deployed.model, inputs)
     files = _files(partition.target, lowering.lower(proto, tensors))
-    report = _report(partition.target, inputs, tensors, partition)
+    report = _report(partition.target, inputs, tensors, partition) | {"files": digests(files)}
     files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
     return Artifact(files)
 

@@ -130,7 +130,10 @@ REPORTS: list[tuple[Callable[[Any], Any], str]] = [
         "tensors[0].zero_point: found a list of 1, wanted a list of 3, as its scale",
     ),
     (lambda r: r.update(target=[]), "target: found a list of 0, wanted an object"),
-    (lambda r: r.update(note=1), "found an unknown field 'note', wanted the fields target, inputs, versions, tensors, units"),
+    (
+        lambda r: r.update(note=1),
+        "found an unknown field 'note', wanted the fields target, inputs, versions, tensors, units, files",
+    ),
 ]
 
 
