@@ -1,6 +1,6 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
-from qfunc.lowering.combined import Combined
+from qfunc.lowering.combination import Combined
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnx.int4 import PackInt4

@@ -97,7 +97,7 @@ DEPLOYMENT = (
         "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),
     Mutation(
-        "idle-quantizers-are-float-units", "qfunc.lowering.onnxruntime.optimized:_redundant_pairs",
+        "idle-quantizers-are-float-units", "qfunc.lowering.onnxruntime.optimized_model:_redundant_pairs",
         "if qparams[0] == qparams[1]:",
         "if False:",
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",

@@ -181,7 +181,7 @@ LEGALITY = (
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
     ),
     Mutation(
-        "together-asks-none", "qfunc.lowering.combined:Combined.legality",
+        "together-asks-none", "qfunc.lowering.combination:Combined.legality",
         "for refuse in one.legality",
         "for refuse in ()",
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",

@@ -116,7 +116,7 @@ LOWERINGS_TOOLCHAINS = (
         "tests/lowering/toolchains/test_vendor_refusals.py::test_two_quantizers_on_one_tensor_are_refused",
     ),
     Mutation(
-        "together-the-last-wins", "qfunc.lowering.combined:Combined.lower",
+        "together-the-last-wins", "qfunc.lowering.combination:Combined.lower",
         "if name in files:",
         "if False:",
         "tests/lowering/toolchains/test_vendor_refusals.py::test_together_gives_the_files_of_all",

@@ -8,9 +8,9 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.onnxruntime.optimized import OptimizedModel, optimized_model
+from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.lowering.onnxruntime.unoptimized import UnoptimizedModel, unoptimized_model
+from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
 from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels
 from qfunc.specs._check import instance_of, integer
 
