@@ -38,7 +38,12 @@ def digests(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items()) if name != REPORT}
 
 
-def _view(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+def as_bytes(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return a view of files that nobody can change.
+
+    Raises:
+        DeployError: a file that is not bytes.
+    """
     for name, content in files.items():
         if not isinstance(content, bytes | bytearray | memoryview):
             do = "Let the lowering return bytes: text.encode()."
@@ -60,7 +65,7 @@ class Artifact:
     dict_keys(['model.onnx', 'qfunc.json'])
     """
 
-    files: Mapping[str, bytes] = field(converter=_view, repr=lambda files: f"{sorted(files)}")
+    files: Mapping[str, bytes] = field(converter=as_bytes, repr=lambda files: f"{sorted(files)}")
 
     def __attrs_post_init__(self) -> None:
         for name in self.files:

@@ -21,7 +21,7 @@ from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering.artifact import REPORT, Artifact, digests
+from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
@@ -117,13 +117,12 @@ def write_artifact(deployed: Deployment) -> Artifact:
     require_same_function(proto, tensors, deployed.model, inputs)
     files = _files(partition.target, lowering.lower(proto, tensors))
     report = _report(partition.target, inputs, tensors, partition) | {"files": digests(files)}
-    files[REPORT] = (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()
-    return Artifact(files)
+    return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 
 
-def _files(target: Target, lowered: Any) -> dict[str, bytes]:
+def _files(target: Target, lowered: Any) -> Mapping[str, bytes]:
     if isinstance(lowered, Mapping):
-        return dict(lowered)
+        return as_bytes(lowered)
     where, wanted = f"deploy({target.name}), files of the lowering", "a mapping from file name to bytes"
     raise DeployError(where=where, found=describe(lowered), wanted=wanted, do="Return it from lower(model, sites).")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_the_report_says_how_it_was_made() -> None:
     artifact = qfunc.deploy(TARGET)(done)
     report = json.loads(artifact.files["qfunc.json"])
     assert report == artifact.report
-    assert set(report) == {"versions", "target", "inputs", "tensors", "units"}
+    assert set(report) == {"versions", "target", "inputs", "tensors", "units", "files"}
+    assert report["files"] == {"model.onnx": hashlib.sha256(artifact.files["model.onnx"]).hexdigest()}
     assert set(report["versions"]) == {"qfunc-torch", "torch", "onnx", "onnxruntime"}
     assert report["versions"]["torch"] == torch.__version__
     assert from_json(json.dumps(report["target"])) == TARGET
