@@ -7,6 +7,7 @@ shift = beta - mean * factor.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,12 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import computable, dtypes_of, value_of
+from qfunc.graph.matcher import NearMiss, Rewrite, match_rewrite
+from qfunc.graph.patterns import Match, OpPattern, Var, op
 from qfunc.ops.node import kind_of
+
+Change = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Returns the new factor and shift from the present ones and a constant."""
 
 _OF_F = tuple(inspect.signature(F.batch_norm).parameters)
 _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
@@ -83,61 +89,87 @@ class ChannelAffines:
         weight, bias, mean, variance = (v if v is None else value_of(self.model, v, self.known) for v in tensors)
         return _norm(node, weight, bias, mean, variance, arguments["eps"])
 
-    def chain_after(self, op: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | None:
+    def chain_after(self, root: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | NearMiss | None:
         """Return the longest chain of ops after an op that scales and shifts its channels by constants; None without one.
 
-        Models write a frozen BatchNorm in this form: x * scale + bias, or (x - mean) / deviation * gamma + beta.
+        Models write a frozen BatchNorm in this form: x * scale + bias, or (x - mean) / deviation * gamma + beta.  A chain
+        that only scales the channels, or only shifts them, is a near miss.
         """
         factor, shift = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
+        number = lambda v: self._number(v, channels, spatial, dtype)  # noqa: E731
         seen: list[fx.Node] = []
-        scaled = shifted = 0
-        last, found = op, None
+        done: set[str] = set()  # what the constants per channel of the chain do
+        last, found, reason = root, None, ""
         while len(last.users) == 1:
             node = next(iter(last.users))
-            number = self._operand(node, last, channels, spatial, dtype)
-            if number is None:
+            step = _step(last, node, number)
+            if isinstance(step, str):
+                reason = step
                 break
-            kind, first = kind_of(node), node.args[0] is last
-            if kind == "add":
-                shift = shift + number
-            elif kind == "sub":
-                factor, shift = (factor, shift - number) if first else (-factor, number - shift)
-            elif kind == "mul":
-                factor, shift = factor * number, shift * number
-            else:
-                factor, shift = factor / number, shift / number
-            scaled += kind in ("mul", "div") and number.ndim == 1
-            shifted += kind in ("add", "sub") and number.ndim == 1
+            change, constant = step
+            factor, shift = change(factor, shift, constant)
+            if constant.ndim == 1:
+                done.add("scaled" if kind_of(node) in ("mul", "div") else "shifted")
             seen.append(node)
             last = node
-            if scaled and shifted:
+            if len(done) == 2:
                 found = ChannelAffine(tuple(seen), factor, shift)
-        return found
+        if found is not None or not done:
+            return found
+        (missing,) = {"scaled", "shifted"} - done
+        reason = reason or f"{last.name!r} is read {len(last.users)} times"
+        return NearMiss(
+            "batch_norm", Match(tuple(seen)), f"the channels are {done.pop()} by constants, not {missing}: {reason}"
+        )
 
-    def _operand(self, node: fx.Node, chain: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> Tensor | None:
-        # Return the other operand: one number for all channels (rank 0), or one per channel (rank 1).
-        kind = kind_of(node)
-        if kind not in ("add", "sub", "mul", "div"):
+    def _number(self, value: Any, channels: int, spatial: int, dtype: torch.dtype) -> Tensor | None:
+        # Return a constant: one number for all channels (rank 0), or one per channel (rank 1); None for other operands.
+        if isinstance(value, int | float):
+            return torch.tensor(float(value), dtype=torch.float64)
+        if not isinstance(value, fx.Node) or value not in self.constant:
             return None
-        first, second = node.args
-        other = second if first is chain else first
-        if other is chain or (kind == "div" and second is chain):
+        tensor = value_of(self.model, value, self.known)
+        if not tensor.is_floating_point() or tensor.numel() not in (1, channels) or tensor.ndim > spatial + 2:
             return None
-        if isinstance(other, int | float):
-            return torch.tensor(float(other), dtype=torch.float64)
-        if not isinstance(other, fx.Node) or other not in self.constant:
-            return None
-        value = value_of(self.model, other, self.known)
-        if not value.is_floating_point() or value.numel() not in (1, channels) or value.ndim > spatial + 2:
-            return None
-        if value.ndim == 0:
-            return value
-        if dtypes_of(self.model, other) != {dtype}:
+        if tensor.ndim == 0:
+            return tensor
+        if dtypes_of(self.model, value) != {dtype}:
             return None  # the result may have another dtype than the op
-        axis = value.ndim - spatial - 1
+        axis = tensor.ndim - spatial - 1
         # A leading axis of length 1 is the batch axis.
-        per_channel = axis >= 0 and value.shape[axis] == value.numel() == channels
-        return value.reshape(channels) if per_channel else value.reshape(()) if value.numel() == 1 else None
+        per_channel = axis >= 0 and tensor.shape[axis] == tensor.numel() == channels
+        return tensor.reshape(channels) if per_channel else tensor.reshape(()) if tensor.numel() == 1 else None
+
+
+_X, _C = Var("x"), Var("c")
+
+_STEPS: tuple[tuple[OpPattern, Change], ...] = (
+    (op("add", _X, _C, commutative=True), lambda factor, shift, c: (factor, shift + c)),
+    (op("sub", _X, _C), lambda factor, shift, c: (factor, shift - c)),
+    (op("sub", _C, _X), lambda factor, shift, c: (-factor, c - shift)),
+    (op("mul", _X, _C, commutative=True), lambda factor, shift, c: (factor * c, shift * c)),
+    (op("div", _X, _C), lambda factor, shift, c: (factor / c, shift / c)),
+)
+"""The ops of a chain: how each changes the factor and the shift of x by a constant c."""
+
+
+def _step(last: fx.Node, node: fx.Node, number: Callable[[Any], Tensor | None]) -> tuple[Change, Tensor] | str:
+    # Return how a reader of the chain's last op changes it, and the constant; or the reason why it does not belong to it.
+    kind = kind_of(node)
+    rows = [row for row in _STEPS if kind in row[0].kinds]
+    if not rows:
+        return f"{node.name!r} ({kind}) follows"
+    others = [a for a in node.args if a is not last]
+    constant = number(others[0]) if len(others) == 1 else None
+    if constant is None:
+        operands = ", ".join(repr(a.name) if isinstance(a, fx.Node) else repr(a) for a in others) or "no other operand"
+        return f"{node.name!r} reads {operands}, where one constant per channel is wanted"
+    misplaced = f"{node.name!r} divides by {last.name!r}"
+    for pattern, change in rows:
+        check = lambda found: "" if found["x"] is last else misplaced  # noqa: E731
+        if isinstance(match_rewrite(Rewrite("batch_norm", pattern, lambda found: None, check=check), node), Match):
+            return change, constant
+    return misplaced
 
 
 def _norm(node: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: Any) -> ChannelAffine:

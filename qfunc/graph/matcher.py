@@ -148,7 +148,7 @@ def match_rewrite(rewrite: Rewrite, node: fx.Node, reader: Reader = CANONICAL) -
     for found in attempt.solve(rewrite.pattern, node, Match(()), "the op"):
         reason = rewrite.check(found) if rewrite.check else ""
         if reason := reason or (_other_reader(found, rewrite.top(found)) if rewrite.private else ""):
-            attempt.fail(found.reach(node), reason)
+            attempt.fail(found.reach(node, key=True), reason)
             continue
         return found
     assert attempt.furthest is not None
@@ -193,7 +193,7 @@ def apply_rewrites(
         put: Replaces a node by what `Rewrite.replace` returned.
         nodes: The nodes at which a match may begin; by default all.
     Returns:
-        The number of matches, and the near misses that reached the characteristic op of their pattern.
+        The number of matches, and the near misses that reached the characteristic op of their pattern or failed a check.
     """
     changed, misses, count = set[fx.Node](), list[NearMiss](), 0
     allowed = None if nodes is None else tuple(nodes)

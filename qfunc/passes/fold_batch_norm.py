@@ -18,6 +18,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
 from qfunc.graph.constants import AttributeNodes, value_of
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
+from qfunc.graph.matcher import NearMiss
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.definition import Trait
@@ -116,10 +117,13 @@ class _Folding:
         if op is None or len(readers) != 1:
             return False
         stored = op.stored
-        norm = self.norms.chain_after(node, op.outputs, stored.ndim - 2, stored.dtype)
-        if norm is not None:
-            self._fold_norm(op, norm, *after(op.weight(), op.bias(), norm.factor, norm.shift))
-        return norm is not None
+        chain = self.norms.chain_after(node, op.outputs, stored.ndim - 2, stored.dtype)
+        if isinstance(chain, NearMiss):
+            self._miss(node, chain.node, chain.reason)
+            return False
+        if chain is not None:
+            self._fold_norm(op, chain, *after(op.weight(), op.bias(), chain.factor, chain.shift))
+        return chain is not None
 
     def _fold_before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Fold a norm into its only reader; return True if it was folded.

@@ -10,11 +10,12 @@ from typing import Any
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
-from qfunc.graph.matcher import Rewrite, apply_rewrites, calls
+from qfunc.graph.matcher import Rewrite, calls
 from qfunc.graph.patterns import Match, OpPattern, number, op, tensor
 from qfunc.ops.arithmetic import at_least, guarded
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of
+from qfunc.passes.rewrite import rewrite
 
 SMALL = 0.01
 """The largest constant that counts as a guard.  Layers use 1e-5, 1e-6 and 1e-12."""
@@ -48,9 +49,7 @@ def match_epsilon_guards(network: fx.GraphModule) -> fx.GraphModule:
     ['input', 'input', 'guard', 'div', 'output']
     """
     positions = position_nodes(network)
-    if apply_rewrites(network.graph, GUARDS, nodes=[n for n in network.graph.nodes if n not in positions])[0]:
-        network.recompile()
-    return network
+    return rewrite(network, GUARDS, nodes=[n for n in network.graph.nodes if n not in positions])
 
 
 def _divides(node: fx.Node) -> bool:

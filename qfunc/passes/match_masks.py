@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
-import torch
 from torch import fx
 
 from qfunc.graph.dtypes import position_nodes
+from qfunc.graph.matcher import Rewrite, calls
+from qfunc.graph.patterns import is_number, op, tensor
 from qfunc.ops.attention import masked
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, kind_of, op_of, slots
+from qfunc.ops.node import has, kind_of, op_of
+from qfunc.passes.rewrite import rewrite
 
 LOW = -50.0
 """The largest value that masks a score: Swin adds -100, BERT -10000, other models the least float."""
@@ -27,41 +30,37 @@ _LOW_PRESERVING = ("add", "mask", "cast", "clip", "maximum")
 def match_masks(network: fx.GraphModule) -> fx.GraphModule:
     """Replace each addition of a mask by the op "mask", in place."""
     positions = position_nodes(network)
-    masks: set[fx.Node] = set()  # nodes with values that mask others
-    changed = False
-    for node in network.graph.nodes:
-        if not node.op.startswith("call"):
-            continue
-        kind = kind_of(node)
+    masks = _masks(network.graph, positions)
+    if not masks:
+        return network
+    mask = tensor("mask", lambda n: n in masks)
+    # Of two masks the one that depends on positions alone is the second operand.
+    scores = (tensor("scores", lambda n: n not in positions), tensor("scores"))
+    rewrites = tuple(
+        Rewrite("mask", op("add", s, mask, commutative=True), calls(masked, "scores", "mask", False)) for s in scores
+    )
+    return rewrite(network, rewrites, nodes=[n for n in network.graph.nodes if n not in positions])
+
+
+def _masks(graph: fx.Graph, positions: Container[fx.Node]) -> set[fx.Node]:
+    # Return the nodes with values that mask others.
+    masks: set[fx.Node] = set()
+    for node in (n for n in graph.nodes if n.op.startswith("call")):
+        kind, reads_mask = kind_of(node), any(n in masks for n in node.all_input_nodes)
         if node in positions:
-            low = any(isinstance(v, int | float) and not isinstance(v, bool) and v <= LOW for v in _numbers(node))
-            if low or any(n in masks for n in node.all_input_nodes):
-                masks.add(node)
-        elif kind == "add" and any(n in masks for _, n in slots(node)):
-            scores, mask = node.args[:2]
-            if not isinstance(scores, fx.Node) or not isinstance(mask, fx.Node):
-                continue
-            scores, mask = (scores, mask) if mask in masks and scores not in positions else (mask, scores)
-            node.target, node.args = masked, (scores, mask, False)
-            changed = True
+            low = reads_mask or any(v <= LOW for v in _numbers(node))
+        else:
+            low = reads_mask and (kind in _LOW_PRESERVING or has(node, Trait.VIEW))
+            low |= kind == "mul" and any(v <= MASK_FACTOR for v in _numbers(node))  # the dtype of the input is unknown
+        if low:
             masks.add(node)
-        elif kind == "mul" and any(isinstance(v, int | float) and v <= MASK_FACTOR for v in _numbers(node)):
-            masks.add(node)  # the dtype of the input is unknown
-        elif any(n in masks for n in node.all_input_nodes) and (kind in _LOW_PRESERVING or has(node, Trait.VIEW)):
-            masks.add(node)
-    if changed:
-        network.recompile()
-    return network
+    return masks
 
 
 def _numbers(node: fx.Node) -> list[Any]:
     # The numbers among the operands and bounds of an op.
-    op = op_of(node)
-    if op is None:
+    record = op_of(node)
+    if record is None:
         return []
     parameters = {"input", "other", "value", "min"}
-    return [
-        v
-        for p, v in zip(op.parameters, node.args, strict=True)
-        if p in parameters and not isinstance(v, fx.Node | torch.Tensor)
-    ]
+    return [v for p, v in zip(record.parameters, node.args, strict=True) if p in parameters and is_number(v)]

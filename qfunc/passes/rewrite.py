@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import evolve
 from torch import fx
 
@@ -9,8 +11,13 @@ from qfunc.graph.matcher import Rewrite, apply_rewrites
 from qfunc.graph.record import attach, path_of, record_of
 
 
-def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...]) -> fx.GraphModule:
+def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...], nodes: Iterable[fx.Node] | None = None) -> fx.GraphModule:
     """Apply the rewrites of each stage to a network, in place, and return it.
+
+    Args:
+        network: The network.
+        stages: The rewrites.
+        nodes: The nodes at which a match may begin; by default all.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -21,9 +28,9 @@ def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...]) -> fx.GraphMo
     >>> [kind_of(n) for n in rewrite(capture()(Norm(2, 3)), *NORMS).graph.nodes]
     ['input', 'constant', 'rms_norm', 'output']
     """
-    changed, misses = apply_rewrites(network.graph, *stages)
-    record = record_of(network)
-    if record is not None and misses:
+    changed, misses = apply_rewrites(network.graph, *stages, nodes=nodes)
+    record = record_of(network) if misses else None
+    if record is not None:
         found = tuple((path_of(network, m.node), m.rewrite, m.reason) for m in misses)
         attach(network, evolve(record, unmatched=(*record.unmatched, *found)))
     if changed:

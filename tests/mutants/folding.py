@@ -75,9 +75,9 @@ FOLDING = (
         "tests/passes/test_fold_batch_norm_grid.py::test_a_norm_behind_an_op[BatchNorm]",
     ),
     Mutation(
-        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine:ChannelAffines.chain_after",
-        "(-factor, number - shift)",
-        "(factor, number - shift)",
+        "written-out-norm-keeps-its-sign", "qfunc.graph.channel_affine",
+        "(-factor, c - shift)",
+        "(factor, c - shift)",
         "tests/passes/test_fold_reversed_norms.py",
     ),
     Mutation(

@@ -5,8 +5,8 @@ from mutants.mutation import Mutation
 TRANSFORMERS = (
     Mutation(
         "mask-not-named", "qfunc.passes.match_masks:match_masks",
-        "node.target, node.args = masked, (scores, mask, False)",
-        "continue",
+        "op(\"add\", s, mask, commutative=True)",
+        "op(\"sub\", s, mask)",
         "tests/lowering/onnx/test_exported_transformers.py::test_a_mask_that_is_added_is_in_no_scale[export]",
     ),
     Mutation(

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc.frontend.capture import capture
+from qfunc.graph.record import record_of
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
@@ -49,6 +50,12 @@ NONE: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x / y.clamp(1e-6, 2.0),
     read_twice,
 ]
+
+
+def test_a_guard_that_another_op_reads_is_a_near_miss() -> None:
+    record = record_of(match_epsilon_guards(capture()(fx.symbolic_trace(read_twice))))
+    assert record is not None
+    assert record.unmatched == (("add", "guard", "'add' has a reader that does not divide by it"),)
 
 
 @pytest.mark.parametrize("by_export", [False, True])
