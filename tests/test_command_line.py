@@ -17,7 +17,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.__main__ import main, target_of
+from qfunc.__main__ import main
+from qfunc.command_line.target_argument import target_of
 from qfunc.errors import SpecError
 from qfunc.lowering.saved_check import check_saved
 from qfunc.specs import diff, edit, to_json

@@ -22,12 +22,16 @@ NAMES = (
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 LINES = (
-    ("no command", [], "python -m qfunc: the following arguments are required: show | diff | check | verify"),
+    (
+        "no command",
+        [],
+        "python -m qfunc: the following arguments are required: quantize | inspect | verify | targets | show | diff | check",
+    ),
     (
         "no such command",
         ["shaw"],
-        "python -m qfunc: argument show | diff | check | verify: invalid choice: 'shaw' "
-        "(choose from 'show', 'diff', 'check', 'verify')",
+        "python -m qfunc: argument quantize | inspect | verify | targets | show | diff | check: invalid choice: 'shaw' "
+        "(choose from 'quantize', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
     ),
     ("one target to compare", ["diff", "vitis"], "python -m qfunc diff: the following arguments are required: B"),
     (

@@ -1,6 +1,7 @@
 """Named one-line breakages of the library, by area."""
 
 from mutants.channels import CHANNELS
+from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
@@ -65,6 +66,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *MERGING,
     *DECOMPOSED,
     *OUTER_MODULES,
+    *COMMAND_LINE,
     *CORRECTIONS,
     *RECONSTRUCTION,
     *EMULATION,

@@ -1,0 +1,106 @@
+"""The examples that the command line calibrates with: an .npz file, or an iterable of batches in a module."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.command_line.target_argument import attribute_of
+from qfunc.errors import CalibrationError, FileError
+from qfunc.files.folder import open_file
+
+_DO = "Give an .npz file with one array per input, or module:attribute, an iterable of batches."
+
+
+@frozen
+class ProgramInput:
+    """An input of an exported program: its name, its shape with None for each dynamic axis, and its dtype."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        return f"{self.name} ({sizes}) of {str(self.dtype).removeprefix('torch.')}"
+
+
+def inputs_of(program: torch.export.ExportedProgram) -> tuple[ProgramInput, ...]:
+    """Return the tensors that a program takes, in order."""
+    values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"}
+    found = [(name, values[name]) for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    return tuple(
+        ProgramInput(name, tuple(size if isinstance(size, int) else None for size in value.shape), value.dtype)
+        for name, value in found
+        if isinstance(value, Tensor)
+    )
+
+
+def read_batches(data: str, inputs: tuple[ProgramInput, ...], size: int) -> Iterable[tuple[Tensor, ...]]:
+    """Return batches for a program.
+
+    Args:
+        data: The path of an .npz file, or "module:attribute".  In the file each array has the name of an input, or there is
+            one array for each input in order; examples are along axis 0.
+        inputs: The inputs of the program.
+        size: Examples a batch.  A program that was exported with a fixed batch takes batches of that size, and the rest of
+            the examples is omitted.
+    Raises:
+        FileError: a file that is damaged.
+        CalibrationError: arrays that do not fit the inputs.
+        SpecError: the module cannot be imported.
+    """
+    if ":" in data and not data.endswith(".npz"):
+        batches: Iterable[Any] = attribute_of(data, _DO)
+        return batches
+    arrays = _arrays(Path(data))
+    named = set(arrays) == {i.name for i in inputs}
+    if not named and len(arrays) != len(inputs):
+        wanted = ", ".join(map(str, inputs))
+        raise CalibrationError(where=data, found=f"the arrays {', '.join(arrays) or 'none'}", wanted=wanted, do=_DO)
+    ordered = [arrays[i.name] for i in inputs] if named else list(arrays.values())
+    tensors = [_tensor(data, array, wanted) for array, wanted in zip(ordered, inputs, strict=True)]
+    lengths = sorted({len(t) for t in tensors})
+    if len(lengths) != 1:
+        found, do = f"arrays of {' and '.join(map(str, lengths))} examples", "Give the inputs of the same examples."
+        raise CalibrationError(where=data, found=found, wanted="as many examples for each input", do=do)
+    fixed = next((i.shape[0] for i in inputs if i.shape[0] is not None), None)
+    size = size if fixed is None else fixed
+    count = lengths[0] if fixed is None else lengths[0] // fixed * fixed
+    if count == 0:
+        wanted = f"at least {max(size, 1)}" if fixed is not None else "at least one"
+        raise CalibrationError(where=data, found=f"{lengths[0]} examples", wanted=wanted, do="Give more examples.")
+    return [tuple(t[k : k + size] for t in tensors) for k in range(0, count, size)]
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    with open_file(path) as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as e:
+            found = f"{type(e).__name__}: {e}"
+            raise FileError(where=str(path), found=found, wanted="an .npz file of arrays of numbers", do=_DO) from e
+
+
+def _tensor(data: str, array: np.ndarray[Any, Any], wanted: ProgramInput) -> Tensor:
+    shape = tuple(array.shape)
+    fits = len(shape) == len(wanted.shape) and len(shape) > 0
+    if not fits or any(b is not None and a != b for a, b in zip(shape[1:], wanted.shape[1:], strict=False)):
+        do = "Examples are along axis 0. Axes of any size are those that torch.export made dynamic."
+        raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"the shape {shape}", wanted=str(wanted), do=do)
+    dtype = str(wanted.dtype).removeprefix("torch.")
+    if str(array.dtype) != dtype:
+        do = f"Convert it: array.astype({dtype!r})."
+        raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"{array.dtype}", wanted=dtype, do=do)
+    return torch.from_numpy(array)
+
+
+__all__ = ["ProgramInput", "inputs_of", "read_batches"]

@@ -1,0 +1,90 @@
+"""The command `quantize`: from an exported program and examples to the files for a runtime, verified."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qfunc.command_line.calibration_data import inputs_of, read_batches
+from qfunc.command_line.target_argument import target_of
+from qfunc.errors import FileError, VerifyError
+from qfunc.files.folder import open_file
+from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.deploy import deploy
+from qfunc.transforms.quantize import quantize
+from qfunc.transforms.verify import verify
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="a file of torch.export.save")
+    parser.add_argument("--target", required=True, metavar="A", help="the target")
+    parser.add_argument(
+        "--data", required=True, metavar="DATA", help="an .npz file with one array per input, or module:batches"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="the folder for the files")
+    parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="examples a batch (32)")
+    parser.add_argument("--verify", type=_count, default=4, metavar="N", help="batches that verify compares (4; 0: none)")
+
+
+def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
+    """Quantize, calibrate, verify and write the artifact; return a JSON value, a text and the exit code.
+
+    The artifact is written even if the runtime disagrees with the emulation; the exit code is 1 then.
+
+    Raises:
+        QfuncError: of any step.
+    """
+    target = target_of(parsed.target)
+    program = read_program(parsed.model)
+    batches = read_batches(parsed.data, inputs_of(program), parsed.batch)
+    model = calibrate(batches, progress=not parsed.json)(quantize(target)(program))
+    artifact = deploy(target)(model)
+    value: dict[str, Any] = {"target": target.name, "files": sorted(artifact.files), "folder": str(parsed.output)}
+    code = 0
+    if parsed.verify:
+        try:
+            report = verify(target)(model, itertools.islice(batches, parsed.verify))
+        except VerifyError as e:
+            value["verdict"] = f"not verified: {e}"
+        else:
+            value |= {"verdict": report.verdict, "mismatches": report.mismatches, "elements": report.elements}
+            code = int(report.mismatches > 0)
+    artifact.save(parsed.output)
+    text = [f"{target.name}: {value['verdict']}"] if "verdict" in value else [f"{target.name}: not verified"]
+    text += [f"written to {parsed.output}: {', '.join(value['files'])}"]
+    return value, "\n".join(text), code
+
+
+def read_program(path: Path) -> torch.export.ExportedProgram:
+    """Read an exported program.
+
+    Raises:
+        FileError: torch.export cannot load the file.
+    """
+    do = "Write it by torch.export.save(torch.export.export(model, inputs), path)."
+    with open_file(path) as file:
+        try:
+            return torch.export.load(file)
+        except Exception as e:  # torch raises many kinds of errors for files that it did not write
+            found = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+            raise FileError(where=str(path), found=found, wanted="a program of torch.export", do=do) from e
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number of 1 or more")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number of 0 or more")
+    return int(text)
+
+
+__all__ = ["add_arguments", "read_program", "run"]
