@@ -132,6 +132,12 @@ def test_a_folder_can_be_overlooked(folder):
     assert [f for f in files if path.name in f.split("_")] == []
 
 
+def test_no_two_test_files_share_a_name():
+    """pytest imports test files by base name, since the folders of tests are no packages."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_the_table_of_rooms_is_complete():
     assert {own_room(p) for p in SOURCES} == set(ROOMS)
 
