@@ -33,7 +33,8 @@ _names_slots = slots_among(*SLOTS)
 class Rule:
     """The slot values of the selected ops; for each slot, the first rule that gives it a value applies.
 
-    The output of an op is the output of its fused group.  An edge inside a group never has a quantizer.
+    The output of an op is the output of its fused group.  An edge inside a group never has a quantizer.  A rule before
+    those of the group's root that keeps the input and the output of a later op in float splits the group before that op.
 
     Args:
         select: The ops.

@@ -10,7 +10,7 @@ from torch import fx
 from qfunc.graph.selectors import Context, arguments, matches
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, kind_of, op_of
-from qfunc.specs import Fusion, FusionStep
+from qfunc.specs import Fusion, FusionStep, KeepFloat, Rule
 
 
 @frozen
@@ -46,8 +46,10 @@ class FusedGroups:
     misses: tuple[NearMiss, ...] = field(default=(), eq=False)
 
 
-def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
+def match_fusions(context: Context, fusions: tuple[Fusion, ...], rules: tuple[Rule, ...] = ()) -> FusedGroups:
     """Return the groups of a graph: for each root in topological order, apply the first fusion that joins any node.
+
+    A group ends before an op that one of the `rules` keeps in float, if no earlier rule selects the root.
 
     >>> from qfunc.frontend.capture import capture
     >>> from qfunc.specs import FusionStep, Op
@@ -70,10 +72,10 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
             if not matches(fusion.root, node, context):
                 continue
             if fusion.when is not None and not matches(fusion.when, node, context):
-                if rest := (_match_chain(node, fusion, context, order, fused, []) or ())[1:]:
+                if rest := (_match_chain(node, fusion, context, rules, order, fused, []) or ())[1:]:
                     misses.append(NearMiss(node, rest[0], f"the fusion requires {fusion.when!r}"))
                 continue
-            chain = _match_chain(node, fusion, context, order, fused, misses)
+            chain = _match_chain(node, fusion, context, rules, order, fused, misses)
             if chain is not None and len(chain) > 1:
                 group = FusedGroup(chain, fusion)
                 break
@@ -85,7 +87,13 @@ def match_fusions(context: Context, fusions: tuple[Fusion, ...]) -> FusedGroups:
 
 
 def _match_chain(
-    root: fx.Node, fusion: Fusion, context: Context, order: dict[fx.Node, int], fused: set[fx.Node], misses: list[NearMiss]
+    root: fx.Node,
+    fusion: Fusion,
+    context: Context,
+    rules: tuple[Rule, ...],
+    order: dict[fx.Node, int],
+    fused: set[fx.Node],
+    misses: list[NearMiss],
 ) -> tuple[fx.Node, ...] | None:
     # Return the root and the ops that a fusion joins to it, or None; append near misses to `misses`.
     chain = [root]
@@ -100,6 +108,9 @@ def _match_chain(
             reason = f"{matching[0].name!r} is part of another unit"
         elif matching and not _can_join(matching[0], chain[-1], order[root], order, context):
             reason = f"another input of {matching[0].name!r} is not computed before {root.name!r}"
+        elif matching and (rule := _float_rule(matching[0], root, rules, context)) is not None:
+            misses.append(NearMiss(root, matching[0], f"{rule.select!r} keeps {matching[0].name!r} in float"))
+            return tuple(chain)
         if matching and not reason:
             chain.append(matching[0])
             continue
@@ -110,6 +121,18 @@ def _match_chain(
         if not step.optional:
             return None
     return tuple(chain)
+
+
+def _float_rule(node: fx.Node, root: fx.Node, rules: tuple[Rule, ...], context: Context) -> Rule | None:
+    # Return the rule that keeps the input and the output of a step in float, or None if an earlier rule selects the root.
+    for rule in rules:
+        if rule.edges is not None or rule.output is None or rule.input is None:
+            continue
+        if matches(rule.select, root, context):
+            return None
+        if matches(rule.select, node, context):
+            return rule if isinstance(rule.input, KeepFloat) and isinstance(rule.output, KeepFloat) else None
+    return None
 
 
 def _matches_any(node: fx.Node, steps: Sequence[FusionStep], context: Context) -> bool:

@@ -68,7 +68,7 @@ class Partition:
     def __init__(self, view: QuantizedModel, target: Target, qparams: dict[str, Affine] | None = None) -> None:
         self.target, self.network = target, view.float_network
         bare = Context(self.network, target.ops)
-        groups = match_fusions(bare, target.fusions)
+        groups = match_fusions(bare, target.fusions, target.rules)
         self.context = with_roots(bare, groups)
         self.slots = self.context.slots
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}

@@ -53,7 +53,7 @@ def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
 
 
 def _plan(bare: Context, target: Target) -> Plan:
-    groups = match_fusions(bare, target.fusions)
+    groups = match_fusions(bare, target.fusions, target.rules)
     context = with_roots(bare, groups)
     rules = GroupRules(context, target)
     return Plan(groups, _Placement(context, target, groups, rules).sites(), context, rules)

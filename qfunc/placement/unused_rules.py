@@ -96,6 +96,7 @@ def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
         do = f"Use one of: {', '.join(sorted(op_slots))}."
         raise _error(target, rule.select, found_, "a slot that one of them has", do)
     if found:
+        _require_outside_of_units(rule, plans, target)
         return
     matching = [(p, n) for p in plans for n in p.context.model.graph.nodes if matches(rule.select, n, p.context)]
     inputs = [(p, n) for p, n in matching if n.op == "placeholder"]
@@ -117,6 +118,37 @@ def _require_slot(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
             inputs_only = f"edit.inputs({selector}, KeepFloat())"
             do = f"Leave its readers in float: edit.skip({selector}); or only their inputs: {inputs_only}."
             raise _error(target, rule.select, found_, _AN_OP, do)
+
+
+def _require_outside_of_units(rule: Rule, plans: Sequence[Plan], target: Target) -> None:
+    # Raise if a rule for inputs selects only edges inside of units, or one that keeps outputs float only tensors of codes.
+    units = [(plan, group) for plan, group in _selected(rule, plans, target) if _names_something(rule.select)]
+    if not units or (rule.input is not None and rule.output is not None):
+        return
+    plan, group = units[0]
+    if rule.input is not None and not any(_reads_outside(rule, p, g) for p, g in units):
+        (inner,) = _paths([n for n in group.nodes if matches(rule.select, n, plan.context)], plan)[:1]
+        found = f"matches {inner!r}, whose input is inside of {_unit(plan, group)}"
+        do = f"Name {plan.context.fact(group.root).path!r}; or leave {inner!r} in float: edit.skip(edit.name({inner!r}))."
+        raise _error(target, rule.select, found, "an op with an input from outside of its unit", do)
+    readers = [set(_readers_of_codes(g.output, p, target)) for p, g in units]
+    read = [set(g.output.users) <= r for (_, g), r in zip(units, readers, strict=True)]
+    if isinstance(rule.output, KeepFloat) and all(read):
+        paths = _paths([n for n in group.output.users if n in readers[0]], plan)
+        verb = "read" if len(paths) > 1 else "reads"
+        found = f"matches {_unit(plan, group)}, and {_first_names(paths)} {verb} its output as codes"
+        selector = " | ".join(f"edit.name({path!r})" for path in paths[:3])
+        do = f"Leave the inputs of its readers in float, too: edit.inputs({selector}, KeepFloat())."
+        raise _error(target, rule.select, found, "an output that is read in float", do)
+
+
+def _reads_outside(rule: Rule, plan: Plan, group: FusedGroup) -> bool:
+    matching = [n for n in group.nodes if matches(rule.select, n, plan.context)] or [group.root]
+    return any(source not in group.nodes for n in matching for slot, source in plan.context.slots(n) if slot == "input")
+
+
+def _unit(plan: Plan, group: FusedGroup) -> str:
+    return f"the unit {' + '.join(repr(plan.context.fact(n).path) for n in group.nodes)}"
 
 
 def _readers_of_codes(source: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:

@@ -97,7 +97,7 @@ def _fused_groups(view: QuantizedModel) -> tuple[Context, FusedGroups]:
     target = view.record.target
     assert target is not None
     bare = Context(view.float_network, target.ops)
-    groups = match_fusions(bare, target.fusions)
+    groups = match_fusions(bare, target.fusions, target.rules)
     return with_roots(bare, groups), groups
 
 

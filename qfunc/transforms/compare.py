@@ -119,7 +119,8 @@ class _Comparison:
         assert self.record.target is not None
         self.context = Context(network, self.record.target.ops)
         self.nodes = {n.name: n for n in network.graph.nodes}
-        self.groups = match_fusions(self.context, self.record.target.fusions).groups
+        target = self.record.target
+        self.groups = match_fusions(self.context, target.fusions, target.rules).groups
         self.lockstep = Lockstep(model, self._observe)
         self.quantizers = {n: self.lockstep.ops.module(n) for n in model.graph.nodes if self._is_quantizer(n)}
         self.outputs = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}

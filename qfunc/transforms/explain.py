@@ -80,7 +80,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         source = context.fact(node).source if node is not None else ""
         fmt, histogram = repr(site.scheme.format), _histogram(module, network, node)
         rows.append(SiteRow(site.name, site.slot, site.op, fmt, granularity, scale, zero_point, site.rule, source, histogram))
-    fused = match_fusions(context, target.fusions)
+    fused = match_fusions(context, target.fusions, target.rules)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     overflows: tuple[OverflowRow, ...] = ()
     if public and all(q.module.ready and is_integer_encoding(q) for q in view.quantizers):

@@ -34,6 +34,8 @@ def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
 def skip(selector: Selector) -> Edit:
     """Return an edit that leaves the selected ops in float.
 
+    A fused unit is split before a selected op, if its first op is not selected, too: the ops before it stay quantized.
+
     Args:
         selector: The ops.
     Raises:
