@@ -71,7 +71,7 @@ class Float:
     `negative_zero=False` marks the FNUZ variants; `signed=False` has no sign bit (E8M0).
 
     Raises:
-        SpecError: a `max` that is no value of the format.
+        SpecError: a `max` that is not a value of the format.
 
     Source: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0, table 1.
 

@@ -62,11 +62,11 @@ class Require:
     def __attrs_post_init__(self) -> None:
         if not (self.formats or self.shared or self.power_of_two) and self.zero_point is None:
             names = "formats, zero_point, power_of_two, shared"
-            raise refuse(self, names, None, "at least one of them", "Say what the chip requires.")
+            raise refuse(self, names, None, "at least one of them", "Give a requirement of the chip.")
         if self.zero_point and self.formats and not any(isinstance(f, Int) for f in self.formats):
             raise refuse(self, "zero_point", True, "None or False, for only Int has one", "Drop it.")
         if not self.narrower and not self.formats:
-            raise refuse(self, "narrower", False, "formats beside it", "Say which formats the chip takes.")
+            raise refuse(self, "narrower", False, "formats beside it", "Give the formats that the chip accepts.")
 
 
 @readable

@@ -19,8 +19,8 @@ _POWER = Scale(PerBlock(-1, 32), format=E8M0, rounding="floor", divisor="emax")
 MXFP8_E4M3 = Scheme(E4M3FN, _POWER)
 """OCP MXFP8 with E4M3 elements: s = 2^(floor(log2 absmax) - 8), half to even, saturating.
 
-What lies between the largest value and 2^(emax+1) s is clipped, as the floor wants it.  A block of zeros has the
-smallest scale, 2^-127.  microxcaling, the reference library, rounds half away unless told otherwise.
+The floor makes values between the largest value and 2^(emax+1) s clip.  A block of zeros has the
+smallest scale, 2^-127.  microxcaling, the reference library, rounds half away by default.
 
 Source: OCP Microscaling Formats 1.0, table 1 and section 6.3.
 """

@@ -58,7 +58,7 @@ class Rule:
 
     def __attrs_post_init__(self) -> None:
         if all(getattr(self, slot) is None for slot in SLOTS):
-            raise refuse(self, "input, weight, bias, output", "None everywhere", "one slot value", "Say something.")
+            raise refuse(self, "input, weight, bias, output", "None everywhere", "one slot value", "Give a value for a slot.")
         for slot in SLOTS:
             value = getattr(self, slot)
             if isinstance(value, DerivedQParams) and slot in value.of:

@@ -71,10 +71,10 @@ class FixedQParams:
         if rule.dynamic:
             raise refuse(self, "scheme", self.scheme, "a scale that is not dynamic", "Drop dynamic=True.")
         if rule.power_of_two and frexp(self.scale)[0] != 0.5:
-            raise refuse(self, "scale", self.scale, "a power of two, as the scheme says", "Give 2.0**k.")
+            raise refuse(self, "scale", self.scale, "a power of two, as the scheme requires", "Give 2.0**k.")
         low, high = rule.low or 0.0, rule.high or float("inf")
         if not low <= self.scale <= high:
-            raise refuse(self, "scale", self.scale, f"a scale in [{low}, {high}], as the scheme says", "Move it inside.")
+            raise refuse(self, "scale", self.scale, f"a scale in [{low}, {high}], as the scheme requires", "Move it inside.")
 
 
 @readable

@@ -121,7 +121,7 @@ class Target:
 
     Args:
         name: The name, for reports and errors.
-        rules: Which slots of which ops have qparams, and their schemes.
+        rules: The slots that have qparams, and their schemes.
         fusions: Ops that run as one unit.
         ties: Slots that share qparams.
         limits: Bounds of sums of scale positions.

@@ -29,7 +29,7 @@ class Products:
         weight: Codes minus their zero point, outputs along axis 0; a transposed convolution keeps [C, O/groups, ...].
         scale: s_x s_w in float64: one number, or one for each output.
         bias: Codes with the scale s_x s_w 2^-fraction_bits, or None.
-        fraction_bits: The number of bits of the accumulator behind the point.
+        fraction_bits: The number of fractional bits of the accumulator.
         real_bias: A bias that is added as a real number, or None.
     """
 
@@ -124,7 +124,7 @@ class SumRange:
 
     Attributes:
         accumulator: The accumulator.
-        bits: Its width, with the bits behind the point of the bias.
+        bits: Its width, with the fractional bits of the bias.
         low, high: For each output channel; with `per_product`, of one product in place of the sum, because the number of
             products is that of a tensor's axis.
         per_product: True for products of two activations.

@@ -75,7 +75,7 @@ class Accumulator:
     """An accumulator of `bits` bits, in two's complement, and what a sum that needs more becomes.
 
     It holds the sum of products of codes minus their zero points, and the bias unless the arithmetic adds that as a real
-    number.  The bits behind the point of a bias with its own power of two are in addition to `bits`.  A field
+    number.  The fractional bits of a bias with its own power of two are in addition to `bits`.  A field
     `accumulator` takes the number of bits for an accumulator that wraps.
 
     >>> Accumulator(24, SaturatesAtEnd())

@@ -72,7 +72,7 @@ class AverageCodes:
 class FixedBits:
     """y = R(x * m * 2^-bits) + z, m = half_even(M * 2^bits), in float32; leaky_relu has an M for each side of 0.
 
-    The bits behind the point are fixed, in place of those of the multiplier as in FixedPoint.
+    The number of fractional bits is fixed, in place of those of the multiplier as in FixedPoint.
 
     Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up).
 
@@ -136,7 +136,7 @@ class SoftmaxFixed:
     """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
 
     exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
-    sum has 19 bits behind the point, its reciprocal is of three steps of Newton's, R is half away.
+    sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.
 
     Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
 

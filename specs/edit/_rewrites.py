@@ -99,7 +99,7 @@ HAVE: dict[str, tuple[type, ...]] = {
     "rounding": (Int, Float),
     "division": (Int, Float),
 }
-"""The formats whose schemes have a property that edits can change; logarithms have a form of their own."""
+"""The formats whose schemes have a property that edits can change; logarithms have a separate form."""
 
 
 def narrowed(fmt: Int, bits: int, signed: bool) -> Int:

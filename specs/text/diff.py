@@ -111,7 +111,7 @@ def _matches(
 
 
 def _changes(path: str, pairs: list[tuple[_Row, _Row]]) -> list[str]:
-    # What changes alike for several kinds of op is said once.
+    # A change that is equal for several kinds of op is listed once.
     changes: dict[tuple[str, str], list[str]] = {}
     for ours, theirs in pairs:
         v, w = ours.entry, theirs.entry

@@ -159,7 +159,7 @@ def test_a_token_beside_indices_is_refused():
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.litert)(Words().eval()))
     with pytest.raises(QfuncError) as raised:
         qfunc.deploy(targets.litert)(model)
-    do = "Add the tensor to one of the batch: broadcasting expands it."
+    do = "Add it to a tensor with the batch axis: the sum broadcasts it."
     wanted = "a float32 input"
     found = "a tensor expanded to the batch of a model without float32 inputs"
     assert str(raised.value) == f"op 'expand': found {found}, wanted {wanted}. {do}"

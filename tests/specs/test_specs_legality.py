@@ -43,7 +43,7 @@ EVERY = [getattr(targets, name) for name in targets.__all__ if isinstance(getatt
         (
             lambda: Require(CONV, "weight", **WORDS),
             "Require.formats, zero_point, power_of_two, shared: found None, wanted at least one of them. "
-            "Say what the chip requires.",
+            "Give a requirement of the chip.",
         ),
         (
             lambda: Require(CONV, "weight", formats=Log(), zero_point=True, **WORDS),
@@ -51,7 +51,7 @@ EVERY = [getattr(targets, name) for name in targets.__all__ if isinstance(getatt
         ),
         (
             lambda: Require(CONV, "weight", narrower=False, zero_point=False, **WORDS),
-            "Require.narrower: found False, wanted formats beside it. Say which formats the chip takes.",
+            "Require.narrower: found False, wanted formats beside it. Give the formats that the chip accepts.",
         ),
         (
             lambda: Require(CONV & LINEAR, "weight", zero_point=False, **WORDS),

@@ -69,7 +69,10 @@ MESSAGES = [
         lambda: FixedQParams(Scheme(S8), 0.5, 3),
         "FixedQParams.zero_point: found 3, wanted 0, because the scheme is symmetric. Give the scheme a ZeroPoint().",
     ),
-    (lambda: Rule(CONV), "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
+    (
+        lambda: Rule(CONV),
+        "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Give a value for a slot.",
+    ),
     (
         lambda: Rule(CONV, input=Int(8)),
         "Rule.input: found Int(8), wanted Scheme or DerivedQParams or FixedQParams or Cases or KeepFloat or None. "

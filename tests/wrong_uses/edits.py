@@ -94,7 +94,7 @@ ROWS: tuple[Row, ...] = (
      "&, |: found 'relu', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine them with &, "
      "| and ~."),
     ("a rule without values", lambda w: edit.add(edit.op("gelu")), "SpecError",
-     "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Say something."),
+     "Rule.input, weight, bias, output: found 'None everywhere', wanted one slot value. Give a value for a slot."),
     ("a rule of an unknown slot", lambda w: edit.add(edit.op("gelu"), inputs=Scheme()), "SpecError",
      "edit.add: found inputs, wanted input, weight, bias, output, edges. Use those keywords."),
     ("a format in place of a scheme", lambda w: edit.add(edit.op("gelu"), input=Int(8)), "SpecError",

@@ -20,7 +20,7 @@ Parameter = int | float | Sequence[int] | Sequence[float]
 
 @frozen(eq=False)
 class Blob:
-    """A tensor of the file: its sizes from the outermost axis in, without the batch; of codes, their scale."""
+    """A tensor in the file: its sizes without the batch, the outermost axis first, and the scale if it has codes."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Layer:
 
 
 class NcnnBuilder:
-    """Layers in the order in which they run; what several layers read is split when the file is written."""
+    """Layers in the order in which they run. `serialize` adds a Split for each blob with several readers."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []

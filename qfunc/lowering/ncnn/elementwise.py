@@ -15,7 +15,7 @@ ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
 def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
-    """BinaryOp of that number, of two tensors that broadcast; `reverse` is its number with the operands swapped."""
+    """Return the writer of the BinaryOp with that number; `reverse` is its number with the operands swapped."""
 
     def write(step: OpContext) -> None:
         numbers = [step.constant_input(i) for i in (0, 1)]
@@ -32,10 +32,10 @@ def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
 
 
 def power(step: OpContext) -> None:
-    """Squares, and powers by a number: BinaryOp is NaN for a base below 0.
+    """Write a square or a power. BinaryOp is NaN for a negative base.
 
     Raises:
-        DeployError: a whole exponent other than 2, of which bases below 0 have a power.
+        DeployError: an integer exponent other than 2, which negative bases have a power of.
     """
     exponent = step.constant_input(1)
     number = float(exponent.real.reshape(())) if exponent is not None and exponent.value.size == 1 else 0.5
@@ -56,12 +56,12 @@ def _operand(step: OpContext, index: int, rank: int) -> Blob:
 
 
 def _ranked(step: OpContext, blob: Blob, rank: int) -> Blob:
-    # ncnn broadcasts by its own rules between blobs of different ranks.
+    # ncnn has other broadcasting rules than ONNX for blobs of different ranks.
     return step.reshaped(blob, (1,) * (rank - len(blob.shape)) + blob.shape, f"{blob.name.rpartition('.')[2]}.wide")
 
 
 def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
-    """Return a layer of one input."""
+    """Return the writer of a layer with one input."""
 
     def write(step: OpContext) -> None:
         step.write_result(kind, step.input(), **parameters)
@@ -70,55 +70,55 @@ def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
 
 
 def clip(step: OpContext) -> None:
-    """Clip, with one bound or two."""
+    """Write Clip, with one bound or two."""
     found = step.source.bounds(step.node)
     least, most = (e if v is None else v for v, e in zip(found, ENDS, strict=True))
     step.write_result("Clip", step.input(), p0=float(least), p1=float(most))
 
 
 def leaky_relu(step: OpContext) -> None:
-    """ReLU with a slope."""
+    """Write ReLU with a slope."""
     step.write_result("ReLU", step.input(), p0=float(step.attribute("alpha", 0.01)))
 
 
 def elu(step: OpContext) -> None:
-    """ELU."""
+    """Write ELU."""
     step.write_result("ELU", step.input(), p0=float(step.attribute("alpha", 1.0)))
 
 
 def hard_sigmoid(step: OpContext) -> None:
-    """HardSigmoid."""
+    """Write HardSigmoid."""
     step.write_result(
         "HardSigmoid", step.input(), p0=float(step.attribute("alpha", 0.2)), p1=float(step.attribute("beta", 0.5))
     )
 
 
 def gelu(step: OpContext) -> None:
-    """GELU, by the error function or by tanh."""
+    """Write GELU, by the error function or by tanh."""
     step.write_result("GELU", step.input(), p0=int(step.attribute("approximate", b"none") == b"tanh"))
 
 
 def softmax(step: OpContext) -> None:
-    """Softmax along an axis after the batch."""
+    """Write Softmax along an axis after the batch."""
     step.write_result("Softmax", step.input(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
 
 
 def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
-    """Return an axis of the model's tensor as one of the blob's.
+    """Return the axis of the blob for an axis of the model's tensor.
 
     Raises:
-        DeployError: that of the batch.
+        DeployError: the axis is the batch.
     """
     full = len(step.source.shape(step.node.input[index], step.node.name))
     dropped = full - len(step.writer.blob(step.node.input[index]).shape)
     place = axis % full - dropped
     if place < 0:
-        raise step.refuse("an op along the batch", "an axis behind it", "Use another axis.")
+        raise step.refuse("an op along the batch", "another axis", "Use an axis after the batch.")
     return place
 
 
 def prelu(step: OpContext) -> None:
-    """PReLU with a slope for each channel, or one."""
+    """Write PReLU with a slope for each channel, or one."""
     held = step.constant_input(1)
     if held is None:
         raise step.refuse("slopes that are computed", "a constant", "Compute them once, outside the model.")

@@ -1,4 +1,4 @@
-"""Images in ncnn: a signal is one of a single row."""
+"""Images in ncnn. A signal is an image of one row."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from qfunc.lowering.ncnn.writer import OpContext
 
 
 def image(step: OpContext, blob: Blob, rank: int) -> Blob:
-    """Return an image [C, H, W]; a signal [C, L] is one of a single row."""
+    """Return an image [C, H, W]; a signal [C, L] becomes [C, 1, L]."""
     return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
 
 
 def signal(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return the height and width of a result of that many axes."""
+    """Return the sizes of a result with the given number of axes: (height, width), or the length of a signal."""
     return tuple(sizes) if rank == 2 else (1, *sizes)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions, linear layers and products of matrices as ncnn's layers, of int8 where their input is codes."""
+"""Write convolutions, linear layers and matrix products as layers of ncnn: int8 layers if their inputs are codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qfunc.lowering.windows import Window, window
 
 @frozen(eq=False)
 class Product:
-    """What a layer with weights reads: its input, codes or real, its weights, bias and, of codes, their scales."""
+    """The operands of a layer with weights: the input (codes or real values), weights, bias and, for codes, the scales."""
 
     x: Blob
     weight: Array
@@ -26,11 +26,11 @@ class Product:
 
     @property
     def integer(self) -> bool:
-        """True if the product is computed on codes."""
+        """Return True if the product is computed on codes."""
         return self.scale is not None
 
     def weight_bytes(self, rows: slice = slice(None)) -> list[bytes]:
-        """Return the entries of the .bin for some of the output channels, up to the output's scale."""
+        """Return the entries of the .bin for some output channels, without the scale of the output."""
         entries = [tagged(self.weight[rows])]
         entries += [] if self.bias is None else [floats(self.bias[rows])]
         if self.scale is not None:
@@ -39,7 +39,7 @@ class Product:
 
 
 def product(step: OpContext, axis: int, turned: bool = False) -> Product:
-    """Return the weights with their output channels, now along `axis`, first; `turned` transposes them."""
+    """Return the operands; the output channels of the weights move from `axis` to the front; `turned` transposes them."""
     held = step.constant_input(1)
     assert held is not None
     bias = step.constant_input(2)
@@ -88,7 +88,7 @@ def reshaped_like(step: OpContext, blob: Blob) -> Blob:
 
 
 def _activation(bounds: tuple[float | None, float | None] | None) -> dict[int, Any]:
-    # 1 is ReLU, 3 is Clip with its two ends.
+    # 1 is ReLU, 3 is Clip with two bounds.
     if bounds is None:
         return {}
     if bounds == (0.0, None):
@@ -101,7 +101,7 @@ _ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
 
 def conv(step: OpContext) -> None:
-    """Convolution, or ConvolutionDepthWise where each channel is convolved by itself."""
+    """Write Convolution, or ConvolutionDepthWise for groups of one channel."""
     p = product(step, 0)
     rank = p.weight.ndim - 2
     w = window(step, p.weight.shape[2:])
@@ -149,7 +149,7 @@ def _grouped(step: OpContext, p: Product, w: Window, groups: int, shape: Sequenc
 
 
 def deconv(step: OpContext) -> None:
-    """Deconvolution, or DeconvolutionDepthWise of several groups, in float32: ncnn has none on codes."""
+    """Write Deconvolution, or DeconvolutionDepthWise for several groups, in float32, because ncnn has neither on codes."""
     weight, bias, groups = step.constant_input(1), step.constant_input(2), int(step.attribute("group", 1))
     if weight is None:
         raise step.refuse("weights that are computed", "constant weights", "Keep them as a parameter or a buffer.")
@@ -164,13 +164,13 @@ def deconv(step: OpContext) -> None:
 
 
 def gemm(step: OpContext) -> None:
-    """InnerProduct of a matrix."""
+    """Write InnerProduct for a product of a matrix."""
     axis = 0 if step.attribute("transB", 0) else 1
     _linear(step, product(step, axis, turned=axis == 1))
 
 
 def matmul(step: OpContext) -> None:
-    """InnerProduct by a constant matrix, else MatMul in float32."""
+    """Write InnerProduct for a constant matrix, else MatMul in float32."""
     held = step.constant_input(1)
     if held is not None and held.value.ndim == 2:
         return _linear(step, product(step, 1, turned=True))
@@ -179,7 +179,7 @@ def matmul(step: OpContext) -> None:
 
 
 def _linear(step: OpContext, p: Product) -> None:
-    # Rows of a matrix, or one; further axes are joined into the rows.
+    # A matrix or one row; further axes are joined into the rows.
     rows = int(np.prod(p.x.shape[:-1]))
     x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
     p = Product(x, p.weight, p.bias, p.scale)

@@ -1,4 +1,4 @@
-"""ncnn: one .param and one .bin."""
+"""Lower a model to ncnn: one .param and one .bin."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qfunc.specs._values import readable
 @readable
 @frozen
 class NcnnLowering:
-    """`model.ncnn.param` and `model.ncnn.bin`: int8 convolutions and linear layers with the model's own codes and scales.
+    """`model.ncnn.param` and `model.ncnn.bin`: int8 convolutions and linear layers with the codes and scales of the model.
 
-    The files are written here; ncnn is needed only where they run.  Inputs are the blobs "in0", "in1", ..., outputs
-    "out0", "out1", ..., of one example without the axis of the batch.  The blobs "<tensor>.codes" are int8.  A scale
-    is stored as float32(1/s).  A convolution whose codes another one reads requantizes (8=102, depthwise 8=101);
-    relu and clip are fused into the layer before them, and all else computes in float32.  Of grouped convolutions each
-    group is a separate layer, because ncnn has one scale a group.
+    qfunc writes the files; ncnn is needed only to run them.  Inputs are the blobs "in0", "in1", ..., outputs
+    "out0", "out1", ..., of one example without the batch axis.  The blobs "<tensor>.codes" are int8.  A scale
+    is stored as float32(1/s).  A convolution requantizes if another convolution reads its codes (8=102, depthwise 8=101);
+    relu and clip are fused into the layer before them, and all other ops compute in float32.  Each group of a grouped
+    convolution is a separate layer, because ncnn has one scale for each group.
 
     Source: ncnn 20261020, docs/developer-guide/param-and-model-file-structure.md and operators.md.
 

@@ -1,4 +1,4 @@
-"""How each ONNX op is written as ncnn's layers."""
+"""The writer of each ONNX op as layers of ncnn."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
     "Slice": sliced, "Split": split, "Concat": concat, "Pad": pad, "Resize": resize,
 }  # fmt: skip
-"""By the type of the node."""
+"""The writer of each op, by the type of the node."""
 
 __all__ = ["WRITERS"]

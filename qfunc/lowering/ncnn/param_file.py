@@ -1,4 +1,4 @@
-"""The layers of a .param file from outside, and the sizes of its inputs."""
+"""Read and check the layers of a .param file, and the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def read_param(content: bytes, file: str) -> list[Line]:
     """Return the layers of a .param file.
 
     Raises:
-        FileError: another magic number, other counts than there are lines and names, a blob that no layer before makes, or
-            a parameter that is no number.
+        FileError: another magic number, counts that differ from the lines and names, a blob without an earlier layer that
+            computes it, or a parameter that is not a number.
     """
     try:
         lines = content.decode().splitlines()

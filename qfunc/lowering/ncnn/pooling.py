@@ -1,4 +1,4 @@
-"""Pools and means as ncnn's layers, in float32."""
+"""Write pools and means as layers of ncnn, in float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
 def max_pool(step: OpContext) -> None:
-    """Pooling by the maximum."""
+    """Write Pooling by the maximum."""
     w, x = _window(step)
     if w.dilation != (1, 1):
         raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
@@ -21,7 +21,7 @@ def max_pool(step: OpContext) -> None:
 
 
 def average_pool(step: OpContext) -> None:
-    """Pooling by the mean, of the entries inside the image or of the whole window."""
+    """Write Pooling by the mean of the entries inside the image, or of the whole window."""
     w, x = _window(step)
     pads = step.attribute("pads") or ()
     counts_all = bool(step.attribute("count_include_pad", 0)) and any(pads)
@@ -51,7 +51,7 @@ def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
 
 
 def global_average_pool(step: OpContext) -> None:
-    """Pooling over everything."""
+    """Write global Pooling."""
     x = step.input()
     x = image(step, x, len(x.shape) - 1)
     made = step.layer("Pooling", [x], "", x.shape[:1], p0=1, p4=1)
@@ -59,7 +59,7 @@ def global_average_pool(step: OpContext) -> None:
 
 
 def reduced(op: int) -> Any:
-    """Reduction of that number over some axes; a mean over height and width is a pool."""
+    """Return the writer of the Reduction with that number; a mean over height and width is a pool."""
 
     def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")

@@ -1,4 +1,4 @@
-"""ncnn as a runner of artifacts."""
+"""Run artifacts with ncnn."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _OFF = (
     "use_vulkan_compute", "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage",
     "use_packing_layout",
 )  # fmt: skip
-"""Options that change what is computed: float16 and bfloat16 round what lies between layers, the Vulkan kernels and the
-packed layout have other sums, and packed depthwise convolutions take 1/(s_x s_w) from rcpps, whose bits differ by CPU."""
+"""Options that change the results: float16 and bfloat16 round the values between layers, the Vulkan kernels and the packed
+layout add in another order, and packed depthwise convolutions take 1/(s_x s_w) from rcpps, whose bits differ by CPU."""
 
 
 @frozen
 class NcnnRunner:
-    """ncnn on the CPU, in float32 between its layers of int8; it runs the examples of a batch one by one.
+    """ncnn on the CPU, with float32 between int8 layers; it runs the examples of a batch one by one.
 
-    It is the extra `ncnn`, imported where it runs.  Switched off are Vulkan, all float16 and bfloat16, and the packed
-    layout, `use_packing_layout`, in which depthwise convolutions approximate 1/(s_x s_w) by rcpps; winograd and sgemm are on,
-    as by default, and they and `threads` change no code.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
+    Install the extra `ncnn`.  The runner switches off Vulkan, float16, bfloat16 and the packed layout
+    (`use_packing_layout`), in which depthwise convolutions approximate 1/(s_x s_w) by rcpps.  Winograd and sgemm are on, as
+    by default; they and `threads` change no codes.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
 
     >>> NcnnRunner()
     NcnnRunner(threads=1)
@@ -42,7 +42,7 @@ class NcnnRunner:
     threads: int = field(default=1, validator=integer(1))
 
     def missing(self) -> str:
-        """Return "" if it can run, else what is missing."""
+        """Return "" if it can run, else the missing package."""
         return not_installed("ncnn", "ncnn")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -54,7 +54,7 @@ class NcnnRunner:
         return self.opened(artifact.files).run(inputs)
 
     def inside(self, artifact: Any) -> Shown:
-        """Return a view of the tensors of codes inside.
+        """Return the model with its tensors of codes as outputs.
 
         Raises:
             VerifyError: ncnn is not installed.
@@ -63,7 +63,7 @@ class NcnnRunner:
         return Shown(opened, tuple(n for n in sorted(code_names(artifact)) if n in opened.blobs))
 
     def comparable(self, artifact: Any = None) -> str:
-        """ "" where it computes as the target says, else why it may not on this CPU."""
+        """Return "" if this CPU computes as the target describes, else the reason why it may not."""
         if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
             return reason
         layers = read_param(artifact.files[_PARAM], _PARAM) if artifact is not None and _PARAM in artifact.files else []
@@ -71,10 +71,10 @@ class NcnnRunner:
         return FUSES if nine and has("avx512f") else ""
 
     def opened(self, files: Any) -> Opened:
-        """Return a loaded model, for many batches.
+        """Return a loaded model, which runs many batches.
 
         Raises:
-            VerifyError: ncnn is not installed, or does not take the file.
+            VerifyError: ncnn is not installed, or rejects the file.
         """
         require(self.missing(), "NcnnRunner", "ncnn", "ncnn 1.0.20261020")
         layers = read_param(file_of(files, _PARAM), _PARAM)
@@ -98,7 +98,7 @@ FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
 
 
 def _is_depthwise_of_nine(line: Line) -> bool:
-    # One that ncnn has a kernel of its own for, and that clips nothing.
+    # ncnn has a special kernel for this convolution, which clips nothing.
     parameters = line.parameters
     kernel, dilation, strides = ([parameters.get(k) for k in keys] for keys in (("1", "11"), ("2", "12"), ("3", "13")))
     plain = kernel == ["3", "3"] and dilation == ["1", "1"] and strides in (["1", "1"], ["2", "2"])
@@ -107,7 +107,7 @@ def _is_depthwise_of_nine(line: Line) -> bool:
 
 @frozen(eq=False)
 class Opened:
-    """A loaded model, the names of its blobs, and the shapes of its inputs: with others ncnn reads beyond its memory."""
+    """A loaded model, the names of its blobs, and the shapes of its inputs. With other shapes ncnn reads beyond its memory."""
 
     ncnn: Any
     net: Any
@@ -128,7 +128,7 @@ class Opened:
                     wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
                     do = "Give as many batches as the model has inputs, of the shapes that calibration saw."
                     raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {array.shape}", wanted=wanted, do=do)
-                # A clone has the memory of ncnn, whose channels begin at multiples of 16 bytes, as its layers assume.
+                # The layers assume channels that begin at multiples of 16 bytes. A clone has this layout.
                 extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)).clone())
             names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]
             found.append([np.array(extractor.extract(n, kind)[1])[None] for n, kind in names])
@@ -137,9 +137,9 @@ class Opened:
 
 @frozen(eq=False)
 class Shown:
-    """A model, of which all blobs of codes can be read.
+    """A model whose blobs of codes are outputs.
 
-    What ncnn computes on integers stands in its file, so that there is no partition to compare.
+    The file determines the layers that compute on integers, so that there is no partition to compare.
     """
 
     opened: Opened
@@ -153,7 +153,7 @@ class Shown:
         return frozenset(self.names)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return (the outputs of the model, code tensor -> codes in the model's own layout)."""
+        """Return (the outputs of the model, code tensor -> codes in the model's layout)."""
         found = self.opened.run(inputs, self.names)
         first = len(found) - len(self.names)
         return found[:first], dict(zip(self.names, found[first:], strict=True))

@@ -1,4 +1,4 @@
-"""Ops that move values as ncnn's layers: shapes, slices, pads, joining, resizing."""
+"""Write ops that move values as layers of ncnn: shapes, slices, pads, joining, resizing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = {2: "hw", 3: "chw", 4: "cdhw"}
 
 
 def order_type(order: tuple[int, ...]) -> int:
-    """Return Permute's number of an order of axes.
+    """Return the number of an order of axes in Permute.
 
     >>> order_type((0, 1, 2)), order_type((0, 2, 1)), order_type((1, 2, 0))
     (0, 1, 3)
@@ -26,7 +26,7 @@ def order_type(order: tuple[int, ...]) -> int:
 
 
 def reshape(step: OpContext) -> None:
-    """Reshape."""
+    """Write Reshape."""
     held = step.constant_input(0)
     if held is not None and held.qparams is None:
         full = step.source.shape(step.output, step.node.name)
@@ -36,7 +36,7 @@ def reshape(step: OpContext) -> None:
 
 
 def transpose(step: OpContext) -> None:
-    """Permute of the axes after the batch."""
+    """Write Permute of the axes after the batch."""
     x = step.input()
     full = len(step.source.shape(step.node.input[0], step.node.name))
     perm = [int(p) for p in step.attribute("perm") or range(full)[::-1]]
@@ -50,7 +50,7 @@ def transpose(step: OpContext) -> None:
 
 
 def sliced(step: OpContext) -> None:
-    """Crop; steps along height and width are maxima over windows of one entry.
+    """Write Crop; steps along height and width are maxima over windows of one entry.
 
     Raises:
         DeployError: steps along another axis, or backwards.
@@ -73,7 +73,7 @@ def sliced(step: OpContext) -> None:
 
 
 def split(step: OpContext) -> None:
-    """A Crop for each part."""
+    """Write a Crop for each part."""
     x, axis, start = step.input(), axis_of(step, int(step.attribute("axis", 0))), 0
     for output in map(str, step.node.output):
         length = step.source.shape(output, step.node.name)[int(step.attribute("axis", 0))]
@@ -89,13 +89,13 @@ def _cut(step: OpContext, x: Blob, cuts: dict[int, tuple[int, int]], name: str) 
 
 
 def concat(step: OpContext) -> None:
-    """Concat."""
+    """Write Concat."""
     held = [step.input(i) for i in range(len(step.node.input))]
     step.write_result("Concat", *held, p0=axis_of(step, int(step.attribute("axis"))))
 
 
 def pad(step: OpContext) -> None:
-    """Padding of the last two axes and the channels: a constant, the edge or its mirror image.
+    """Write Padding of the last two axes and the channels: a constant, the edge or its mirror image.
 
     Raises:
         DeployError: another mode.
@@ -129,7 +129,7 @@ def pad(step: OpContext) -> None:
 
 
 def resize(step: OpContext) -> None:
-    """Interp, to the nearest or linear along both axes."""
+    """Write Interp, to the nearest or linear along both axes."""
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
     if len(step.shape) != 3 or mode not in ("nearest", "linear"):
         raise step.refuse(f"resizing {len(step.shape) - 1} axes, {mode!r}", "images, nearest or linear", "Resize such images.")

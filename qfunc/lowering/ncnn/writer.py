@@ -26,7 +26,7 @@ class Constant:
 
     @property
     def real(self) -> Array:
-        """The real values, in float32."""
+        """Return the real values, in float32."""
         return np.asarray(self.value, np.float32) if self.qparams is None else dequantized(self.value, self.qparams)
 
 
@@ -45,7 +45,7 @@ class Writer:
         """Return the files.
 
         Raises:
-            DeployError: an op that has no layer in ncnn.
+            DeployError: an op without a layer in ncnn.
         """
         for place, info in enumerate(self.source.graph.input):
             self._input(info.name, place)
@@ -149,7 +149,7 @@ class OpContext:
         return self.writer.constants.get(self.node.input[index]) if index < len(self.node.input) else None
 
     def input(self, index: int = 0) -> Blob:
-        """Return an input in real units."""
+        """Return an input in real values."""
         return self.writer.real(self.writer.blob(self.node.input[index]))
 
     @property
@@ -178,7 +178,7 @@ class OpContext:
         return self.file.layer("Reshape", [blob], made, shape, sizes(shape), scale=blob.scale)
 
     def rows_of(self, blob: Blob, shape: Sequence[int]) -> Blob:
-        """Return the same entries with one more axis; codes are quantized after the reshape, where ncnn misplaces bytes."""
+        """Return the same entries with one more axis; codes are quantized after the reshape, because ncnn misplaces bytes."""
         real = self.writer.sources.get(blob.name)
         if real is None or blob.scale is None:
             return self.reshaped(self.writer.real(blob), shape, "row")

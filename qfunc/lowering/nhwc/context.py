@@ -19,7 +19,7 @@ _FUSED: dict[tuple[float | None, float | None], str] = {
 
 
 class OpContext:
-    """One op.
+    """The op that is being written.
 
     `codes` is True if the op computes on codes: its inputs are codes, and so is its result after the activations
     that TFLite fuses.
@@ -88,7 +88,7 @@ class OpContext:
 
     @property
     def activation(self) -> str:
-        """TFLite's name of the activation that the op is fused with."""
+        """The name in TFLite of the activation that is fused into the op."""
         return _FUSED[self._bound] if self.codes else "NONE"
 
     @property

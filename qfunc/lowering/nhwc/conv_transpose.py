@@ -12,7 +12,7 @@ from qfunc.lowering.windows import window
 
 
 def conv_transposed(step: OpContext) -> None:
-    """TRANSPOSE_CONV of the whole image, of which a STRIDED_SLICE takes what the padding leaves.
+    """Write TRANSPOSE_CONV without padding, and a STRIDED_SLICE that removes the padding.
 
     Raises:
         DeployError: groups, or dilations.

@@ -10,12 +10,12 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 
 
 def gelu(step: OpContext) -> None:
-    """GELU, by the error function or by tanh."""
+    """Write GELU, by the error function or by tanh."""
     unary("GELU", "GeluOptions", approximate=step.attribute("approximate", b"none") == b"tanh")(step)
 
 
 def elu(step: OpContext) -> None:
-    """ELU, whose slope below is 1.
+    """Write ELU with alpha = 1.
 
     Raises:
         DeployError: another alpha.
@@ -26,7 +26,7 @@ def elu(step: OpContext) -> None:
 
 
 def celu(step: OpContext) -> None:
-    """max(0, x) + alpha (exp(min(0, x) / alpha) - 1), to within alpha 2^-22. Values above 0 are exact.
+    """Write max(0, x) + alpha (exp(min(0, x) / alpha) - 1), to within alpha 2^-22. Values above 0 are exact.
 
     TFLite's ELU has no alpha, and LiteRT's reference kernels have no ELU.
     """
@@ -42,7 +42,7 @@ def celu(step: OpContext) -> None:
 
 
 def hard_sigmoid(step: OpContext) -> None:
-    """max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
+    """Write max(0, min(1, alpha x + beta)): a product, a sum, and two bounds."""
     x = step.input()
     alpha, beta = (_number(step, n, float(step.attribute(n, d))) for n, d in (("alpha", 0.2), ("beta", 0.5)))
     sloped = _binary(step, "MUL", x, alpha, "sloped", x)
@@ -54,7 +54,7 @@ def hard_sigmoid(step: OpContext) -> None:
 
 
 def layer_norm(step: OpContext) -> None:
-    """(x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * scale + bias, over the last axes."""
+    """Write (x - mean) * rsqrt(mean((x - mean)^2) + epsilon) * scale + bias, over the last axes."""
     x = step.writer.plain(step.input())
     rank = len(x.shape)
     axes = list(range(int(step.attribute("axis", -1)) % rank, rank))
@@ -79,7 +79,7 @@ def layer_norm(step: OpContext) -> None:
 
 
 def gather(step: OpContext) -> None:
-    """GATHER of a constant's slices by an input of indices.
+    """Write GATHER of slices of a constant. An input of the model has the indices.
 
     Raises:
         DeployError: indices that the model computes.

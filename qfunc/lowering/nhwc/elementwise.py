@@ -12,11 +12,11 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import QParams
 
 UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
-"""What TFLite's LOGISTIC and SOFTMAX make, and TANH (quantization specification)."""
+"""The qparams that TFLite requires of the results of LOGISTIC and SOFTMAX, and of TANH (quantization specification)."""
 
 
 def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], None]:
-    """Return an op of two tensors that broadcast."""
+    """Return the writer of an op of two tensors that broadcast."""
 
     def write(step: OpContext) -> None:
         if codes:
@@ -34,7 +34,7 @@ _FUSING = ("AddOptions", "SubOptions", "MulOptions", "DivOptions")
 
 
 def _aligned(step: OpContext, held: list[NhwcTensor]) -> list[NhwcTensor]:
-    # Both as the model has them, or both with their channels last.
+    # Both in the layout of the model, or both with their channels last.
     rank = len(step.shape)
     if not any(h.last for h in held) or rank < 3:
         return [step.writer.plain(h) for h in held]
@@ -55,7 +55,7 @@ def _constant_last(step: OpContext, held: NhwcTensor, rank: int) -> NhwcTensor:
 def unary(
     op: str, options: str = "", fixed: QParams | None = None, codes: bool = True, **fields: Any
 ) -> Callable[[OpContext], None]:
-    """Return an op of one tensor; `fixed` are the only qparams that it makes of codes."""
+    """Return the writer of an op of one tensor; `fixed` are the only qparams of its codes."""
 
     def write(step: OpContext) -> None:
         if codes:
@@ -83,12 +83,12 @@ def hard_swish(step: OpContext) -> None:
 
 
 def leaky_relu(step: OpContext) -> None:
-    """LEAKY_RELU."""
+    """Write LEAKY_RELU."""
     unary("LEAKY_RELU", "LeakyReluOptions", alpha=float(step.attribute("alpha", 0.01)))(step)
 
 
 def bounded(step: OpContext) -> None:
-    """RELU, RELU6 or RELU_N1_TO_1 by themselves; MAXIMUM and MINIMUM for other bounds."""
+    """Write RELU, RELU6 or RELU_N1_TO_1; for other bounds, MAXIMUM and MINIMUM."""
     low, high = step.source.bounds(step.node)
     step.on_codes(0, same=True)
     x = step.input()
@@ -117,7 +117,7 @@ def _coded(value: float, like: NhwcTensor) -> Any:
 
 
 def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:
-    """Write an op along one axis, which becomes the last."""
+    """Write SOFTMAX. Its axis is transposed to the end."""
 
     def write(step: OpContext) -> None:
         if op == "SOFTMAX":
@@ -141,7 +141,7 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
 
 
 def prelu(step: OpContext) -> None:
-    """PRELU with a slope for each channel."""
+    """Write PRELU with a slope for each channel."""
     step.on_codes(0, 1)
     x = step.input()
     slope, qparams = step.array(1)

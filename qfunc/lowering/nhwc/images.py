@@ -1,4 +1,4 @@
-"""Images in a .tflite: four axes, channels last, and its two paddings."""
+"""Images in a .tflite: four axes, channels last, and the paddings SAME and VALID."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
 
 
 def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
-    """(the tensor for an operator that makes an image of that shape, the step's result, which `to_signal` makes of it)."""
+    """Return (the image that the operator computes, the result of the op, which `to_signal` computes from the image)."""
     if len(step.shape) == 4:
         made = step.result(shape, last=True)
         return made, made
@@ -30,13 +30,13 @@ def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, Nhw
 
 
 def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
-    """A signal from the image of one row that it was."""
+    """Return the signal that an image of one row represents."""
     if made is not result:
         step.reshaped(made, result.shape, result)
 
 
 def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
-    """Return the shape of the image that an op makes, with its channels last."""
+    """Return the shape of the image that an op computes, with its channels last."""
     spatial = step.shape[2:]
     return (step.shape[0], *[1] * (2 - len(spatial)), *spatial, channels)
 
@@ -52,14 +52,14 @@ def _around(size: int, w: Window, i: int) -> tuple[int, int]:
 
 
 Padding = str | tuple[int, int, int, int]
-"""TFLite's name of a padding, or the padding above, right, below and left of the image if the file takes any."""
+"""The name of a padding in TFLite; or the padding above, right, below and left of the image, if the file can have it."""
 
 
 def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
     """Return (the image, padded if the operator cannot pad it, the operator's padding).
 
     Args:
-        lowest: Pad by the least value instead of 0, for a maximum.
+        lowest: Pad with the least value instead of 0, for a maximum.
     """
     around = [*w.before, *w.after]
     if step.file.any_padding:

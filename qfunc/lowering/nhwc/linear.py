@@ -16,7 +16,7 @@ from qfunc.lowering.windows import Window, window
 
 
 def on_weighted_codes(step: OpContext, axis: int) -> bool:
-    """Return True if the op is computed on codes: weights without zero points, their scales along `axis`, a bias of int32."""
+    """Return True if the op can compute on codes: weights without zero points, their scales along `axis`, a bias of int32."""
     held = [step.writer.tensor(n) for n in step.node.input[1:]]
     weight = held[0].qparams
     if weight is None or held[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in held[1:]):
@@ -30,7 +30,7 @@ def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | Non
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
         value, qparams = step.array(2)
-        # XNNPACK has no convolution of a bias with a scale a channel and a weight with one scale.
+        # XNNPACK has no convolution whose bias has a scale for each channel and whose weight has one scale.
         if qparams is not None and weight is not None and len(weight.scale) == 1 and len(set(qparams.scale)) == 1:
             qparams = QParams(qparams.scale[:1], qparams.zero_point[:1])
         return step.file.tensor(step.node.input[2].removesuffix(".real"), value.shape, qparams, value=value)
@@ -49,7 +49,7 @@ def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) ->
 
 
 def conv(step: OpContext) -> None:
-    """CONV_2D, or DEPTHWISE_CONV_2D where each channel is convolved by itself."""
+    """Write CONV_2D, or DEPTHWISE_CONV_2D for groups of one channel."""
     on_weighted_codes(step, 0)
     x = image(step, step.input())
     weight, qparams = step.array(1)
@@ -80,19 +80,19 @@ def _fields(step: OpContext, w: Window, padding: Padding) -> dict[str, Any]:
 
 
 def gemm(step: OpContext) -> None:
-    """FULLY_CONNECTED of a matrix."""
+    """Write FULLY_CONNECTED for a product of a matrix."""
     transposed = int(step.attribute("transB", 0))
     _linear(step, lambda w: w if transposed else w.T, 0 if transposed else 1)
 
 
 def matmul(step: OpContext) -> None:
-    """FULLY_CONNECTED by a constant matrix, else BATCH_MATMUL."""
+    """Write FULLY_CONNECTED for a constant matrix, else BATCH_MATMUL."""
     other = step.writer.tensor(step.node.input[1])
     if other.value is not None and other.value.ndim == 2:
         return _linear(step, lambda w: w.T, 1)
     if other.value is not None:
         do = "Multiply by one matrix, or compute the batch of matrices."
-        raise step.refuse(f"a constant of {other.value.ndim} axes behind the product", "a matrix", do)
+        raise step.refuse(f"a constant of {other.value.ndim} axes after the product", "a matrix", do)
     step.on_codes(0, 1)
     held = [step.writer.plain(step.input(i)) for i in (0, 1)]
     step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")
@@ -116,7 +116,7 @@ def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
 
 
 def flattened(size: Sequence[int]) -> Array:
-    """For each column of an image [C, ...] flattened with its channels last, its column in the model's own order.
+    """Return the column in the model's order for each column of an image [C, ...] that is flattened with its channels last.
 
     >>> flattened((2, 1, 3)).tolist()
     [0, 3, 1, 4, 2, 5]

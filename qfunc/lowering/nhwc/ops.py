@@ -1,4 +1,4 @@
-"""How each ONNX op is written in a .tflite."""
+"""The writer of each ONNX op in a .tflite."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
 }  # fmt: skip
 
 WRITERS: dict[str, Callable[[Writer, onnx.NodeProto], None]] = {op: node_writer(write) for op, write in _STEPS.items()}
-"""By the type of the node."""
+"""The writer of each op, by the type of the node."""
 
 __all__ = ["WRITERS"]

@@ -12,7 +12,7 @@ from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
 def max_pool(step: OpContext) -> None:
-    """MAX_POOL_2D."""
+    """Write MAX_POOL_2D."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
@@ -23,7 +23,7 @@ def max_pool(step: OpContext) -> None:
 
 
 def average_pool(step: OpContext) -> None:
-    """AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
+    """Write AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
@@ -55,12 +55,12 @@ def _pool(step: OpContext, op: str, x: NhwcTensor, w: Window, padding: Padding) 
 
 
 def global_average_pool(step: OpContext) -> None:
-    """MEAN over all axes after the channels."""
+    """Write MEAN over all axes after the channels."""
     _reduced(step, "MEAN", list(range(2, len(step.shape))), True)
 
 
 def reduced(op: str) -> Callable[[OpContext], None]:
-    """MEAN or SUM over some axes."""
+    """Return the writer of MEAN or SUM over some axes."""
 
     def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
@@ -75,14 +75,14 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     if op == "MEAN":
         step.on_codes(0)
     x = step.input()
-    images = set(range(2, len(x.shape))) <= set(axes)  # then what is left has one order either way
+    images = set(range(2, len(x.shape))) <= set(axes)  # then the remaining axes have the same order in both layouts
     if not keep and not images:
         x = step.writer.plain(x)
     at = sorted(axis_at(a, x) for a in axes)
     shape = [1 if i in at else n for i, n in enumerate(x.shape) if keep or i not in at]
     held = step.file.integers(at, f"{step.name}.axes")
     made = step.result(shape, last=x.last and keep)
-    # With kept axes the optimised kernels have a MEAN of their own, which rounds z_x s_x / s_y by itself.
+    # With kept axes the optimised kernels have a separate MEAN, which rounds z_x s_x / s_y separately.
     inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
     step.file.operator(op, [x, held], [inner], "ReducerOptions", keepDims=False)
     if keep:

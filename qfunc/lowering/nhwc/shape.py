@@ -14,7 +14,7 @@ from qfunc.lowering.qdq_reader import REAL, copies
 
 
 def axis_at(axis: int, held: NhwcTensor) -> int:
-    """Return the axis of the file's tensor for an axis of the model's."""
+    """Return the axis in the file for an axis in the model."""
     rank = len(held.shape)
     axis %= rank
     if not held.last or axis == 0:
@@ -23,7 +23,7 @@ def axis_at(axis: int, held: NhwcTensor) -> int:
 
 
 def reshape(step: OpContext) -> None:
-    """RESHAPE; an image that only linear layers read afterwards keeps its channels last."""
+    """Write RESHAPE; an image that only linear layers read afterwards keeps its channels last."""
     given = step.writer.tensor(step.node.input[0])
     if given.value is not None and len(given.qparams.scale if given.qparams else ()) < 2:
         value = given.value.reshape(step.shape)
@@ -72,7 +72,7 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
 
 
 def transpose(step: OpContext) -> None:
-    """TRANSPOSE, or nothing where the file's order of axes is the one asked for."""
+    """Write TRANSPOSE, or nothing if the file has the axes in that order already."""
     step.on_codes(0, same=True)
     x = step.input()
     rank = len(x.shape)
@@ -86,7 +86,7 @@ def transpose(step: OpContext) -> None:
 
 
 def sliced(step: OpContext) -> None:
-    """STRIDED_SLICE."""
+    """Write STRIDED_SLICE."""
     step.on_codes(0, same=True)
     x = step.input()
     starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
@@ -97,9 +97,9 @@ def sliced(step: OpContext) -> None:
 
 
 def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]], inner: str = "") -> NhwcTensor:
-    """Return the entries from, to and in steps of, for axes of a tensor as it lies; all of the other axes.
+    """Write a slice of some axes in the file's layout: start, end and step for each; the other axes stay whole.
 
-    They are the op's result, or a tensor inside the op if `inner` is its name.
+    The slice is the result of the op, or a tensor inside the op with the name `inner`.
     """
     rank = len(x.shape)
     ranges = {a: range(*slice(*c).indices(x.shape[a])) for a, c in cuts.items() if a or c[2] != 1 or c[:2] != (0, 2**62)}
@@ -116,7 +116,7 @@ def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]], i
 
 
 def split(step: OpContext) -> None:
-    """A STRIDED_SLICE for each part."""
+    """Write a STRIDED_SLICE for each part."""
     axis, start = int(step.attribute("axis", 0)), 0
     for index in range(len(step.node.output)):
         part = OpContext(step.writer, step.node, index)
@@ -127,7 +127,7 @@ def split(step: OpContext) -> None:
 
 
 def concat(step: OpContext) -> None:
-    """CONCATENATION."""
+    """Write CONCATENATION."""
     count = len(step.node.input)
     step.on_codes(*range(count), same=True)
     held = [step.input(i) for i in range(count)]
@@ -141,7 +141,7 @@ def concat(step: OpContext) -> None:
 
 
 def pad(step: OpContext) -> None:
-    """PAD, PADV2 or MIRROR_PAD."""
+    """Write PAD, PADV2 or MIRROR_PAD."""
     mode = step.attribute("mode", b"constant").decode()
     value = step.constant(2)
     number = 0.0 if value is None else float(value)
@@ -175,7 +175,7 @@ def pad(step: OpContext) -> None:
 
 
 def resize(step: OpContext) -> None:
-    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
+    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
     if len(step.shape) != 4 or mode not in ("nearest", "linear"):
         raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
@@ -195,12 +195,12 @@ def resize(step: OpContext) -> None:
 
 
 def expand(step: OpContext) -> None:
-    """BROADCAST_TO."""
+    """Write BROADCAST_TO."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
     shared, added = step.source.varies(step.node.input[0]) is None, len(step.shape) - len(x.shape)
     if added and not shared:
-        raise step.refuse("axes in front of the batch", "the batch first", "Unsqueeze behind the batch.")
+        raise step.refuse("axes before the batch", "the batch first", "Unsqueeze after the batch.")
     if added:
         wide = (*[1] * added, *x.shape)
         x = step.reshaped(x, wide, step.inner("wide", wide, x))
@@ -212,7 +212,7 @@ def expand(step: OpContext) -> None:
 
 
 def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
-    # A tensor that is the same for all examples, once for each example: 0 for each example, plus the tensor.
+    # Repeat a tensor for each example: add it to a tensor of zeros that has the batch axis.
     batch, real = _zeros(step, len(x.shape)), step.writer.real(x)
     made = step.writer.make(f"{step.name}.examples.real", x.shape, None)
     step.file.operator("ADD", [batch, real], [made], "AddOptions", fusedActivationFunction="NONE")
@@ -224,12 +224,12 @@ def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
 
 
 def _zeros(step: OpContext, rank: int) -> NhwcTensor:
-    # [N, 1, ..., 1], computed from an input: min(x, 0), then max(., 0), which is 0 for an infinite x, too.
+    # Compute the zeros [N, 1, ..., 1] from an input: max(min(x, 0), 0), which is 0 for infinite x too.
     name = next((i.name for i in step.source.graph.input if step.source.varies(i.name) == 0), None)
     given = step.writer.tensors[name] if name is not None else None
     if given is None or step.source.kind(str(name)) != REAL:
         found = "a tensor expanded to the batch of a model without float32 inputs"
-        raise step.refuse(found, "a float32 input", "Add the tensor to one of the batch: broadcasting expands it.")
+        raise step.refuse(found, "a float32 input", "Add it to a tensor with the batch axis: the sum broadcasts it.")
     shape, begin = [1] * len(given.shape), [0] * len(given.shape)
     x = step.writer.make(f"{step.name}.first", shape, None)
     inputs = [

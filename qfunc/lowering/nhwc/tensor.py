@@ -14,7 +14,7 @@ __all__ = ["Builder", "NhwcTensor"]
 
 @frozen(eq=False)
 class NhwcTensor:
-    """A tensor of the file.
+    """A tensor in the file.
 
     Attributes:
         shape: The shape of one example in the file.
@@ -38,9 +38,9 @@ class Builder(Protocol):
 
     Attributes:
         lowering: The name of the lowering, for messages.
-        any_padding: An image may have any padding around it, so that no separate op writes it.
-        batched: The file takes batches of any size, and not one example.
-        hard_swish_ratio: The largest s_x / s_y that HARD_SWISH on codes takes, or None.
+        any_padding: Operators take any padding of an image, so that no separate operator pads it.
+        batched: The batch size is variable. If False, the file computes one example.
+        hard_swish_ratio: The largest s_x / s_y of HARD_SWISH on codes, or None.
     """
 
     lowering: str
@@ -50,7 +50,7 @@ class Builder(Protocol):
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
-        """Return a new tensor; `value` makes it a constant, `varies` is the axis whose length is the batch's."""
+        """Return a new tensor; `value` makes it a constant, `varies` is the batch axis."""
         ...
 
     def integers(self, values: Any, name: str) -> NhwcTensor:
@@ -60,7 +60,7 @@ class Builder(Protocol):
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
-        """One operator of TFLite."""
+        """Write one operator of TFLite."""
         ...
 
     def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:

@@ -37,7 +37,7 @@ class Writer:
     def __init__(self, source: QdqModel, file: Builder) -> None:
         self.source, self.file = source, file
         self.tensors: dict[str, NhwcTensor] = {}
-        self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, its other form)
+        self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, the same tensor in another layout)
         self.constants: list[NhwcTensor] = []
         self.done: set[str] = set()  # activations and quantizers that are fused into the op before them
 
@@ -150,7 +150,7 @@ class Writer:
         """Return a tensor with its axes in the order of the model."""
         if tensor.order is not None:
             raise DeployError(
-                where=f"tensor {tensor.name!r}", found="a flattened image before an op that is no linear layer",
+                where=f"tensor {tensor.name!r}", found="a flattened image before an op that is not a linear layer",
                 wanted="a linear layer after it", do="Move the flattening to directly before a linear layer.",
             )  # fmt: skip
         if not tensor.last:
@@ -159,14 +159,14 @@ class Writer:
         return self.turned(tensor, order, last=False)
 
     def channels_last(self, tensor: NhwcTensor) -> NhwcTensor:
-        """Return a tensor with its channels, axis 1 of the model's own, last."""
+        """Return a tensor with its channels, axis 1 in the model, as the last axis."""
         if tensor.last or len(tensor.shape) < 3:
             return tensor
         order = [0, *range(2, len(tensor.shape)), 1]
         return self.turned(tensor, order, last=True)
 
     def turned(self, tensor: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
-        """Return a tensor with its axes in that order."""
+        """Return a tensor with its axes in the given order."""
         if tensor.value is not None:
             value = np.ascontiguousarray(tensor.value.transpose(order))
             if tensor.index < 0:

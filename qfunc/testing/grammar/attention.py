@@ -95,7 +95,7 @@ def perceptron(d: Draft, x: str) -> str:
 
 
 def encoder_block(d: Draft, x: str) -> str:
-    """Add attention and a perceptron to the tokens, each behind a norm or before one."""
+    """Add attention and a perceptron to the tokens, each after a norm or before one."""
     part = module_attention if d.chance(0.15) else attention
     if d.chance(0.7):
         x = d.let(f"{x} + {part(d, token_norm(d, x))}")

@@ -120,7 +120,7 @@ class Draft:
         return (x,)
 
     def attempt(self, block: Block, x: str) -> str:
-        """Write a block behind x; return its output, or x if it does not fit."""
+        """Write a block that reads x; return its output, or x if it does not fit."""
         marks = len(self.layers), len(self.steps), dict(self.names)
         try:
             return block(self, x)

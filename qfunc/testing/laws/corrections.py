@@ -93,10 +93,10 @@ class _Factors:
             self.producers.add(link.producer.node.name)
             self.of[link.producer.node.name] = factor, layout.back, roundings
             for end in link.ends:
-                behind = layout
+                after = layout
                 for node in end.through:
-                    behind = output_layout(node, behind) or behind  # a clip that no value reaches
-                    self.of[node.name] = end.each(factor) if behind.merged else factor, behind.back, roundings
+                    after = output_layout(node, after) or after  # a clip that no value reaches
+                    self.of[node.name] = end.each(factor) if after.merged else factor, after.back, roundings
                 self.columns[end.op.node.name] = end.each(factor), roundings
 
     def _of_link(self, old: Link, new: Link) -> tuple[Tensor, int]:
