@@ -125,14 +125,20 @@ def _match_chain(
 
 def _float_rule(node: fx.Node, root: fx.Node, rules: tuple[Rule, ...], context: Context) -> Rule | None:
     # Return the rule that keeps the input and the output of a step in float, or None if an earlier rule selects the root.
+    if not any(_keeps_float(rule) for rule in rules):
+        return None
     for rule in rules:
         if rule.edges is not None or rule.output is None or rule.input is None:
             continue
         if matches(rule.select, root, context):
             return None
         if matches(rule.select, node, context):
-            return rule if isinstance(rule.input, KeepFloat) and isinstance(rule.output, KeepFloat) else None
+            return rule if _keeps_float(rule) else None
     return None
+
+
+def _keeps_float(rule: Rule) -> bool:
+    return isinstance(rule.input, KeepFloat) and isinstance(rule.output, KeepFloat)
 
 
 def _matches_any(node: fx.Node, steps: Sequence[FusionStep], context: Context) -> bool:
