@@ -24,9 +24,6 @@ CURVE, NORM = "Use leaky_relu, elu, gelu or mish.", "Use batch_norm, which folds
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 
 NCNN = {
-    "group_norm": (nn.GroupNorm(2, 4), "", LISTED, NORM),
-    "layer_norm": (nn.LayerNorm(5), "", LISTED, NORM),
-    "instance_norm": (nn.InstanceNorm2d(4), "", LISTED, NORM),
     "local_response_norm": (nn.LocalResponseNorm(3), "", LISTED, NORM),
     "softplus": (nn.Softplus(), "", LISTED, CURVE),
     "celu": (nn.CELU(), "", LISTED, CURVE),

@@ -14,7 +14,6 @@ OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy
 INTERPOLATED = Op("resize") & ~Attr("mode", "nearest") & ~Attr("mode", "bilinear")
 WRAPPED = Op("pad") & Attr("mode", "circular")
 UNDILATED = Attr("dilation", 1) | Attr("dilation", (1,)) | Attr("dilation", (1, 1))
-NORMS = ("layer_norm", "group_norm", "instance_norm", "rms_norm", "local_response_norm")
 CURVES = ("softplus", "celu", "selu", "softsign", "softshrink", "hardshrink", "log_sigmoid")
 OTHERS = (
     "lstm", "gru", "rnn", "embedding", "threshold", "cumsum", "repeat", "tile", "flip", "sin", "cos", "tan", "atan", "sinh",
@@ -44,7 +43,7 @@ LEGALITY = (
         do="Use mode='constant', mode='replicate' or mode='reflect'.",
     ),
     Refuse(Op("slice") & Where(skips_channels), because=NO_LAYER, do="Take every channel, or steps along height and width."),
-    Refuse(Op(NORMS), because=NO_LAYER, do="Use batch_norm, which folds."),
+    Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
     Refuse(Op(CURVES), because=NO_LAYER, do="Use leaky_relu, elu, gelu or mish."),
     Refuse(Op("log_softmax"), because=NO_LAYER, do="Use softmax, or leave it out: the largest logit is the same."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),

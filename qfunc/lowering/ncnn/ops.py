@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, power, prelu, softmax, unary
 from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
+from qfunc.lowering.ncnn.normalization import group_norm, instance_norm, layer_norm
 from qfunc.lowering.ncnn.pooling import average_pool, global_average_pool, max_pool, reduced
 from qfunc.lowering.ncnn.shape import concat, pad, reshape, resize, sliced, split, transpose
 from qfunc.lowering.ncnn.writer import OpContext
@@ -21,7 +22,8 @@ WRITERS: dict[str, Callable[[OpContext], None]] = {
     "HardSigmoid": hard_sigmoid, "Mish": unary("Mish"),
     "Abs": unary("UnaryOp", p0=0), "Neg": unary("UnaryOp", p0=1), "Sqrt": unary("UnaryOp", p0=5),
     "Exp": unary("UnaryOp", p0=7), "Reciprocal": unary("UnaryOp", p0=15),
-    "Softmax": softmax,
+    "Softmax": softmax, "LayerNormalization": layer_norm, "GroupNormalization": group_norm,
+    "InstanceNormalization": instance_norm,
     "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
     "Slice": sliced, "Split": split, "Concat": concat, "Pad": pad, "Resize": resize,
 }  # fmt: skip
