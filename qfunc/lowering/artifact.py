@@ -22,12 +22,16 @@ REPORT = "qfunc.json"
 
 
 def file_of(files: Mapping[str, bytes], name: str) -> bytes:
-    """Return one file of an artifact.
+    """Return one file of an artifact by its default name, "model.onnx", whatever the stem of its files.
 
     Raises:
         FileError: there is no such file.
     """
     if name not in files:
+        renamed = name.startswith("model.") and not any(n.startswith(("model.", "model_")) for n in files)
+        named = [n for n in files if renamed and n.endswith(name.removeprefix("model"))]
+        if named:
+            return files[min(named, key=len)]  # net.onnx, not net_float.onnx
         do = "Deploy the model for the target of this runner."
         raise FileError(where=name, found=f"no such file among {', '.join(sorted(files))}", wanted="one", do=do)
     return files[name]

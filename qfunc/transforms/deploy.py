@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
+from qfunc.lowering.onnx_names import STEM, Names
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
@@ -30,7 +32,15 @@ from qfunc.transforms.onnx_check import require_same_function
 from qfunc.transforms.validate import describe, require_target, require_target_value
 
 
-def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Callable[[fx.GraphModule], Artifact]:
+def deploy(
+    target: Target,
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    name: str = STEM,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
+    dynamic_axes: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+) -> Callable[[fx.GraphModule], Artifact]:
     """Return a transform from a calibrated model to an `Artifact`.
 
     The artifact has evaluation semantics, stores weights as the integers of the simulation, names tensors as in the
@@ -41,8 +51,13 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     Args:
         target: The hardware that the model was quantized for.
         example_inputs: Inputs whose shapes replace those seen in calibration.
+        name: The stem of the artifact's files: "model" becomes "NAME.onnx" and so on.
+        input_names, output_names: Names of all inputs and of all outputs, in the model's order, in formats with an
+            ONNX model. By default an input has the name of its argument, and an output that of its op.
+        dynamic_axes: Names of axes whose sizes vary, by input: `{"x": {0: "batch"}}`.
     Raises:
-        DeployError: no lowering, an op that cannot be written, or an artifact that computes something else.
+        DeployError: no lowering, an op that cannot be written, an artifact that computes something else, or names
+            that the format cannot hold.
         CalibrationError: scales that training has moved beyond a limit of the target.
 
     >>> import qfunc
@@ -53,12 +68,13 @@ def deploy(target: Target, example_inputs: tuple[Any, ...] | None = None) -> Cal
     """
 
     require_target_value(target, "deploy")
+    names = Names(name, input_names, output_names, dynamic_axes)
 
     def transform(model: fx.GraphModule) -> Artifact:
         require_whole(model, "deploy")
         require_stage(model, "calibrated", "deploy")
         require_target(model, target, "deploy")
-        return write_artifact(deployment(model, target, example_inputs))
+        return write_artifact(deployment(model, target, example_inputs), names)
 
     return transform
 
@@ -94,8 +110,8 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     return Deployment(view.evaluation_form, inputs, Partition(view, target))
 
 
-def write_artifact(deployed: Deployment) -> Artifact:
-    """Write the artifact of a partitioned model.
+def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
+    """Write the artifact of a partitioned model, with the given names.
 
     Raises:
         DeployError: an op that cannot be written, or an artifact that computes something else.
@@ -115,7 +131,8 @@ def write_artifact(deployed: Deployment) -> Artifact:
     opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
     proto, tensors = write_model(partition, inputs, opset, axes)
     require_same_function(proto, tensors, deployed.model, inputs)
-    files = _files(partition.target, lowering.lower(proto, tensors))
+    proto, tensors = names.apply(proto, tensors)
+    files = names.finish(_files(partition.target, lowering.lower(proto, tensors)), lowering)
     report = _report(partition.target, inputs, tensors, partition) | {"files": digests(files)}
     return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 

@@ -98,7 +98,7 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading("LiteRtRunner", "LiteRT"):
-        model = schema.ModelT.InitFromPackedBuf(artifact.files["model.tflite"], 0)
+        model = schema.ModelT.InitFromPackedBuf(file_of(artifact.files, "model.tflite"), 0)
         graph = model.subgraphs[0]
         names = [t.name.decode() for t in graph.tensors]
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))

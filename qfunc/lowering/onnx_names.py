@@ -1,0 +1,185 @@
+"""The names that the user gives to an artifact: its files, the inputs and outputs of its ONNX model, and their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from qfunc.errors import DeployError
+from qfunc.files.folder import is_plain_name
+from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
+
+STEM = "model"
+"""The stem of the files of an artifact without a name."""
+
+_OWN = f"{STEM}.", f"{STEM}_"
+"""How the names of files with the stem begin."""
+
+
+def _frozen_names(names: Any) -> Any:
+    return names if isinstance(names, str) else tuple(names)
+
+
+def _frozen_axes(axes: Any) -> Any:
+    if not isinstance(axes, Mapping) or not all(isinstance(a, Mapping) for a in axes.values()):
+        do = "Write dynamic_axes={'x': {0: 'batch'}}."
+        raise DeployError(where="deploy, dynamic_axes", found=repr(axes), wanted="a dict of dicts", do=do)
+    return tuple((name, tuple(by_axis.items())) for name, by_axis in axes.items())
+
+
+@frozen
+class Names:
+    """The names of an artifact; those that are empty stay the model's own.
+
+    Attributes:
+        stem: Replaces "model" in the names of the files, and names the graph.
+        inputs, outputs: The names of all inputs and of all outputs, in the model's order.
+        axes: For inputs, the names of axes whose sizes vary.
+    """
+
+    stem: str = STEM
+    inputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
+    outputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
+    axes: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = field(default=MappingProxyType({}), converter=_frozen_axes)
+
+    def __attrs_post_init__(self) -> None:
+        if not is_plain_name(self.stem):
+            do = "Choose a name without folders."
+            raise DeployError(where="deploy, name", found=repr(self.stem), wanted="the name of a file", do=do)
+        given = {"input_names": self.inputs, "output_names": self.outputs}
+        for where, names in given.items():
+            if isinstance(names, str) or not all(isinstance(n, str) and n for n in names):
+                do = f"Write {where}=('a', 'b')."
+                raise DeployError(where=f"deploy, {where}", found=repr(names), wanted="a tuple of names", do=do)
+        every = [(where, name) for where, names in given.items() for name in names]
+        for index, (where, name) in enumerate(every):
+            if name in [n for _, n in every[:index]]:
+                do = "Choose another name."
+                raise DeployError(where=f"deploy, {where}", found=f"{name!r} twice", wanted="one name a tensor", do=do)
+
+    @property
+    def renames_tensors(self) -> bool:
+        """True if an input, an output or an axis has a name."""
+        return bool(self.inputs or self.outputs or self.axes)
+
+    def apply(self, model: Any, sites: Sequence[QuantizedTensor]) -> tuple[Any, tuple[QuantizedTensor, ...]]:
+        """Return a model and its quantized tensors with these names; the given ones do not change.
+
+        An output of codes gets the name of its float tensor here, and `finish` gives it to the output of the file.
+        """
+        named = type(model)()
+        named.CopyFrom(model)
+        graph = named.graph
+        graph.name = self.stem
+        inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
+        renamed = dict(zip(inputs, _counted("input_names", self.inputs, inputs), strict=True))
+        float_tensors = {p.real: p.tensor for s in sites for p in s.places}
+        for old, new in zip(outputs, _counted("output_names", self.outputs, outputs), strict=True):
+            base = float_tensors.get(old, old)
+            if old == new:
+                continue
+            if base in renamed or base in outputs:
+                base = old
+            renamed[base] = new
+            if base != old:
+                renamed[old] = f"{new}.real"
+        _rename(graph, {old: new for old, new in renamed.items() if old != new})
+        self._name_axes(graph)
+        places = [tuple(Place(renamed.get(p.tensor, p.tensor), renamed.get(p.real, p.real)) for p in s.places) for s in sites]
+        return named, tuple(evolve(s, places=p) for s, p in zip(sites, places, strict=True))
+
+    def finish(self, files: Mapping[str, bytes], lowering: Any) -> dict[str, bytes]:
+        """Return the files with the stem, and the ONNX model among them with its outputs' names.
+
+        Raises:
+            DeployError: names of tensors for files without an ONNX model, or of an axis whose size the file fixes.
+        """
+        finished = dict(files)
+        if self.renames_tensors:
+            if f"{STEM}.onnx" not in finished:
+                given = {"input_names": self.inputs, "output_names": self.outputs, "dynamic_axes": self.axes}
+                kept = " + ".join(finished)
+                where = next(name for name, value in given.items() if value)
+                found, wanted = f"names for {lowering!r}", f"none, because {kept} has no such names"
+                do = f"Leave out {where}: the order of the inputs and outputs is the model's."
+                raise DeployError(where=f"deploy, {where}", found=found, wanted=wanted, do=do)
+            models = [n for n in finished if n.startswith(_OWN) and n.endswith(".onnx")]
+            finished |= {n: self._finished(finished[n], lowering) for n in models}
+        return {self.file(name): content for name, content in finished.items()}
+
+    def file(self, name: str) -> str:
+        """Return the name of a file with the stem."""
+        return self.stem + name.removeprefix(STEM) if name.startswith(_OWN) else name
+
+    def _finished(self, content: bytes, lowering: Any) -> bytes:
+        import onnx
+
+        model = onnx.load_from_string(content)
+        graph = model.graph
+        for output, new in zip(graph.output, self.outputs, strict=bool(self.outputs)):
+            if output.name != new:
+                _rename(graph, {new: f"{new}.float", output.name: new})
+        for name, axes in self.axes:
+            found = next(i for i in graph.input if i.name == name).type.tensor_type.shape.dim
+            for axis, label in axes:
+                if found[axis].dim_param != label:
+                    raise _fixed_axis_error(name, axis, found[axis].dim_value, f" of {lowering!r}")
+        return bytes(model.SerializeToString(deterministic=True))
+
+    def _name_axes(self, graph: Any) -> None:
+        shapes = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
+        labels: dict[str, str] = {}
+        for name, axes in self.axes:
+            if name not in shapes:
+                do = f"Use one of: {', '.join(shapes)}."
+                raise DeployError(where="deploy, dynamic_axes", found=repr(name), wanted="an input of the model", do=do)
+            for axis, label in axes:
+                if not isinstance(axis, int) or not 0 <= axis < len(shapes[name]) or not isinstance(label, str) or not label:
+                    found, wanted = f"{axis!r}: {label!r}", f"an axis below {len(shapes[name])}, and its name"
+                    do = "Write dynamic_axes={'x': {0: 'batch'}}."
+                    raise DeployError(where=f"deploy, dynamic_axes, {name!r}", found=found, wanted=wanted, do=do)
+                dim = shapes[name][axis]
+                if not dim.dim_param:
+                    raise _fixed_axis_error(name, axis, dim.dim_value, "")
+                if labels.setdefault(dim.dim_param, label) != label:
+                    found = f"{label!r} and {labels[dim.dim_param]!r} for axes that always have one size"
+                    do = "Give both the same name."
+                    raise DeployError(where=f"deploy, dynamic_axes, {name!r}", found=found, wanted="one name", do=do)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in labels:
+                    dim.dim_param = labels[dim.dim_param]
+
+
+def _fixed_axis_error(name: str, axis: int, size: int, of: str) -> DeployError:
+    where, do = f"deploy, dynamic_axes, {name!r}", "Leave it out, or export the model with this axis dynamic."
+    return DeployError(where=where, found=f"axis {axis} of size {size}", wanted=f"an axis{of} whose size varies", do=do)
+
+
+def _counted(where: str, names: tuple[str, ...], own: list[str]) -> Sequence[str]:
+    if names and len(names) != len(own):
+        found, do = repr(names), f"Name each of: {', '.join(own)}."
+        raise DeployError(where=f"deploy, {where}", found=found, wanted=f"{len(own)} names", do=do)
+    return names or own
+
+
+def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
+    # Rename tensors, in place.
+    tensors = {v.name for v in (*graph.input, *graph.output, *graph.initializer)} | {o for n in graph.node for o in n.output}
+    for old, new in renamed.items():
+        if new in tensors and new not in renamed:
+            do = "Choose another name."
+            raise DeployError(
+                where=f"deploy, the name of {old!r}", found=f"{new!r}, another tensor", wanted="a new name", do=do
+            )
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = renamed.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [renamed.get(n, n) for n in node.input]
+        node.output[:] = [renamed.get(n, n) for n in node.output]
+
+
+__all__ = ["STEM", "Names"]
