@@ -52,11 +52,11 @@ from qfunc.targets.litert import (
 )
 
 TABLES = ("celu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink")
-BECAUSE = "XNNPACK, xnnpack.h: qint8 values have one scale and zero point, qcint8 weights a scale a channel and no zero point"
-FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last"
+BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"
+FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 ONE_GROUP = (
-    "ExecuTorch 1.5, backends/xnnpack/operators/op_conv2d.py: transposed convolutions with a scale a channel have one group"
+    "ExecuTorch 1.5, backends/xnnpack/operators/op_conv2d.py: transposed convolutions with scales per channel have one group"
 )
 
 executorch_xnnpack = evolve(

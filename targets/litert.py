@@ -74,7 +74,7 @@ UNITS = (
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
-FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
+FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 CURVES = Op(("elu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink"))
 NORMS = Op(("group_norm", "instance_norm", "local_response_norm"))

@@ -54,7 +54,7 @@ OWN = POOLS | Op(("hardswish", "hardsigmoid", "elu", "exp"))
 BYTES = (("input", (NARROW,)), ("weight", (NARROW,)), ("output", (NARROW, FLOAT32)))
 EITHER = (("input", (NARROW, FLOAT32)), ("output", (NARROW, FLOAT32)))
 THROUGH = FloatRequantize("half_away", division=False, reciprocals=True)
-BECAUSE = "ncnn, quantized int8 inference: scales alone, codes [-127, 127]; an activation has one, weights one a channel"
+BECAUSE = "ncnn, quantized int8 inference: codes [-127, 127] without zero points; activations per tensor, weights per channel"
 VOLUMES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
 
 ncnn = Target(

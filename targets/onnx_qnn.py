@@ -45,8 +45,8 @@ CLAMPS = FusionStep(Op(("relu", "clip")))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALARS = "Apache TVM, relay/frontend/onnx.py, get_scalar: 'scale and zero_point input must be scalars'"
-VECTORS = "ONNX operator specification, QLinearConv-10, w_scale: one scale, or one an output channel"
-CONV2D = "Apache TVM, src/relay/qnn/op/convolution.cc: of convolutions on codes there is qnn.conv2d alone"
+VECTORS = "ONNX operator specification, QLinearConv-10, w_scale: one scale, or one per output channel"
+CONV2D = "Apache TVM, src/relay/qnn/op/convolution.cc: the only convolution on codes is qnn.conv2d"
 LEVELS = "MQBench, deploy_onnx_qnn.py: QLinear operators with codes of 256 levels, uint8"
 
 

@@ -34,9 +34,9 @@ WEIGHT = Scheme(Int(8), Scale(PerChannel(), divisor="half_range"))
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
-NUMBER = "MQBench, deploy_linear.py: the artifact has one number a tensor, max(|low|, |high|)"
-CHANNELS = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: weights have a scale an output channel"
-CODES = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: codes [-128, 127], which the runtime finds from that number"
+NUMBER = "MQBench, deploy_linear.py: the artifact has one number per tensor, max(|low|, |high|)"
+CHANNELS = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: weights have one scale per output channel"
+CODES = "PPQ, quantizer/PPLQuantizer.py, PPL_CUDA_INT8: codes [-128, 127], which the runtime computes from that number"
 
 
 ppl_cuda = Target(

@@ -31,8 +31,8 @@ WEIGHT = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
-TENSORS = "MQBench, prepare_by_platform.py, backend PPLW8A16, and PPQ, PPL_DSP_INT8: activations have one scale a tensor"
-LISTS = "MQBench, deploy_linear.py: a number a tensor, or for weights a list over their output channels"
+TENSORS = "MQBench, prepare_by_platform.py, backend PPLW8A16, and PPQ, PPL_DSP_INT8: activations have one scale per tensor"
+LISTS = "MQBench, deploy_linear.py: one number per tensor, or for weights one per output channel"
 WIDTHS = "MQBench, prepare_by_platform.py, backend PPLW8A16: weights have 8 bits, activations 16"
 
 ppl_w8a16 = Target(

@@ -52,8 +52,8 @@ NOT_TAKEN = Op(
     ("selu", "celu", "softsign", "erf", "group_norm", "instance_norm", "prod", "var", "std", "logsumexp", "cumsum", "where")
 )
 MEASURED = "onnxruntime-qnn 2.7, measured: the provider assigns it to the CPU, or the HTP does not compile it"
-TYPES = "QNN execution provider of ONNX Runtime: activations of 8 or 16 bits, one scale a tensor"
-WEIGHTS = "AIMET, quantsim_config of the HTP: 8-bit parameters are symmetric, one scale a tensor or a channel"
+TYPES = "QNN execution provider of ONNX Runtime: activations have 8 or 16 bits and one scale per tensor"
+WEIGHTS = "AIMET, quantsim_config of the HTP: 8-bit parameters are symmetric, with one scale per tensor or per channel"
 
 qnn_htp = Target(
     name="qnn_htp",

@@ -34,7 +34,7 @@ BYTE = Scheme(Int(8, low=-127))
 WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
-RANGES = "MQBench, deploy/deploy_stpu.py: one range a tensor, [-127 s, 127 s]"
+RANGES = "MQBench, deploy/deploy_stpu.py: one range per tensor, [-127 s, 127 s]"
 ACTIVATION = FusionStep(Op(("relu", "clip")))
 
 stpu = Target(

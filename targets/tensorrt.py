@@ -37,7 +37,7 @@ ACTIVATION = Scheme(Int(8))
 WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))
 TYPES = "TensorRT 11, Working with Quantized Types: INT8, FP8E4M3, FP4E2M1 and, for weights only, INT4, all signed"
 SYMMETRIC = "TensorRT 11, Working with Quantized Types: 'TensorRT uses a symmetric quantization scheme'"
-SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one a block of 32 (MXFP8) or 16 (NVFP4)"
+SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one per block of 32 (MXFP8) or 16 (NVFP4)"
 BLOCKS = (PerBlock(-1, 32), PerBlock(-1, 16), *(PerBlock(axis, size) for size in (64, 128) for axis in (-1, -2)))
 WEIGHTS = "TensorRT 11, quantization schemes: 'The supported block sizes are {64, 128}' (INT4), 32 (MXFP8) or 16 (NVFP4)"
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))

@@ -61,7 +61,7 @@ ONCE = FixedPoint("half_up")
 KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | Op(("mul", "concat", "pad", "dropout")) | Op(MOVES)
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with a zero point a tensor, weights int8 without one, bias int32"
+BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with one zero point per tensor, int8 weights without zero points, int32 biases"
 
 tosa = Target(
     name="tosa",

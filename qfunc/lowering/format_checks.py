@@ -119,7 +119,7 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
         DeployError: scales that differ.
     """
     if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
-        wanted = f"one: {artifact} has one number a tensor"
+        wanted = f"one: {artifact} has one number per tensor"
         raise format_error(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
 
 

@@ -46,7 +46,7 @@ def integer_kernel(
     encoded = [(o.slot, o.encoding) for o in operands if o.encoding is not None]
     by_channel = [slot for slot, encoding in encoded if encoding.quantizer.module.site.by_channel]
     if by_channel:
-        return None, f"its {by_channel[0]} has a scale a channel, which no integer kernel takes"
+        return None, f"its {by_channel[0]} has one scale per channel, which no integer kernel supports"
     weights = [(o.encoding, o.node) for o in operands if o.slot == "weight"]
     if not all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights):
         return None, "its weight has a scale an input channel, which no integer kernel takes"

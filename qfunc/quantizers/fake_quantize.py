@@ -250,7 +250,7 @@ class FakeQuantize(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the name, the format, and the scale if there is only one."""
-        scale = "one scale a channel" if self.by_channel and not self.scale_shape else f"scale={tuple(self.scale_shape)}"
+        scale = "one scale per channel" if self.by_channel and not self.scale_shape else f"scale={tuple(self.scale_shape)}"
         if self.dynamic:
             scale = "dynamic scale"
         elif self.ready and not self.scale_shape:

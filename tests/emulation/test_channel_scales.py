@@ -111,7 +111,7 @@ def test_scales_are_those_of_the_channels() -> None:
 def test_before_calibration_there_is_no_shape_and_no_value() -> None:
     quantized, _ = made()
     assert set(shapes(quantized).values()) == {()}
-    assert repr(site(quantized, "x")) == "FakeQuantize('x', Int(8, signed=False), one scale a channel)"
+    assert repr(site(quantized, "x")) == "FakeQuantize('x', Int(8, signed=False), one scale per channel)"
     with pytest.raises(CalibrationError, match="site 'x': found no qparams yet"):
         quantized(BATCHES[0])
     assert {s.scale for s in qfunc.explain(quantized).sites if s.slot != "weight"} == {"not calibrated"}
@@ -260,7 +260,7 @@ def test_units_compute_in_float_and_say_why() -> None:
     for given in BATCHES:
         assert equal(emulation(given), calibrated(given))
     reasons = {f.op: f.why for f in qfunc.explain(calibrated).floats}
-    why = "its input has a scale a channel, which no integer kernel takes"
+    why = "its input has one scale per channel, which no integer kernel supports"
     assert {op: reasons[op] for op in ("stem", "depthwise", "pointwise", "cat")} == dict.fromkeys(
         ("stem", "depthwise", "pointwise", "cat"), why
     )

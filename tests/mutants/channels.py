@@ -1,4 +1,4 @@
-"""Breakages of activations with a scale a channel, caught by torch's per-channel quantizer and by ONNX Runtime."""
+"""Breakages of activations with one scale per channel, caught by torch's per-channel quantizer and by ONNX Runtime."""
 
 from mutants.mutation import Mutation
 

@@ -210,7 +210,7 @@ def test_weights_narrowed_by_an_edit_are_widened_by_one():
     message = refusal(target, nn.Linear(3, 4))
     assert message == (
         "target 'stpu', op 'linear', weight 'weight': found Int(4, low=-7), wanted Int(8, low=-127): "
-        "MQBench, deploy/deploy_stpu.py: one range a tensor, [-127 s, 127 s]. Use edit.weights(bits=8), "
+        "MQBench, deploy/deploy_stpu.py: one range per tensor, [-127 s, 127 s]. Use edit.weights(bits=8), "
         f"{FLOAT}"
     )
     qfunc.quantize(edit.pipe(target, edit.weights(bits=8)))(nn.Linear(3, 4))

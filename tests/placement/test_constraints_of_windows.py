@@ -33,7 +33,7 @@ def test_pools_of_nnie_round_sizes_up(pool):
 
 
 BLOBS = "HiSVP API reference, SVP_BLOB_S: a blob has a number, channels, a height and a width"
-CONV2D = "Apache TVM, src/relay/qnn/op/convolution.cc: of convolutions on codes there is qnn.conv2d alone"
+CONV2D = "Apache TVM, src/relay/qnn/op/convolution.cc: the only convolution on codes is qnn.conv2d"
 KERNELS = "OAID Tengine, tools/convert_tool/onnx/onnx2tengine.cpp: a kernel has a height and a width"
 PLANES = {  # what slides along other than 2 dimensions, and the rule; a target that is not here has none
     "nnie": (
@@ -44,11 +44,11 @@ PLANES = {  # what slides along other than 2 dimensions, and the rule; a target 
     "onnx_qnn": ({"conv": [1, 3]}, CONV2D, "Use nn.Conv2d, or leave it in float by"),
     "tengine_u8": ({"conv": [1, 3], "conv_transpose": [1, 3], "max_pool": [1, 3]}, KERNELS, "Slide along 2 dimensions"),
 }
-FOUR_AXES = "TensorFlow Lite operators: convolutions and pools are of images of four axes"
+FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 VOLUMES = ({"conv": [3], "conv_transpose": [3], "max_pool": [3]}, FOUR_AXES, "Slide along one or two axes")
 PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLUMES)
 PLANES["executorch_xnnpack"] = (
-    VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools are of images of four axes, channels last", VOLUMES[2],
+    VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last", VOLUMES[2],
 )  # fmt: skip
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 PLANES["tosa"] = (VOLUMES[0], PRO_INT, VOLUMES[2])

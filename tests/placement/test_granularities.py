@@ -41,12 +41,12 @@ TAKEN = {
     "onnx_qnn": (EACH, "get_scalar", "QLinearConv-10"),
     "onnxruntime": (("A channel", *EACH), "", "filter scale shape invalid"),
     "openvino": (ANY, "", ""),
-    "ppl_cuda": (EACH, "one number a tensor", "PPL_CUDA_INT8"),
-    "ppl_w8a16": (EACH, "PPL_DSP_INT8", "a list over their output channels"),
+    "ppl_cuda": (EACH, "one number per tensor", "PPL_CUDA_INT8"),
+    "ppl_w8a16": (EACH, "PPL_DSP_INT8", "for weights one per output channel"),
     "qdq": (ANY, "", ""),
     "qnn_htp": (EACH, "QNN execution provider", "quantsim_config of the HTP"),
     "snpe": (TENSOR, "hardware/snpe", "hardware/snpe"),
-    "stpu": (TENSOR, "one range a tensor", "one range a tensor"),
+    "stpu": (TENSOR, "one range per tensor", "one range per tensor"),
     "tengine_u8": (TENSOR, "one line", "one line"),
     "tensorrt": (EACH, "TensorRT 11, quantization schemes", "TensorRT 11, quantization schemes"),
     "tensorrt_nlp": (EACH, "TensorRT 11, quantization schemes", "TensorRT 11, quantization schemes"),
@@ -123,7 +123,7 @@ def test_activations_a_channel_on_ppl():
     assert refusal(target, Net()) == (
         "target 'ppl_w8a16', op 'conv', input 'x'; op 'conv', output 'conv'; op 'mean', output 'mean'; op 'fc', output 'fc': "
         "found scales PerChannel(1), wanted PerTensor(): MQBench, prepare_by_platform.py, backend PPLW8A16, and PPQ, "
-        "PPL_DSP_INT8: activations have one scale a tensor. "
+        "PPL_DSP_INT8: activations have one scale per tensor. "
         f"Use edit.activations(granularity=PerTensor()), {FLOAT}"
     )
 
@@ -132,8 +132,8 @@ def test_weights_an_input_channel_on_onnx_runtime():
     target = edit.weights(granularity=PerChannel(1))(targets.onnxruntime)
     assert refusal(target, Net()) == (
         "target 'onnxruntime', op 'conv', weight 'conv.weight'; op 'fc', weight 'fc.weight': found scales PerChannel(1), "
-        "wanted PerTensor() or PerChannel(): onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' but for one scale, "
-        f"or one an output channel. Use edit.weights(granularity=PerTensor()), {FLOAT}"
+        "wanted PerTensor() or PerChannel(): onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' except for one scale, "
+        f"or one per output channel. Use edit.weights(granularity=PerTensor()), {FLOAT}"
     )
 
 

@@ -58,7 +58,7 @@ def test_weights_are_symmetric_per_channel_without_the_lowest_code() -> None:
 
 
 def test_onnxruntime_activations_are_affine_bytes() -> None:
-    """uint8, one scale and zero point a tensor, asymmetric."""
+    """uint8, one scale and zero point per tensor, asymmetric."""
     for seat in of_slot(calibrated(targets.onnxruntime), "input", "output").values():
         fmt = seat.module.site.scheme.format
         assert (fmt.qmin, fmt.qmax, seat.module.scale.ndim) == (0, 255, 0)

@@ -44,7 +44,7 @@ class StpuLowering:
         """Return the float model and its ranges.
 
         Raises:
-            DeployError: codes other than symmetric int8 with one scale a tensor, a folded product of several
+            DeployError: codes other than symmetric int8 with one scale per tensor, a folded product of several
                 factors, a Concat of different ranges, or a quantized convolution without a range; names the tensor.
         """
         # Import here, so that `import qfunc` does not import onnx.

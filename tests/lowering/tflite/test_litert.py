@@ -199,7 +199,7 @@ FORM = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no su
     [
         (nn.Conv3d(2, 3, 2),
          "op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: TensorFlow Lite operators: "
-         "convolutions and pools are of images of four axes. Slide along one or two axes."),
+         "convolutions and pools take tensors of four axes. Slide along one or two axes."),
         (nn.ConvTranspose2d(4, 4, 2, groups=2),
          "op 'conv_transpose2d': found the kind 'conv_transpose' with dilation=(1, 1), groups=2, wanted an op that it runs: "
          f"{FORM}Resize the image and convolve it, or use one group, not dilated."),

@@ -35,7 +35,7 @@ REFUSED = (
      "activation 'x': found Int(4), wanted Int(8) or Int(8, low=-127): a clip range of TensorRT is 127 steps. "
      "Edit the scheme: format=Int(8, low=-127)."),
     ("tensorrt", "x", {"scale": (0.5, 0.25), "zero_point": (0, 0), "axis": 1},
-     "activation 'x': found 2 scales, wanted one: a clip range of TensorRT has one number a tensor. "
+     "activation 'x': found 2 scales, wanted one: a clip range of TensorRT has one number per tensor. "
      "Edit the scheme: Scale(PerTensor())."),
     ("snpe", "relu", {"format": Log()},
      "activation 'relu': found Log(), wanted integers: an encoding has no other formats. Edit the scheme: format=Int(8)."),

@@ -156,10 +156,10 @@ NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such no
     [
         (nn.Conv3d(2, 3, 2),
          "op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: XNNPACK, xnnpack.h: convolutions and "
-         "pools are of images of four axes, channels last. Slide along one or two axes."),
+         "pools take tensors of four axes, channels last. Slide along one or two axes."),
         (nn.ConvTranspose2d(4, 4, 2, groups=2),
          "op 'conv_transpose2d': found the kind 'conv_transpose' with groups=2, wanted an op that it runs: ExecuTorch 1.5, "
-         "backends/xnnpack/operators/op_conv2d.py: transposed convolutions with a scale a channel have one group. "
+         "backends/xnnpack/operators/op_conv2d.py: transposed convolutions with scales per channel have one group. "
          "Use one group, or resize the image and convolve it."),
         (nn.GELU("tanh"),
          "op 'gelu': found the kind 'gelu' with approximate='tanh', wanted an op that it runs: "
