@@ -27,7 +27,6 @@ NCNN = {
     "local_response_norm": (nn.LocalResponseNorm(3), "", LISTED, NORM),
     "softplus": (nn.Softplus(), "", LISTED, CURVE),
     "celu": (nn.CELU(), "", LISTED, CURVE),
-    "selu": (nn.SELU(), "", LISTED, CURVE),
     "softsign": (nn.Softsign(), "", LISTED, CURVE),
     "log_softmax": (nn.LogSoftmax(1), "", LISTED, "Use softmax, or leave it out: the largest logit is the same."),
     "max_pool": (nn.MaxPool2d(2, 1, dilation=2), " with dilation=2", f"{LAYERS}Pooling has no dilation", "Use dilation=1."),
@@ -43,7 +42,7 @@ NCNN = {
 NCNN |= {
     kind: (Apply(call), "", LISTED, OUTSIDE)
     for kind, call in {
-        "sin": torch.sin, "floor": torch.floor, "amax": lambda x: x.amax(1), "std": lambda x: x.std(1),
+        "tan": torch.tan, "trunc": torch.trunc, "logsumexp": lambda x: x.logsumexp(1), "std": lambda x: x.std(1),
         "flip": lambda x: x.flip(3), "repeat": lambda x: x.repeat(1, 2, 1, 1), "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     }.items()
 }  # fmt: skip

@@ -14,11 +14,11 @@ OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy
 INTERPOLATED = Op("resize") & ~Attr("mode", "nearest") & ~Attr("mode", "bilinear")
 WRAPPED = Op("pad") & Attr("mode", "circular")
 UNDILATED = Attr("dilation", 1) | Attr("dilation", (1,)) | Attr("dilation", (1, 1))
-CURVES = ("softplus", "celu", "selu", "softsign", "softshrink", "hardshrink", "log_sigmoid")
+CURVES = ("softplus", "celu", "softsign", "softshrink", "hardshrink", "log_sigmoid")
 OTHERS = (
-    "lstm", "gru", "rnn", "embedding", "threshold", "cumsum", "repeat", "tile", "flip", "sin", "cos", "tan", "atan", "sinh",
-    "cosh", "asinh", "erf", "erfc", "floor", "ceil", "round", "sign", "trunc", "frac", "fmod", "amax", "amin", "prod",
-    "logsumexp", "var", "std", "vector_norm", "pixel_shuffle", "pixel_unshuffle", "grid_sample",
+    "lstm", "gru", "rnn", "embedding", "threshold", "cumsum", "repeat", "tile", "flip", "tan", "sinh", "cosh", "asinh", "erf",
+    "erfc", "sign", "trunc", "frac", "fmod", "logsumexp", "var", "std", "vector_norm", "pixel_shuffle", "pixel_unshuffle",
+    "grid_sample",
 )  # fmt: skip
 
 

@@ -86,6 +86,12 @@ def elu(step: OpContext) -> None:
     step.write_result("ELU", step.input(), p0=float(step.attribute("alpha", 1.0)))
 
 
+def selu(step: OpContext) -> None:
+    """SELU."""
+    alpha, gamma = (float(step.attribute(name, value)) for name, value in (("alpha", 1.67326319), ("gamma", 1.05070102)))
+    step.write_result("SELU", step.input(), p0=alpha, p1=gamma)
+
+
 def hard_sigmoid(step: OpContext) -> None:
     """Write HardSigmoid."""
     step.write_result(
@@ -130,4 +136,6 @@ def _weighted(step: OpContext, kind: str, slope: Array) -> None:
     step.keep(made)
 
 
-__all__ = ["axis_of", "binary", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "power", "prelu", "softmax", "unary"]
+__all__ = [
+    "axis_of", "binary", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "power", "prelu", "selu", "softmax", "unary",
+]  # fmt: skip

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qfunc.lowering.ncnn.elementwise import binary, clip, elu, gelu, hard_sigmoid, leaky_relu, power, prelu, softmax, unary
+from qfunc.lowering.ncnn.elementwise import (
+    binary,
+    clip,
+    elu,
+    gelu,
+    hard_sigmoid,
+    leaky_relu,
+    power,
+    prelu,
+    selu,
+    softmax,
+    unary,
+)
 from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
 from qfunc.lowering.ncnn.normalization import group_norm, instance_norm, layer_norm
 from qfunc.lowering.ncnn.pooling import average_pool, global_average_pool, max_pool, reduced
@@ -17,11 +29,14 @@ WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Min": binary(5, 5), "Pow": power,
     "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
     "ReduceMean": reduced(3), "ReduceSum": reduced(0),
+    "ReduceMax": reduced(4), "ReduceMin": reduced(5), "ReduceProd": reduced(6),
     "Relu": unary("ReLU"), "Clip": clip, "LeakyRelu": leaky_relu, "PRelu": prelu, "Elu": elu, "Gelu": gelu,
     "Sigmoid": unary("Sigmoid"), "Tanh": unary("TanH"), "HardSwish": unary("HardSwish", p0=1 / 6, p1=0.5),
     "HardSigmoid": hard_sigmoid, "Mish": unary("Mish"),
     "Abs": unary("UnaryOp", p0=0), "Neg": unary("UnaryOp", p0=1), "Sqrt": unary("UnaryOp", p0=5),
-    "Exp": unary("UnaryOp", p0=7), "Reciprocal": unary("UnaryOp", p0=15),
+    "Exp": unary("UnaryOp", p0=7), "Reciprocal": unary("UnaryOp", p0=15), "Log": unary("UnaryOp", p0=8),
+    "Floor": unary("UnaryOp", p0=2), "Ceil": unary("UnaryOp", p0=3), "Round": unary("UnaryOp", p0=18),
+    "Sin": unary("UnaryOp", p0=9), "Cos": unary("UnaryOp", p0=10), "Atan": unary("UnaryOp", p0=14), "Selu": selu,
     "Softmax": softmax, "LayerNormalization": layer_norm, "GroupNormalization": group_norm,
     "InstanceNormalization": instance_norm,
     "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
