@@ -67,4 +67,4 @@ def _require_header(header: Any, size: int, file: str) -> None:
             raise damage_error(file, f"{field}.data_offsets", f"bytes to {last:,}", f"at most {size:,}, as the file holds")
         end = last
     if end != size:
-        raise damage_error(file, "", f"{size:,} bytes of tensors", f"{end:,}, as the header tells")
+        raise damage_error(file, "", f"{size:,} bytes of tensors", f"{end:,}, as in the header")

@@ -67,7 +67,7 @@ class ChannelAffines:
 
     @cached_property
     def constant(self) -> set[fx.Node]:
-        """The nodes that depend on constants alone, when they were first asked for."""
+        """The nodes that depend on constants alone, computed at the first use."""
         return computable(self.model.graph)
 
     def at(self, node: fx.Node) -> ChannelAffine | None:

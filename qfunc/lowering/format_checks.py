@@ -73,7 +73,7 @@ def require_input(name: str, dtype: Any, varies: int | None) -> None:
 
 
 def require_real(source: QdqModel, name: str) -> None:
-    """Raise if the model computes a tensor of indices or truth values: such tensors are not written.
+    """Raise if the model computes a tensor of indices or booleans: such tensors are not written.
 
     Raises:
         DeployError: names the tensor.

@@ -224,7 +224,7 @@ def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, for
     except Exception as e:
         yield Check("units", "failed", first_line(e))
         return
-    if units is not None:  # else the runtime does not tell what it computes on integers
+    if units is not None:  # else the runner does not report its integer units
         yield _units(units, report) if "units" in report else Check("units", "failed", "none in the report")
 
 

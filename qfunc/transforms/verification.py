@@ -182,7 +182,7 @@ class Verification:
         )
 
     def _disagreements(self, inside: Any) -> tuple[str, ...]:
-        if inside.units is None:  # the runner does not know what it runs on integers
+        if inside.units is None:  # the runner does not report its integer units
             return ()
         found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
         return (*found, inside.difference) if inside.difference else tuple(found)

@@ -173,7 +173,7 @@ HEADERS = [
      "['a'].dtype: found 'F33', wanted one of BOOL, U8, I8, F8_E4M3, F8_E5M2, U16, I16, F16, BF16, U32, I32, F32, U64, I64, "
      "F64"),
     ({"__metadata__": {"a": 1}}, "__metadata__['a']: found 1, wanted a text of at most 100,000"),
-    ({}, "found 4 bytes of tensors, wanted 0, as the header tells"),
+    ({}, "found 4 bytes of tensors, wanted 0, as in the header"),
     ([], "found a list of 0, wanted an object"),
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ class Writer:
     def _input(self, name: str, place: int) -> None:
         if self.source.kind(name) != REAL:
             do = "Move the ops that read it out of the deployed model."
-            raise DeployError(where=f"input {name!r}", found="indices or truth values", wanted="float32", do=do)
+            raise DeployError(where=f"input {name!r}", found="indices or booleans", wanted="float32", do=do)
         shape = blob_shape(self.source, name, name)
         self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
 
@@ -71,7 +71,7 @@ class Writer:
         """Return the blob of a tensor; a constant becomes a blob when it is first read.
 
         Raises:
-            DeployError: indices or truth values that the model computes.
+            DeployError: a tensor of indices or booleans that the model computes.
         """
         if name not in self.blobs:
             if name not in self.constants:

@@ -1,4 +1,4 @@
-"""The context in which one op is written: on codes or in float, its inputs and its result."""
+"""The context of one op: its inputs, its result, and whether it computes on codes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OpContext:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example of the result in the model."""
+        """The shape of the result for one example, in the layout of the model."""
         return self.source.shape(self.output, self.node.name)
 
     def on_codes(self, *inputs: int, fuses: bool = False, same: bool = False, fixed: QParams | None = None) -> bool:
@@ -101,7 +101,7 @@ class OpContext:
         return self.keep(self.writer.make(self.name, shape, self.qparams, **place))
 
     def keep(self, tensor: NhwcTensor) -> NhwcTensor:
-        """Return an existing tensor as the op's result."""
+        """Use an existing tensor as the op's result, and return it."""
         self.writer.tensors[self.name] = tensor
         if self.quantizer is not None:
             self.writer.done.update([self.name, *(s.output[0] for s in self.steps)])
@@ -112,7 +112,7 @@ class OpContext:
         return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
 
     def reshaped(self, tensor: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
-        """Return the same entries in another shape; the first axis is the batch."""
+        """Write a RESHAPE of a tensor into `into`, and return `into`. The first axis is the batch."""
         wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
         self.file.operator("RESHAPE", [tensor, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
         return into
@@ -123,7 +123,7 @@ class OpContext:
 
 
 def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:
-    """Return the writer of a node from the writer of its context."""
+    """Return a writer of nodes that calls `write` with the context of each node."""
     return lambda writer, node: write(OpContext(writer, node))
 
 

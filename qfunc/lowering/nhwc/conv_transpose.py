@@ -1,4 +1,4 @@
-"""Transposed convolutions in a .tflite."""
+"""Write transposed convolutions as TFLite's operators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def conv_transposed(step: OpContext) -> None:
 
 
 def _shape(step: OpContext, x: NhwcTensor, sizes: list[int]) -> NhwcTensor:
-    # The shape of the output: the batch of x, then these.
+    # Return the shape of the output: the batch of x, then the sizes.
     file, name = step.file, f"{step.name}.sizes"
     every, batch, shape = (file.tensor(f"{name}.{n}", (k,), dtype=np.int32) for n, k in (("in", 4), ("batch", 1), ("out", 4)))
     file.operator("SHAPE", [x], [every], "ShapeOptions", outType="INT32")

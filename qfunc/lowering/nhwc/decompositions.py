@@ -1,4 +1,4 @@
-"""Ops that become several TFLite operators in float32, and Gather."""
+"""Write ops as several TFLite operators in float32; write GELU, ELU and GATHER."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def layer_norm(step: OpContext) -> None:
 
 
 def gather(step: OpContext) -> None:
-    """Write GATHER of slices of a constant. An input of the model has the indices.
+    """Write GATHER from a constant, by indices that are an input of the model.
 
     Raises:
         DeployError: indices that the model computes.

@@ -1,4 +1,4 @@
-"""Ops on each entry in a .tflite, and softmax."""
+"""Write elementwise ops and softmax as TFLite's operators."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def hard_swish(step: OpContext) -> None:
     if step.codes and limit and x and y and np.float32(x.scale[0]) / np.float32(limit) > np.float32(y.scale[0]):
         found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
         raise step.refuse(
-            found, f"an input's scale of at most {limit:g} times the output's", "Calibrate on values near those it meets."
+            found, f"an input's scale of at most {limit:g} times the output's", "Calibrate on inputs of the deployed range."
         )
 
 
@@ -101,7 +101,7 @@ def bounded(step: OpContext) -> None:
         return step.file.operator(known[low, high], [x], [step.result(x.shape, last=x.last)])
     ends = [(op, v) for op, v in (("MAXIMUM", low), ("MINIMUM", high)) if v is not None]
     if not ends:
-        raise step.refuse("a Clip without bounds", "one bound at least", "Leave it out.")
+        raise step.refuse("a Clip without bounds", "at least one bound", "Remove it.")
     for place, (op, value) in enumerate(ends):
         bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(value, x))
         made = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.inner("raised", x.shape, x, last=x.last)
@@ -117,7 +117,7 @@ def _coded(value: float, like: NhwcTensor) -> Any:
 
 
 def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:
-    """Write SOFTMAX. Its axis is transposed to the end."""
+    """Return the writer of SOFTMAX or LOG_SOFTMAX, with a TRANSPOSE that makes its axis the last."""
 
     def write(step: OpContext) -> None:
         if op == "SOFTMAX":

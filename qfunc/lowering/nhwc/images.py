@@ -12,7 +12,7 @@ from qfunc.lowering.windows import Window
 
 
 def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
-    """Return an image of four axes, channels last."""
+    """Return a tensor as an image: channels last, with a height of 1 if it is a signal."""
     held = step.writer.channels_last(held)
     if len(held.shape) != 3:
         return held
@@ -21,7 +21,7 @@ def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
 
 
 def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
-    """Return (the image that the operator computes, the result of the op, which `to_signal` computes from the image)."""
+    """Return (the image that an operator writes, the op's result). `to_signal` computes the result from the image."""
     if len(step.shape) == 4:
         made = step.result(shape, last=True)
         return made, made
@@ -30,7 +30,7 @@ def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, Nhw
 
 
 def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
-    """Return the signal that an image of one row represents."""
+    """Write a RESHAPE from an image of one row to a signal, unless both are one tensor."""
     if made is not result:
         step.reshaped(made, result.shape, result)
 
@@ -42,7 +42,7 @@ def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
 
 
 def same(w: Window, size: Sequence[int]) -> bool:
-    """Return True if TFLite's SAME pads an image in the same way."""
+    """Return True if TFLite's padding SAME equals the padding of the window."""
     return all(_around(size[i], w, i) == (w.before[i], w.after[i]) for i in (0, 1))
 
 
@@ -56,7 +56,7 @@ Padding = str | tuple[int, int, int, int]
 
 
 def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
-    """Return (the image, padded if the operator cannot pad it, the operator's padding).
+    """Return (image, padding of the operator). If the operator cannot pad the image, a PAD is written.
 
     Args:
         lowest: Pad with the least value instead of 0, for a maximum.

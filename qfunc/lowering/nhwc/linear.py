@@ -1,4 +1,4 @@
-"""Convolutions, linear layers and products of matrices in a .tflite."""
+"""Write convolutions, linear layers and matrix products as TFLite's operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_weighted_codes(step: OpContext, axis: int) -> bool:
 
 
 def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | None) -> NhwcTensor:
-    """Return the third input, or zeros."""
+    """Return the bias: the third input, or zeros."""
     name = f"{step.name}.bias"
     if len(step.node.input) > 2:
         value, qparams = step.array(2)
@@ -42,7 +42,7 @@ def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | Non
 
 
 def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) -> NhwcTensor:
-    """Return the weight as the file stores it, its channels along `axis`."""
+    """Store a weight in the file, and return it; its output channels are along `axis`."""
     moved = None if qparams is None else evolve(qparams, axis=axis)
     name = step.node.input[1].removesuffix(".real")
     return step.file.tensor(name, value.shape, moved, value=np.ascontiguousarray(value))
@@ -80,7 +80,7 @@ def _fields(step: OpContext, w: Window, padding: Padding) -> dict[str, Any]:
 
 
 def gemm(step: OpContext) -> None:
-    """Write FULLY_CONNECTED for a product of a matrix."""
+    """Write FULLY_CONNECTED."""
     transposed = int(step.attribute("transB", 0))
     _linear(step, lambda w: w if transposed else w.T, 0 if transposed else 1)
 
@@ -92,7 +92,7 @@ def matmul(step: OpContext) -> None:
         return _linear(step, lambda w: w.T, 1)
     if other.value is not None:
         do = "Multiply by one matrix, or compute the batch of matrices."
-        raise step.refuse(f"a constant of {other.value.ndim} axes after the product", "a matrix", do)
+        raise step.refuse(f"a constant of {other.value.ndim} axes as the second factor", "a matrix", do)
     step.on_codes(0, 1)
     held = [step.writer.plain(step.input(i)) for i in (0, 1)]
     step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")

@@ -1,4 +1,4 @@
-"""Pools and means in a .tflite."""
+"""Write pools, means and sums as TFLite's operators."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     shape = [1 if i in at else n for i, n in enumerate(x.shape) if keep or i not in at]
     held = step.file.integers(at, f"{step.name}.axes")
     made = step.result(shape, last=x.last and keep)
-    # With kept axes the optimised kernels have a separate MEAN, which rounds z_x s_x / s_y separately.
+    # With keepDims the optimised kernels use another MEAN, which rounds z_x s_x / s_y separately.
     inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
     step.file.operator(op, [x, held], [inner], "ReducerOptions", keepDims=False)
     if keep:

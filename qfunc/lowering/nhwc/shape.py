@@ -1,4 +1,4 @@
-"""Ops that move values in a .tflite: shapes, slices, pads, joining, resizing."""
+"""Write ops that move values as TFLite's operators: reshapes, slices, pads, concatenations and resizes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reshape(step: OpContext) -> None:
 
 
 def _same_either_way(x: NhwcTensor) -> NhwcTensor | None:
-    # [N, 1, 1, C] and [N, C, 1, 1] are one row in memory.
+    # [N, 1, 1, C] and [N, C, 1, 1] have the same order in memory.
     return x if x.last and all(n == 1 for n in x.shape[1:-1]) else None
 
 
@@ -63,7 +63,7 @@ def _only_linear(step: OpContext) -> bool:
 
 
 def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
-    # A product of the tensor with a constant matrix.
+    # Return True if the node multiplies the tensor by a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
     made = step.source.producers.get(node.input[1])
@@ -155,7 +155,7 @@ def pad(step: OpContext) -> None:
     pairs = [[0, 0] for _ in range(rank)]
     for axis in range(rank):
         pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
-    # A negative pad cuts. TFLite, XNNPACK and TOSA have pads of at least 0.
+    # A negative pad crops. TFLite, XNNPACK and TOSA accept no negative pads.
     cuts = {
         a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
     }
@@ -195,7 +195,7 @@ def resize(step: OpContext) -> None:
 
 
 def expand(step: OpContext) -> None:
-    """Write BROADCAST_TO."""
+    """Write TILE, after a RESHAPE if the result has more axes."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
     shared, added = step.source.varies(step.node.input[0]) is None, len(step.shape) - len(x.shape)

@@ -34,7 +34,7 @@ class NhwcTensor:
 
 
 class Builder(Protocol):
-    """A file of TFLite's operators under construction.
+    """An interface that collects TFLite's operators and writes a file.
 
     Attributes:
         lowering: The name of the lowering, for messages.

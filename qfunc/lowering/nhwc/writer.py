@@ -63,7 +63,7 @@ class Writer:
         kind = self.source.kind(name)
         if kind not in _INPUTS:
             do = "Compute masks inside the model."
-            raise DeployError(where=f"input {name!r}", found="truth values", wanted="float32 or indices", do=do)
+            raise DeployError(where=f"input {name!r}", found="booleans", wanted="float32 or indices", do=do)
         varies = self.source.varies(name)
         self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
@@ -76,7 +76,7 @@ class Writer:
         """Return the tensor of that name in ONNX; constants are stored when they are first read.
 
         Raises:
-            DeployError: indices or truth values that the model computes.
+            DeployError: a tensor of indices or booleans that the model computes.
         """
         if name not in self.tensors:
             require_real(self.source, name)
@@ -110,7 +110,7 @@ class Writer:
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
     def stored(self, tensor: NhwcTensor) -> NhwcTensor:
-        """Return a constant of codes as a tensor of the file."""
+        """Return a tensor of the file; a constant of codes is stored at its first use."""
         if tensor.index >= 0:
             return tensor
         assert tensor.value is not None
@@ -123,7 +123,7 @@ class Writer:
         return self.derived[key]
 
     def real(self, tensor: NhwcTensor, name: str = "") -> NhwcTensor:
-        """Return the real values of a tensor."""
+        """Return the real values of a tensor, by a DEQUANTIZE if it has codes."""
         if tensor.qparams is None:
             return self.stored(tensor)
         if tensor.value is not None and not name:
@@ -141,7 +141,7 @@ class Writer:
         if key not in self.derived:
             assert tensor.value is not None
             assert tensor.qparams is not None
-            self.constants.append(tensor)  # so that no other tensor gets its id
+            self.constants.append(tensor)  # kept alive, so that its id stays unique
             value = dequantized(tensor.value, tensor.qparams)
             self.derived[key] = self.file.tensor(f"{tensor.name}.real", value.shape, value=value)
         return self.derived[key]
@@ -151,7 +151,7 @@ class Writer:
         if tensor.order is not None:
             raise DeployError(
                 where=f"tensor {tensor.name!r}", found="a flattened image before an op that is not a linear layer",
-                wanted="a linear layer after it", do="Move the flattening to directly before a linear layer.",
+                wanted="a linear layer after it", do="Flatten directly before a linear layer.",
             )  # fmt: skip
         if not tensor.last:
             return tensor

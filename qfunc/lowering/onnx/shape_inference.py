@@ -59,16 +59,16 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
         except Exception as e:
             error = e
     assert error is not None
-    said = first_line(error)
+    message = first_line(error)
     wanted, do = "a network that runs with the shapes seen in calibration", "Give deploy the example_inputs."
-    if "meta tensors" in said:  # it reads values, which tensors on the meta device do not have
+    if "meta tensors" in message:  # it reads values, which tensors on the meta device do not have
         wanted = "an op that does not depend on values, as in an artifact"
         do = (
             "Write it with torch.where, or quantize the submodules around it: quantize(target, submodules=('backbone', "
             "'head'))."
         )
     where = f"deploy, op {path_of(network, walk.current)!r}" if walk.current is not None else "deploy"
-    raise DeployError(where=where, found=said, wanted=wanted, do=do) from error
+    raise DeployError(where=where, found=message, wanted=wanted, do=do) from error
 
 
 Sizes = list[tuple[int, ...]]

@@ -79,7 +79,7 @@ class TosaRunner:
 
 
 def _values(files: Mapping[str, bytes]) -> dict[str, Any]:
-    # What the artifact tells of the codes of the file.
+    # Return model.values.json: the scales and zero points of the file's codes.
     name = "model.values.json"
     values: dict[str, Any] = require_fields(VALUES, parse(file_of(files, name), name), name)
     return values

@@ -183,7 +183,7 @@ class Erf(nn.Module):
             "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
             "SAME or no padding. Use count_include_pad=True and ceil_mode=False.",),
         FLOAT["matmul constants broadcast"] + (
-            "op 'matmul': found a constant of 3 axes after the product, wanted a matrix. Multiply by one matrix, or compute "
+            "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
     ],
 )  # fmt: skip

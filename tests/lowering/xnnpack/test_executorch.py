@@ -140,7 +140,7 @@ def test_the_file_holds_the_models_qparams_and_codes():
          "tensor '1.nhwc': found LOG_SOFTMAX, wanted an op of XNNPACK. Keep it out of the deployed model, or deploy Q/DQ ONNX "
          "by edit.deploy(QdqLowering())."),
         FLOAT["matmul constants broadcast"] + (
-            "op 'matmul': found a constant of 3 axes after the product, wanted a matrix. Multiply by one matrix, or compute "
+            "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
     ],
 )  # fmt: skip
