@@ -44,10 +44,11 @@ WEIGHT = Scheme(S8, Scale(PerChannel()))
 MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize",
          "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
          "pixel_unshuffle", "channel_shuffle")  # fmt: skip
+EXTREMES = ("amax", "amin")  # ReduceMax and ReduceMin take uint8
 MASKS = ("mask", "where")  # they write -infinity, or a large negative number in its place
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
-        *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
+        *EXTREMES, *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' except for one scale, or one per output channel"
@@ -82,7 +83,7 @@ onnxruntime = Target(
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),
         Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
-        Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
+        Kernel(Op((*MOVES, *EXTREMES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL),
         *FLOAT_KERNELS,
     ),

@@ -7,8 +7,8 @@ from torch import fx
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, kind_of, slots
 
-TRANSPARENT = ("dropout",)
-"""Kinds that are removed in evaluation, for every target."""
+TRANSPARENT = ("dropout", "detach")
+"""Kinds that are removed in evaluation, for every target: they differ in training only."""
 
 
 def moved_input(node: fx.Node) -> fx.Node:

@@ -1,4 +1,4 @@
-"""The float network inside a quantized model: its graph without quantizers and dropouts."""
+"""The float network inside a quantized model: its graph without quantizers, dropouts and detached copies."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def without_quantizers(form: fx.GraphModule, *, keep_ready: bool = False) -> fx.
     env: dict[fx.Node, fx.Node] = {}
     leaves: dict[str, nn.Module] = {}
     for node in form.graph.nodes:
+        if node.target is torch.detach:  # only training differs
+            env[node] = env[node.all_input_nodes[0]]
+            continue
         if node.op != "call_module":
             env[node] = graph.node_copy(node, env.__getitem__)
             continue

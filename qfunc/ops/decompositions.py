@@ -40,7 +40,9 @@ def attend(
     >>> attend(lambda f, *a: f(*a), q, q, q)[0].shape
     torch.Size([1, 2, 3])
     """
-    scores = emit(scaled, emit(torch.matmul, query, emit(torch.transpose, key, -2, -1)), query, factor)
+    scores = emit(torch.matmul, query, emit(torch.transpose, key, -2, -1))
+    if factor != 1:  # T5 and Whisper have scale=1.0: runtimes remove the product
+        scores = emit(scaled, scores, query, factor)
     for mask, triangle in ((None, True),) * causal + tuple((m, False) for m in masks if m is not None):
         scores = emit(masked, scores, mask, triangle)
     weights = emit(torch.softmax, scores, -1)

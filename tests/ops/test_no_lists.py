@@ -17,6 +17,7 @@ ALLOWED = {
     "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
+    "qfunc/graph/data_movement.py": "ops that differ in training only",
     "qfunc/lowering": "tables of writers, and what runtimes lack",
     "qfunc/numerics": "names of roundings, and tables of kernels",
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
