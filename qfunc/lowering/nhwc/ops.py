@@ -23,6 +23,7 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
     "Max": binary("MAXIMUM", "MaximumMinimumOptions", codes=False),
     "MaxPool": max_pool, "AveragePool": average_pool, "GlobalAveragePool": global_average_pool,
     "ReduceMean": reduced("MEAN"), "ReduceSum": reduced("SUM"),
+    "ReduceMax": reduced("REDUCE_MAX"), "ReduceMin": reduced("REDUCE_MIN"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
     "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
     "Gelu": gelu, "Elu": elu, "Celu": celu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,

@@ -1,4 +1,4 @@
-"""Write pools, means and sums as TFLite's operators."""
+"""Write pools and reductions as TFLite's operators."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def global_average_pool(step: OpContext) -> None:
 
 
 def reduced(op: str) -> Callable[[OpContext], None]:
-    """Return the writer of MEAN or SUM over some axes."""
+    """Return the writer of a reduction over some axes: MEAN, SUM, REDUCE_MAX or REDUCE_MIN."""
 
     def write(step: OpContext) -> None:
         axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
