@@ -33,6 +33,9 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
         wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
         yield f"{site.scheme.format!r} with {scales}", wanted, do
+    elif not errors and target.lowering is not None and site.constant and _too_wide(site):
+        do = "Edit the rule, or simulate it without a file: attrs.evolve(target, lowering=None)."
+        yield repr(site.scheme.format), "at most 32 bits: DequantizeLinear has no wider codes (ONNX operators)", do
 
 
 def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
@@ -50,6 +53,14 @@ def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
     elif isinstance(shared, PerToken | PerBlock) and not site.dynamic:
         wanted = "dynamic scales, Scale(..., dynamic=True), because their number is only known at run time"
         yield f"static scales {shared!r}", wanted, "Use edit.activations(granularity=PerTensor()), or edit the rule."
+
+
+def _too_wide(site: Site) -> bool:
+    """Return True if a constant has integers wider than 32 bits, which the Q/DQ model of every lowering lacks.
+
+    Source: ONNX operator specification, DequantizeLinear-21: its widest codes are int32.
+    """
+    return isinstance(site.scheme.format, Int) and site.scheme.format.bits > 32
 
 
 def can_be_written(site: Site) -> bool:

@@ -157,6 +157,12 @@ LEGALITY = (
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(
+        "wide-biases-are-written", "qfunc.placement.feasibility:_too_wide",
+        "site.scheme.format.bits > 32",
+        "site.scheme.format.bits > 64",
+        "tests/placement/test_feasibility.py::test_biases_wider_than_every_file",
+    ),
+    Mutation(
         "sums-of-different-scales", "qfunc.placement.kernels:integer_kernel",
         "if not all(weight is None or weight.of_outputs(",
         "if not all(weight is None or True or weight.of_outputs(",

@@ -7,7 +7,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.lowering import QdqLowering
-from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, Scale, Scheme, edit
+from qfunc.specs import E4M3FN, DerivedQParams, Int, PerBlock, PerChannel, Scale, Scheme, edit
 from tests.placement.refusals import Net, refusal
 
 
@@ -78,6 +78,28 @@ def test_an_opset_too_low_for_four_bits():
         "Set it with edit.deploy(...), or edit the scheme."
     )
     qfunc.quantize(edit.pipe(target, edit.deploy(QdqLowering(opset=21))))(Net())
+
+
+def wide_biases(bits, target=targets.litert):
+    rules = tuple(evolve(r, bias=DerivedQParams(Int(bits))) if r.bias is not None else r for r in target.rules)
+    return evolve(target, rules=rules)
+
+
+@pytest.mark.parametrize("bits", [33, 64])
+@pytest.mark.parametrize("name", ["onnxruntime", "litert_reference", "tosa", "executorch_xnnpack", "qnn_htp"])
+def test_biases_wider_than_every_file(name, bits):
+    """Refused when the model is quantized, and simulated without a file.  Source: DequantizeLinear-21, at most int32."""
+    target = evolve(wide_biases(bits, getattr(targets, name)), legality=())
+    assert refusal(target) == (
+        f"target '{name}', op 'conv', bias 'conv.bias'; op 'fc', bias 'fc.bias': found Int({bits}), "
+        "wanted at most 32 bits: DequantizeLinear has no wider codes (ONNX operators). "
+        "Edit the rule, or simulate it without a file: attrs.evolve(target, lowering=None)."
+    )
+    qfunc.quantize(evolve(target, lowering=None))(Net())
+
+
+def test_biases_of_32_bits():
+    qfunc.quantize(wide_biases(32))(Net())
 
 
 @pytest.mark.parametrize("opset", [12, 22, 13.0, True])
