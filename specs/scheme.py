@@ -114,7 +114,7 @@ class Scale:
         if not self.format.signed and not self.format.mantissa:  # E8M0 holds nothing else
             object.__setattr__(self, "power_of_two", True)
         if self.rounding != "ceil" and not self.power_of_two:
-            raise refuse(self, "rounding", self.rounding, "power_of_two=True beside it", "Give both, or neither.")
+            raise refuse(self, "rounding", self.rounding, "power_of_two=True with it", "Give both, or neither.")
         if self.minimum_range < 0:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
@@ -194,7 +194,7 @@ class Scheme:
         if isinstance(self.format, Levels | Log) and self.rounding != "half_even":
             raise refuse(self, "rounding", self.rounding, "'half_even', the one of codebooks and logarithms", "Drop it.")
         if isinstance(self.format, Float) and self.rounding == "half_even_on_index":
-            raise refuse(self, "rounding", self.rounding, "a rounding of values, for floats have no index", "Name another.")
+            raise refuse(self, "rounding", self.rounding, "a rounding of values, because floats have no index", "Name another.")
         if self.zero_point is None:
             return
         if not isinstance(self.format, Int):

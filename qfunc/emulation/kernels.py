@@ -17,6 +17,7 @@ from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.ops.node import attribute, slots
+from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
     AverageCodes,
     AveragePool,
@@ -127,7 +128,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     **{
         (arithmetic, kind): requantize
         for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
-        for kind in ("conv", "conv_transpose", "linear", "matmul", "mul")
+        for kind in SUMS_OF_PRODUCTS
     },
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,

@@ -162,7 +162,7 @@ def range_of_unit(partition: Partition, unit: Unit, products: Products | None = 
         products: Its integers, if they are known.
     """
     accumulator = None if unit.kernel is None or not unit.integer else accumulator_of(unit.kernel.arithmetic)
-    if unit.kernel is None or accumulator is None or unit.kind not in _SUMS:
+    if unit.kernel is None or accumulator is None or unit.kind not in SUMS_OF_PRODUCTS:
         return None
     products = products or products_of(partition, unit, unit.kernel.arithmetic)
     if products is None:
@@ -179,7 +179,8 @@ def range_of_unit(partition: Partition, unit: Unit, products: Products | None = 
     return SumRange(accumulator, accumulator.bits + n, *range_of_sums(weight * 2.0**n, low, high, products.bias, partial))
 
 
-_SUMS = ("conv", "conv_transpose", "linear", "matmul", "mul")
+SUMS_OF_PRODUCTS = ("conv", "conv_transpose", "linear", "matmul", "mul")
+"""The kinds of ops whose results are sums of products of two tensors."""
 
 
 def _of_activations(partition: Partition, unit: Unit, accumulator: Accumulator) -> SumRange | None:

@@ -101,7 +101,7 @@ def _of_known_shapes(part: fx.GraphModule) -> bool:
 
 
 def _road(target: Target, part: fx.GraphModule) -> str:
-    # ONNX Runtime evaluates Q/DQ as the operators are defined; a float model with a table beside it, only the vendor's tools.
+    # ONNX Runtime evaluates Q/DQ as the operators are defined. Only the tools of vendors read tables of qparams.
     own = "runtime=run, where run(artifact, inputs) -> outputs."
     if not _of_known_shapes(part) or b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
         return f"Pass {own}"

@@ -222,7 +222,7 @@ def test_what_has_no_meaning_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fmt", "rounding", "wanted"),
     [
-        (E4M3FN, "half_even_on_index", "a rounding of values, for floats have no index. Name another."),
+        (E4M3FN, "half_even_on_index", "a rounding of values, because floats have no index. Name another."),
         (Log(), "half_up", "'half_even', the one of codebooks and logarithms. Drop it."),
         (Levels((0.0, 1.0)), "stochastic", "'half_even', the one of codebooks and logarithms. Drop it."),
     ],

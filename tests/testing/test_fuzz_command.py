@@ -34,7 +34,7 @@ def test_a_target_without_failures_ends_with_0(outcomes, capsys):
     assert capsys.readouterr().out.startswith("onnxruntime: 3 networks, 0 bad; refused: 0 of ")
 
 
-@pytest.mark.parametrize("kind", ["wrong file", "mismatch", "roads differ", "raw error", "time limit"])
+@pytest.mark.parametrize("kind", ["wrong file", "mismatch", "captures differ", "raw error", "time limit"])
 def test_a_bad_outcome_ends_with_1_and_prints_a_program(outcomes, capsys, kind):
     outcomes[6] = Outcome(kind, "run", "RuntimeError", "failed to prepare")
     assert run("--seed", "5", "--count", "2") == 1

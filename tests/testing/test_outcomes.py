@@ -118,7 +118,7 @@ def test_roads_with_other_codes_differ(monkeypatch):
 
     monkeypatch.setattr(trial, "emulate", other)
     found = outcome()
-    assert (found.kind, found.stage) == ("roads differ", "emulate")
+    assert (found.kind, found.stage) == ("captures differ", "emulate")
     assert found.message.startswith("4 of 4 elements, by ")
 
 

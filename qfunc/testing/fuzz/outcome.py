@@ -19,10 +19,10 @@ UNDEFINED = "not finite in float"
 REFUSED = "refused"
 WRONG_FILE = "wrong file"
 MISMATCH = "mismatch"
-ROADS_DIFFER = "roads differ"
+CAPTURES_DIFFER = "captures differ"
 RAW_ERROR = "raw error"
 TIME_LIMIT = "time limit"
-BAD = (WRONG_FILE, MISMATCH, ROADS_DIFFER, RAW_ERROR, TIME_LIMIT)
+BAD = (WRONG_FILE, MISMATCH, CAPTURES_DIFFER, RAW_ERROR, TIME_LIMIT)
 """The kinds that are defects of the library."""
 KINDS = (EXACT, FLOAT_UNITS, INCOMPARABLE, UNDEFINED, REFUSED, *BAD)
 """Every kind, in the order of the table."""
@@ -71,7 +71,7 @@ class Outcome:
         """The signature without the place of the first code that differs, which a smaller program may move."""
         if self.kind == MISMATCH and self.message.startswith("mismatch: the runtime's units"):
             return f"{self.kind}, {self.stage}: {_plain(self.message.partition(': ')[2].partition(': ')[2])}"
-        if self.kind in (MISMATCH, ROADS_DIFFER) and not self.error:
+        if self.kind in (MISMATCH, CAPTURES_DIFFER) and not self.error:
             return f"{self.kind}, {self.stage}: {'shapes' if self.message.startswith('shapes') else 'codes'}"
         first, *others = self.message.splitlines() or [""]
         place = f" {others[-1]}" if others and self.kind == RAW_ERROR else ""  # of the exception
@@ -138,6 +138,6 @@ def _refused(outcomes: list[Outcome]) -> int:
 
 
 __all__ = [
-    "BAD", "EXACT", "FLOAT_UNITS", "INCOMPARABLE", "KINDS", "MISMATCH", "RAW_ERROR", "REFUSED", "ROADS_DIFFER", "TIME_LIMIT",
+    "BAD", "EXACT", "FLOAT_UNITS", "INCOMPARABLE", "KINDS", "MISMATCH", "RAW_ERROR", "REFUSED", "CAPTURES_DIFFER", "TIME_LIMIT",
     "UNDEFINED", "WRONG_FILE", "Outcome", "refused_op", "summary",
 ]  # fmt: skip

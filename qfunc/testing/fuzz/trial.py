@@ -132,7 +132,7 @@ class Trial:
         if len(other) == len(codes) and all(map(_equal, other, codes)):
             return None
         different = [_difference(a, b) for a, b in zip(codes, other, strict=False) if not _equal(a, b)]
-        return Outcome(kinds.ROADS_DIFFER, "emulate", message="; ".join(different) or "another number of outputs")
+        return Outcome(kinds.CAPTURES_DIFFER, "emulate", message="; ".join(different) or "another number of outputs")
 
 
 def kind_of(report: Report, runner: Any) -> str:
