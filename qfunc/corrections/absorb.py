@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.corrections.channel_scaling import keeps_constants
 from qfunc.corrections.equalization_graph import Link, NearMiss, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.scalable_ops import Rows, moments, store_norm
@@ -57,7 +58,7 @@ def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
             network.recompile()
             return network
 
-    return transform
+    return Transform(absorb_high_bias, {}, transform)
 
 
 def _absorb(link: Link) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.execution.batches import require_batches
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
@@ -68,7 +69,7 @@ def correct_bias(
         corrected: Any = with_submodules(calibrated, results, "correct_bias")
         return corrected  # type: ignore[no-any-return]
 
-    return transform
+    return Transform(correct_bias, {"batches": batches, "progress": progress, "group": group}, transform)
 
 
 class _Part:

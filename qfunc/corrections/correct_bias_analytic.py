@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.corrections.correct_bias import correctable, shift_of
 from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.corrections.expected_means import expected_means
@@ -79,7 +80,7 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
             raise SpecError(where=step, found=found, wanted="at least one", do=do)
         return result
 
-    return transform
+    return Transform(correct_bias_analytic, {"model": model}, transform)
 
 
 def _mean(model: fx.GraphModule, node: fx.Node) -> Tensor | None:

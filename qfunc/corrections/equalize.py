@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.range_balancing import balancing_factors
 from qfunc.corrections.scalable_ops import Rows, moments
@@ -84,7 +85,7 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
             network.recompile()
             return network
 
-    return transform
+    return Transform(equalize, {"deviations": deviations}, transform)
 
 
 def _require_room(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]], deviations: float | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.errors import SpecError
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
@@ -54,7 +55,7 @@ def fit_accumulators() -> Callable[[Model], Model]:
         fitted: Any = with_submodules(calibrated, results, "fit_accumulators")
         return fitted  # type: ignore[no-any-return]
 
-    return transform
+    return Transform(fit_accumulators, {}, transform)
 
 
 def _fitted(model: fx.GraphModule) -> fx.GraphModule:

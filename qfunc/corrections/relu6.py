@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.corrections.channel_scaling import clips_from_zero
 from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.errors import SpecError
@@ -44,7 +45,7 @@ def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
             network.recompile()
             return network
 
-    return transform
+    return Transform(replace_relu6, {}, transform)
 
 
 __all__ = ["replace_relu6"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.scalable_ops import Columns
 from qfunc.errors import CalibrationError, SpecError
@@ -80,7 +81,7 @@ def smooth_quant(
             network.recompile()
             return network
 
-    return transform
+    return Transform(smooth_quant, {"batches": batches, "alpha": alpha, "progress": progress, "group": group}, transform)
 
 
 class _Maxima:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.errors import CaptureError
 from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
 from qfunc.frontend.functionalize import functionalize
@@ -136,7 +137,11 @@ def capture(
                 store_fixed_arguments(captured, model, concrete, None), shell_source, module_call(evaluated)
             )
 
-    return transform
+    return Transform(
+        capture,
+        {"example_inputs": example_inputs, "leaves": leaves, "concrete_args": concrete_args, "tracer": tracer},
+        transform,
+    )
 
 
 def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:

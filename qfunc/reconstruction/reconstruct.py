@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
 from qfunc.execution.feed import feeder
@@ -113,7 +114,11 @@ def reconstruct(
         )
         return result  # type: ignore[no-any-return]
 
-    return transform
+    return Transform(
+        reconstruct,
+        {"method": method, "batches": batches, "progress": progress, "select": select, "memory": memory, "resume": resume},
+        transform,
+    )
 
 
 def _within(resume: str | os.PathLike[str] | None, path: str) -> str | os.PathLike[str] | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.errors import SpecError
 from qfunc.graph.record import attach
 from qfunc.graph.selectors import Context, matches
@@ -75,7 +76,7 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
         bypassed: Any = with_submodules(quantized, copies, "bypass")
         return bypassed  # type: ignore[no-any-return]
 
-    return transform
+    return Transform(bypass, {"selector": selector, "roles": roles}, transform)
 
 
 def _remove_quantizers(model: fx.GraphModule, quantizers: list[QuantizerNode]) -> fx.GraphModule:

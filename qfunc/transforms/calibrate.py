@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
-from attrs import evolve
+from attrs import evolve, field, frozen
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError
@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@frozen(repr=False)
 class Calibration:
     """A transform of one quantized model, or of a tuple of them, that `calibrate(batches)` returns."""
 
-    def __init__(
-        self, batches: Iterable[Any], progress: bool, through: FloatPass | QuantizedPass, group: ProcessGroup | None
-    ) -> None:
-        self.batches, self.progress, self.through, self.group = batches, progress, through, group
+    batches: Iterable[Any] = field(eq=id)
+    progress: bool
+    through: FloatPass | QuantizedPass
+    group: ProcessGroup | None = field(eq=id)
+
+    def __repr__(self) -> str:
+        given = [repr(self.batches)] + ([] if self.progress else ["progress=False"])
+        given += [] if self.through == FloatPass() else [f"through={self.through!r}"]
+        return f"calibrate({', '.join([*given, *([] if self.group is None else [f'group={self.group!r}'])])})"
 
     @overload
     def __call__(self, quantized: Model) -> Model: ...

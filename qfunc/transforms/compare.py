@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.analysis.histogram import Counter
 from qfunc.analysis.layer_errors import LayerError, LayerErrors
 from qfunc.analysis.lockstep import Lockstep, Pair
@@ -74,7 +75,7 @@ def compare(
         explanation = explain(calibrated)
         return LayerErrors(explanation.target, count, tuple(rows), explanation)
 
-    return transform
+    return Transform(compare, {"batches": batches, "progress": progress, "group": group}, transform)
 
 
 class _Row:

@@ -15,6 +15,7 @@ from torch import fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc import specs
+from qfunc._transform import Transform
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
 from qfunc.graph.arguments import dict_key, fixed_arguments
@@ -76,7 +77,18 @@ def deploy(
         require_target(model, target, "deploy")
         return write_artifact(deployment(model, target, example_inputs), names)
 
-    return transform
+    return Transform(
+        deploy,
+        {
+            "target": target,
+            "example_inputs": example_inputs,
+            "name": name,
+            "input_names": input_names,
+            "output_names": output_names,
+            "dynamic_axes": dynamic_axes,
+        },
+        transform,
+    )
 
 
 @frozen(eq=False)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from qfunc._transform import Transform
 from qfunc.emulation.writer import build_emulation
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.user_attributes import copy_user_attributes
@@ -57,4 +58,4 @@ def emulate(target: Target) -> Callable[[Model], Model]:
         made: Any = with_submodules(model, exact).eval()
         return made  # type: ignore[no-any-return]
 
-    return transform
+    return Transform(emulate, {"target": target}, transform)

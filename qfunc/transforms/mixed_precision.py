@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from torch import nn
 
+from qfunc._transform import Transform
 from qfunc.analysis.bit_sensitivity import Key, Loss, OutputMse, Watch
 from qfunc.analysis.budgets import Budget
 from qfunc.analysis.integer_program import minimize
@@ -123,7 +124,9 @@ def mixed_precision(
             raise SpecError(where="mixed_precision", found=present, wanted=wanted, do=do)
         return _mixture(target, weights, losses, budget)
 
-    return transform
+    return Transform(
+        mixed_precision, {"batches": batches, "bits": bits, "budget": budget, "loss": loss, "progress": progress}, transform
+    )
 
 
 class _Watch:

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from qfunc._transform import Transform
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves, present_arguments, require_inputs, require_leaves
 from qfunc.graph.stages import unwrap
@@ -141,4 +142,16 @@ def quantize(
             require_sites(outer, simulations, target)
             return with_submodules(outer, simulations, f"quantize, submodules={submodules!r}")
 
-    return transform
+    return Transform(
+        quantize,
+        {
+            "target": target,
+            "example_inputs": example_inputs,
+            "submodules": submodules,
+            "leaves": leaves,
+            "concrete_args": concrete_args,
+            "tracer": tracer,
+            "batch_norm": batch_norm,
+        },
+        transform,
+    )

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc import specs
+from qfunc._transform import Transform
 from qfunc.errors import CalibrationError
 from qfunc.files.folder import read_file
 from qfunc.files.tensors import read_tensors
@@ -71,7 +72,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
         return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
 
-    return write
+    return Transform(save, {"directory": directory}, write)
 
 
 def _describe(model: fx.GraphModule) -> list[str]:
@@ -139,7 +140,18 @@ def load(
         record = require_stage(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
 
-    return read
+    return Transform(
+        load,
+        {
+            "directory": directory,
+            "example_inputs": example_inputs,
+            "classes": classes,
+            "leaves": leaves,
+            "concrete_args": concrete_args,
+            "tracer": tracer,
+        },
+        read,
+    )
 
 
 def _report(place: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.metrics import Sums
 from qfunc.analysis.replay import Replays
@@ -69,7 +70,7 @@ def sensitivity(
         targets = dict.fromkeys(view.record.target.name for view in views.values() if view.record.target)
         return SiteLosses(", ".join(targets), count, tuple(rows), sum(t.op_count_of_full_passes() for t in trials.values()))
 
-    return transform
+    return Transform(sensitivity, {"batches": batches, "progress": progress, "group": group}, transform)
 
 
 class _Sites:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report, combined
 from qfunc.errors import VerifyError
 from qfunc.execution.batches import as_list, require_batches, with_batch_size
@@ -91,7 +92,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
         return combined({path: checks[path].report() for path in each if path in checks})
 
-    return transform
+    return Transform(verify, {"target": target, "runtime": runtime, "score": score}, transform)
 
 
 def _of_known_shapes(part: fx.GraphModule) -> bool:
