@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -14,6 +16,16 @@ from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, require_batch
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.static_shapes import require_sizes
+
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+def warn_caller(text: str) -> None:
+    """Warn, with the file and line of the nearest caller outside qfunc."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 class Binder:
@@ -61,7 +73,7 @@ class Binder:
         if len(batch) > self.required and not self.warned:
             self.warned = True
             text = f"{step}: batches of {len(batch)} elements for {self.required} required inputs; extra elements are ignored."
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warn_caller(text)
         return self._like_the_model(tuple(batch[: self.required]), step)
 
     def _named(self, batch: Mapping[str, Any], step: str, given: Mapping[str, Any]) -> tuple[Any, ...]:

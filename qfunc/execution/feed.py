@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, fx, nn
 from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
-from qfunc.execution.batches import Binder, as_list
+from qfunc.execution.batches import Binder, as_list, warn_caller
 from qfunc.graph.submodules import run_submodules
 
 Observe = Callable[[tuple[Any, ...], int], Any]
@@ -114,7 +113,7 @@ class _Outer:
         if not self.warned:
             self.warned = True
             found = f"batches of {len(batch)} elements for {self.required} required inputs"
-            warnings.warn(f"{self.step}: {found}; extra elements are ignored.", UserWarning, stacklevel=6)
+            warn_caller(f"{self.step}: {found}; extra elements are ignored.")
         return tuple(batch[: self.required]), {}
 
     def _error(self, found: str) -> CalibrationError:

@@ -67,6 +67,15 @@ def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
     assert same_state(state(done), state(qfunc.calibrate([x, x, x])(made)))
 
 
+@pytest.mark.parametrize("step", ["compare", "sensitivity", "correct_bias", "verify"])
+def test_warnings_about_batches_name_the_line_of_the_user(step: str) -> None:
+    _, x, made = quantized("residual")
+    done, batches = qfunc.calibrate([x], progress=False)(made), [(x, torch.zeros(2))]
+    with pytest.warns(UserWarning, match="extra elements are ignored") as caught:
+        qfunc.verify(TARGET)(done, batches) if step == "verify" else getattr(qfunc, step)(batches)(done)
+    assert {w.filename for w in caught} == {__file__}
+
+
 def test_optional_inputs_are_not_required() -> None:
     _, (a, b), made = quantized("two_inputs")
     with pytest.warns(UserWarning, match="batches of 3 elements for 2 required inputs"):
