@@ -220,7 +220,7 @@ def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, for
     if check.outcome != "ok" or not isinstance(runner_of_target, InspectableRunner):
         return
     try:
-        units = getattr(runner_of_target.inside(artifact), "units", None)
+        units = runner_of_target.inside(artifact).units
     except Exception as e:
         yield Check("units", "failed", first_line(e))
         return

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 
 class Session:
     """A model in ONNX Runtime; with `saved`, `optimised` is its optimised graph."""
@@ -32,5 +34,5 @@ class Session:
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch."""
-        feeds = {n: v.numpy() if hasattr(v, "numpy") else v for n, v in zip(self.names, inputs, strict=True)}
+        feeds = {n: np.asarray(v) for n, v in zip(self.names, inputs, strict=True)}
         return list(self.ort.run(None, feeds))

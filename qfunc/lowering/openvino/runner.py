@@ -121,7 +121,7 @@ def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _arrays(inputs: Sequence[Any]) -> list[Any]:
-    return [i.numpy() if hasattr(i, "numpy") else i for i in inputs]
+    return [np.asarray(i) for i in inputs]
 
 
 __all__ = ["OpenVinoRunner"]

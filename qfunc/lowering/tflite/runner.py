@@ -83,7 +83,7 @@ class Opened:
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch."""
         details = self.interpreter.get_input_details()
-        arrays = [np.ascontiguousarray(i.numpy() if hasattr(i, "numpy") else i) for i in inputs]
+        arrays = [np.ascontiguousarray(i) for i in inputs]
         for detail, array in zip(details, arrays, strict=True):
             self.interpreter.resize_tensor_input(detail["index"], array.shape)
         self.interpreter.allocate_tensors()
