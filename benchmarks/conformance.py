@@ -80,23 +80,23 @@ def _openvino(runner: Any, files: Any) -> Call:
 
 
 def _litert(runner: Any, files: Any) -> Call:
-    return runner.opened(files["model.tflite"]).run  # type: ignore[no-any-return]
+    return runner.session(files["model.tflite"]).run  # type: ignore[no-any-return]
 
 
 def _executorch(runner: Any, files: Any) -> Call:
-    return runner.opened(files["model.pte"]).run  # type: ignore[no-any-return]
+    return runner.session(files["model.pte"]).run  # type: ignore[no-any-return]
 
 
 def _tosa(runner: Any, files: Any) -> Call:
-    return runner.opened(files).run  # type: ignore[no-any-return]
+    return runner.session(files).run  # type: ignore[no-any-return]
 
 
 def _ncnn(runner: Any, files: Any) -> Call:
-    return runner.opened(files).run  # type: ignore[no-any-return]
+    return runner.session(files).run  # type: ignore[no-any-return]
 
 
 def _qnn_htp(runner: Any, files: Any) -> Call:
-    return runner.opened(files).run  # type: ignore[no-any-return]
+    return runner.session(files).run  # type: ignore[no-any-return]
 
 
 PLACES = {

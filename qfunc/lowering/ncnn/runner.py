@@ -51,16 +51,16 @@ class NcnnRunner:
         Raises:
             VerifyError: ncnn is not installed.
         """
-        return self.opened(artifact.files).run(inputs)
+        return self.session(artifact.files).run(inputs)
 
-    def inside(self, artifact: Any) -> Shown:
+    def inside(self, artifact: Any) -> SessionWithCodes:
         """Return the model with its tensors of codes as outputs.
 
         Raises:
             VerifyError: ncnn is not installed.
         """
-        opened = self.opened(artifact.files)
-        return Shown(opened, tuple(n for n in sorted(code_names(artifact)) if n in opened.blobs))
+        session = self.session(artifact.files)
+        return SessionWithCodes(session, tuple(n for n in sorted(code_names(artifact)) if n in session.blobs))
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
@@ -71,7 +71,7 @@ class NcnnRunner:
         nine = any(map(_is_depthwise_of_nine, layers))
         return FUSES if nine and has("avx512f") else ""
 
-    def opened(self, files: Any) -> Opened:
+    def session(self, files: Any) -> Session:
         """Return a loaded model, which runs many batches.
 
         Raises:
@@ -92,7 +92,7 @@ class NcnnRunner:
         if any(codes):
             do = "Deploy this model again; a newer ncnn may have other layers."
             raise VerifyError(where="NcnnRunner", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
-        return Opened(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), input_shapes(layers))
+        return Session(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), input_shapes(layers))
 
 
 FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
@@ -107,7 +107,7 @@ def _is_depthwise_of_nine(line: Line) -> bool:
 
 
 @frozen(eq=False)
-class Opened:
+class Session:
     """A loaded model, the names of its blobs, and the shapes of its inputs. With other shapes ncnn reads beyond its memory."""
 
     ncnn: Any
@@ -137,13 +137,13 @@ class Opened:
 
 
 @frozen(eq=False)
-class Shown:
+class SessionWithCodes:
     """A model whose blobs of codes are outputs.
 
     The file determines the layers that compute on integers, so that there is no partition to compare.
     """
 
-    opened: Opened
+    session: Session
     names: tuple[str, ...]
     units: None = None
     difference: str = ""
@@ -155,7 +155,7 @@ class Shown:
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return (the outputs of the model, code tensor -> codes in the model's layout)."""
-        found = self.opened.run(inputs, self.names)
+        found = self.session.run(inputs, self.names)
         first = len(found) - len(self.names)
         return found[:first], dict(zip(self.names, found[first:], strict=True))
 

@@ -41,13 +41,13 @@ class QnnHtpRunner:
         Raises:
             VerifyError: onnxruntime-qnn is not installed, or the HTP rejects the model.
         """
-        return self.opened(artifact.files).run(inputs)
+        return self.session(artifact.files).run(inputs)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return the reason why no target describes its codes exactly."""
         return NOT_PUBLIC
 
-    def opened(self, files: Mapping[str, bytes]) -> Opened:
+    def session(self, files: Mapping[str, bytes]) -> Session:
         """Return a loaded model, which runs many batches.
 
         Raises:
@@ -60,11 +60,11 @@ class QnnHtpRunner:
         model = file_of(files, "model.onnx")
         inputs = read_model(model).graph.input
         axes = {i.name: [d.dim_param for d in i.type.tensor_type.shape.dim] for i in inputs}
-        return Opened(model, axes, self.arch)
+        return Session(model, axes, self.arch)
 
 
 @frozen(eq=False)
-class Opened:
+class Session:
     """A model with the names of its inputs' axes, and one session for each shape, because the HTP has fixed shapes."""
 
     model: bytes = field(repr=False)

@@ -42,7 +42,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        return self.opened(file_of(artifact.files, "model.tflite")).run(inputs)
+        return self.session(file_of(artifact.files, "model.tflite")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -50,15 +50,15 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.opened(file_of(artifact.files, "model.tflite"))
+        plain = self.session(file_of(artifact.files, "model.tflite"))
         exposed, last = _with_outputs(artifact)
-        return ModelWithCodes(plain.run, self.opened(exposed).run, last)
+        return ModelWithCodes(plain.run, self.session(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
         return other_kernels()
 
-    def opened(self, model: bytes) -> Opened:
+    def session(self, model: bytes) -> Session:
         """Return a loaded model, which runs many batches.
 
         Raises:
@@ -71,11 +71,11 @@ class LiteRtRunner:
             interpreter = litert.Interpreter(
                 model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
             )
-        return Opened(interpreter)
+        return Session(interpreter)
 
 
 @frozen(eq=False)
-class Opened:
+class Session:
     """An interpreter of one model."""
 
     interpreter: Any

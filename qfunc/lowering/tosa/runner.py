@@ -45,7 +45,7 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed, or rejects the file.
         """
-        return self.opened(artifact.files).run(inputs)
+        return self.session(artifact.files).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -57,21 +57,21 @@ class TosaRunner:
         named = with_code_outputs(artifact, values["tensors"].items())
         block = block_of(file_of(artifact.files, "model.tosa"))
         outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
-        exposed = Opened(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
+        exposed = Session(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         channels_last = {name: bool(entry["last"]) for name, entry in named.items()}
-        return ModelWithCodes(self.opened(artifact.files).run, exposed.codes, channels_last)
+        return ModelWithCodes(self.session(artifact.files).run, exposed.codes, channels_last)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "": the model computes on integers, so that every CPU gives the same results."""
         return ""
 
-    def opened(self, files: Mapping[str, bytes]) -> Opened:
+    def session(self, files: Mapping[str, bytes]) -> Session:
         """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: the reference model is not installed.
         """
-        return Opened(self._model(), file_of(files, "model.tosa"), _values(files))
+        return Session(self._model(), file_of(files, "model.tosa"), _values(files))
 
     def _model(self) -> Any:
         require(self.missing(), "TosaRunner", "tosa", "tosa-tools 2026.8")
@@ -109,7 +109,7 @@ def _capture_output() -> Iterator[list[str]]:
 
 
 @frozen(eq=False)
-class Opened:
+class Session:
     """A file that the reference model runs, with the qparams of its inputs and outputs."""
 
     model: Any

@@ -43,7 +43,7 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        return self.opened(file_of(artifact.files, "model.pte")).run(inputs)
+        return self.session(file_of(artifact.files, "model.pte")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -54,14 +54,14 @@ class ExecuTorchRunner:
         file, name = file_of(artifact.files, "model.pte"), "model.values.json"
         values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
-        plain, exposed = self.opened(file), self.opened(_with_outputs(file, list(named.values())))
+        plain, exposed = self.session(file), self.session(_with_outputs(file, list(named.values())))
         return ModelWithCodes(plain.run, exposed.run, {name: bool(entry["last"]) for name, entry in named.items()})
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
         return other_kernels()
 
-    def opened(self, file: bytes) -> Opened:
+    def session(self, file: bytes) -> Session:
         """Return a loaded program, which runs many batches.
 
         Raises:
@@ -74,7 +74,7 @@ class ExecuTorchRunner:
         with loading("ExecuTorchRunner", "ExecuTorch"):
             program = runtime.load_program(file)
         try:
-            return Opened(program.load_method("forward"), (program, file))
+            return Session(program.load_method("forward"), (program, file))
         except RuntimeError as error:
             wanted = "a graph that XNNPACK accepts"
             do = "Keep s_x * s_w / s_y of products below 2^8, and s_x / s_y of sums within [2^-10, 2^8)."
@@ -82,7 +82,7 @@ class ExecuTorchRunner:
 
 
 @frozen(eq=False)
-class Opened:
+class Session:
     """A loaded method, with the program and the bytes that it refers to."""
 
     method: Any

@@ -137,12 +137,12 @@ def test_a_network_is_the_simulation_to_a_few_codes(arch: int) -> None:
 @needs_qnn
 def test_the_batch_may_have_any_size_and_other_axes_too() -> None:
     done = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(2, 3, 7, 6))
-    opened = QnnHtpRunner().opened(qfunc.deploy(TARGET)(done).files)
+    session = QnnHtpRunner().session(qfunc.deploy(TARGET)(done).files)
     x = torch.randn(5, 3, 7, 6)
-    (whole,), parts = opened.run([x]), [opened.run([x[i : i + 1]])[0] for i in range(5)]
+    (whole,), parts = session.run([x]), [session.run([x[i : i + 1]])[0] for i in range(5)]
     assert whole.shape == (5, 4, 5, 4)
     assert (whole == torch.cat([torch.from_numpy(p) for p in parts]).numpy()).all()
-    assert list(opened.sessions) == [((1, 3, 7, 6),)]
+    assert list(session.sessions) == [((1, 3, 7, 6),)]
 
 
 @needs_qnn

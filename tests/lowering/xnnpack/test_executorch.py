@@ -202,7 +202,7 @@ def test_what_has_no_codes_is_computed_in_float():
 def test_a_file_that_executorch_does_not_load_is_told():
     file = qfunc.deploy(TARGET)(_calibrated(nn.Linear(6, 4), TARGET, 2, 6)[0]).files["model.pte"]
     with pytest.raises(VerifyError, match="wanted a graph that XNNPACK accepts"):
-        ExecuTorchRunner().opened(file.replace(b"XnnpackBackend", b"AnotherBackend"))
+        ExecuTorchRunner().session(file.replace(b"XnnpackBackend", b"AnotherBackend"))
 
 
 @pytest.mark.skipif(INSTALLED, reason="executorch is installed")
