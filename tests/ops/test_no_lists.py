@@ -13,7 +13,6 @@ ALLOWED = {
     "qfunc/corrections/channel_scaling.py": "ops that change a constant although they scale with it",
     "qfunc/corrections/expected_means.py": "a formula of its own for each",
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
-    "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
