@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -24,6 +23,8 @@ def _frozen_names(names: Any) -> Any:
 
 
 def _frozen_axes(axes: Any) -> Any:
+    if axes == ():
+        return ()
     if not isinstance(axes, Mapping) or not all(isinstance(a, Mapping) for a in axes.values()):
         do = "Write dynamic_axes={'x': {0: 'batch'}}."
         raise DeployError(where="deploy, dynamic_axes", found=repr(axes), wanted="a dict of dicts", do=do)
@@ -43,7 +44,7 @@ class Names:
     stem: str = STEM
     inputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
     outputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
-    axes: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = field(default=MappingProxyType({}), converter=_frozen_axes)
+    axes: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = field(default=(), converter=_frozen_axes)
 
     def __attrs_post_init__(self) -> None:
         if not is_plain_name(self.stem):

@@ -66,8 +66,9 @@ class NcnnRunner:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
         if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
             return reason
-        known = artifact is not None and any(name.endswith(".ncnn.param") for name in artifact.files)
-        layers = read_param(file_of(artifact.files, _PARAM), _PARAM) if known else []
+        files = {} if artifact is None else artifact.files
+        known = any(name.endswith(".ncnn.param") for name in files)
+        layers = read_param(file_of(files, _PARAM), _PARAM) if known else []
         nine = any(map(_is_depthwise_of_nine, layers))
         return FUSES if nine and has("avx512f") else ""
 
