@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, requ
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.graph.static_shapes import require_sizes
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 def warn_caller(text: str) -> None:
