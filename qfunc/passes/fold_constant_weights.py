@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.graph.constants import store
+from qfunc.graph.evaluation_form import evaluate
 from qfunc.graph.record import path_of
-from qfunc.graph.weight_formulas import WeightFormula, evaluate, formula_of
 from qfunc.ops.node import attribute, kind_of, op_of, slots
+from qfunc.passes.insert_weight_formulas import WeightFormula, formula_of
 
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 

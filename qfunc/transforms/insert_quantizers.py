@@ -16,9 +16,9 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import TrainedWeight, trained_weights
 from qfunc.graph.record import NodeInfo, Record, attach, record_of
 from qfunc.graph.state_dict import write_metadata
-from qfunc.graph.weight_formulas import WeightFormula, insert_formulas
 from qfunc.numerics.qparams import Affine
 from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.constraints import require_legal

@@ -89,14 +89,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "a-union-of-two-estimators", "qfunc.execution.observers:statistics",
-        '(index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor',
+        "(index, site.tie) if joined else quantizer.tensor",
         "quantizer.tensor",
         "tests/transforms/test_calibrate.py::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
-        "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
-        "if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):",
-        "if site.constant or quantizer.module.dynamic:",
+        "fixed-qparams-estimated", "qfunc.execution.fixed_qparams:observed_site",
+        "if isinstance(value, FixedQParams) else site",
+        "if value is None else site",
         "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(

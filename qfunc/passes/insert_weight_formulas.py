@@ -1,4 +1,4 @@
-"""Weights that a model computes from its parameters: the formula in the graph of training, one constant in evaluation.
+"""Insert the formulas of weights that a model computes from its parameters, in place of the folded constants.
 
 A weight standardisation is an example: conv(x, (w - mean(w)) / std(w)).  In training the formula stays in the graph, so
 that the user's parameter w trains.  The node of `computed` ends it, and the quantizer of the weight reads this node.
@@ -6,15 +6,12 @@ that the user's parameter w trains.  The node of `computed` ends it, and the qua
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from attrs import frozen
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from qfunc.graph.constants import read_attr
-from qfunc.graph.module import CapturedModule
-from qfunc.graph.record import attach, record_of
+from qfunc.graph.evaluation_form import computed, evaluate
 
 
 @frozen(eq=False)
@@ -23,15 +20,6 @@ class WeightFormula:
 
     path: str
     graph: fx.Graph
-
-
-def computed(value: Tensor, path: str) -> Tensor:
-    """Return the value of a formula; in the evaluation form it is the constant at `path`.
-
-    >>> computed(torch.ones(1), "weight_of_conv")
-    tensor([1.])
-    """
-    return value
 
 
 def formula_of(node: fx.Node, path: str) -> WeightFormula:
@@ -47,28 +35,6 @@ def formula_of(node: fx.Node, path: str) -> WeightFormula:
             env[each] = graph.node_copy(each, env.__getitem__)
     graph.output(env[node])
     return WeightFormula(path, graph)
-
-
-def evaluate(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    """Return the value of a node that is computed from constants alone, in their dtypes; `known` caches values."""
-    pending = [node]
-    while pending:  # without recursion, because chains may be long
-        current = pending[-1]
-        unknown = [n for n in current.all_input_nodes if n not in known]
-        if current not in known and unknown:
-            pending += unknown
-            continue
-        pending.pop()
-        if current in known:
-            continue
-        if current.op == "get_attr":
-            known[current] = read_attr(model, current).detach()
-            continue
-        args, kwargs = fx.map_arg((current.args, current.kwargs), known.__getitem__)
-        call: Any = current.target if current.op == "call_function" else getattr(torch.Tensor, str(current.target))
-        with torch.no_grad():
-            known[current] = call(*args, **kwargs)
-    return known[node]
 
 
 def insert_formulas(network: fx.GraphModule, formulas: tuple[WeightFormula, ...]) -> None:
@@ -121,50 +87,4 @@ def _replace(graph: fx.Graph, node: fx.Node, formula: WeightFormula, factor: str
             node.op, node.target, node.args = "call_function", computed, (value, formula.path)
 
 
-def with_constant_weights(model: fx.GraphModule) -> fx.GraphModule:
-    """Return the model with one constant in place of each formula; a model without formulas is returned itself.
-
-    The model does not change; the result shares its modules, and its tensors except these constants.
-    """
-    if not any(node.target is computed for node in model.graph.nodes):
-        return model
-    known: dict[fx.Node, Any] = {}
-    graph, env, members = fx.Graph(), dict[fx.Node, fx.Node](), dict[str, Any]()
-    graph.set_codegen(model.graph._codegen)
-    for node in model.graph.nodes:
-        if node.target is not computed:
-            env[node] = graph.node_copy(node, env.__getitem__)
-            continue
-        path = str(node.args[1])
-        members[path] = nn.Parameter(evaluate(model, node, known), requires_grad=False)
-        env[node] = graph.create_node("get_attr", path, name=node.name)
-    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
-    return form_of(model, graph, members)
-
-
-def form_of(model: fx.GraphModule, graph: fx.Graph, members: dict[str, Any]) -> fx.GraphModule:
-    """Return a model over a graph with some new members; all others are those of a model, at their paths."""
-    for node in graph.nodes:
-        if node.op in ("get_attr", "call_module") and str(node.target) not in members:
-            members[str(node.target)] = member(model, node)
-    form = CapturedModule(members, graph)
-    form.training = model.training
-    record = record_of(model)
-    return form if record is None else attach(form, record)
-
-
-def member(model: fx.GraphModule, node: fx.Node) -> Any:
-    """Return the tensor or the module of a get_attr or call_module node."""
-    return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
-
-
-__all__ = [
-    "WeightFormula",
-    "computed",
-    "evaluate",
-    "form_of",
-    "formula_of",
-    "insert_formulas",
-    "member",
-    "with_constant_weights",
-]
+__all__ = ["WeightFormula", "formula_of", "insert_formulas"]
