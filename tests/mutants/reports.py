@@ -103,7 +103,7 @@ REPORTS = (
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
     ),
     Mutation(
-        "a-budget-that-binds-nothing", "qfunc.analysis.integer_program:minimize",
+        "a-budget-that-binds-nothing", "qfunc.analysis.budgets:minimize",
         "constraints=[one_each, within]",
         "constraints=[one_each]",
         MIXED,
