@@ -22,7 +22,7 @@ from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm
 from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations
 from qfunc.transforms.submodules import (
-    Call,
+    SubmoduleCall,
     arguments_of,
     capture_submodule,
     enclosing_classes,
@@ -135,7 +135,7 @@ def quantize(
             inputs = inputs_of(outer, chosen, example_inputs)
             captured = {}
             for path, part in chosen.items():
-                call = inputs.get(path, Call())
+                call = inputs.get(path, SubmoduleCall())
                 to_graph = capture(
                     call.inputs,
                     leaves=(*leaves_of(part, leaf_classes, chosen), *present_arguments(spellings, part)),
