@@ -12,7 +12,7 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
-from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
+from qfunc.frontend.multi_output import is_only_result, output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
@@ -129,6 +129,8 @@ class _Builder:
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
+        if is_only_result(node):
+            return self.env[node.args[0]]  # type: ignore[index]
         call = on_input_device(select_output(canonical(node)), node.graph)
         if call is not None:
             fx.map_arg(call[1], self.require)

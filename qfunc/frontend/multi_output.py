@@ -13,6 +13,7 @@ from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.frontend.source_location import source_line
 from qfunc.ops.canonicalize import canonical, is_number, short_name
 from qfunc.ops.indexing import element, index_call
+from qfunc.ops.opset import BY_TARGET
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -54,6 +55,21 @@ def output_count(node: fx.Node, call: Any) -> int:
     )
 
 
+def is_only_result(node: fx.Node) -> bool:
+    """Return True if a node is the first of several results of an exported op whose record has that result alone.
+
+    >>> pool = torch.nn.AdaptiveMaxPool2d(1)
+    >>> [is_only_result(n) for n in torch.export.export(pool, (torch.ones(1, 2, 3, 4),)).graph.nodes][2:4]
+    [True, False]
+    """
+    source = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(source, fx.Node) or not isinstance(source.target, torch._ops.OpOverload) or node.args[1] != 0:
+        return False
+    call = canonical(source)
+    record = None if call is None else BY_TARGET.get(call[0])
+    return record is not None and record.results == 1 and len(source.target._schema.returns) > 1
+
+
 def select_output(call: Any) -> Any:
     """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
 
@@ -72,4 +88,4 @@ def select_output(call: Any) -> Any:
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
 
 
-__all__ = ["output_count", "reads_tuple", "select_output"]
+__all__ = ["is_only_result", "output_count", "reads_tuple", "select_output"]
