@@ -150,7 +150,9 @@ class _Study:
             share = self.scorer.score(without).recovered(self.base.score)
             if share >= SMALLEST_SHARE:
                 # Of causes with about the same share, the more specific comes first.
-                found.append((-round(min(share, 1.0), 1), place, Cause(suspect.kind, suspect.text, share, suspect.sites), suspect))
+                found.append(
+                    (-round(min(share, 1.0), 1), place, Cause(suspect.kind, suspect.text, share, suspect.sites), suspect)
+                )
         found.sort(key=lambda entry: entry[:2])
         return tuple(entry[2] for entry in found), [entry[3] for entry in found]
 

@@ -51,6 +51,6 @@ def _override(sites: Sequence[str], code: str, estimator: MinMax | Mse) -> Plan:
 
 
 __all__ = [
-    "CLOSE_ACTIVATIONS", "CLOSE_WEIGHTS", "EQUALIZED", "PER_CHANNEL", "RECALIBRATED", "SMOOTHED", "UNBIASED", "WIDE_ACTIVATIONS",
-    "clipped", "keep_float", "unclipped",
+    "CLOSE_ACTIVATIONS", "CLOSE_WEIGHTS", "EQUALIZED", "PER_CHANNEL", "RECALIBRATED", "SMOOTHED", "UNBIASED",
+    "WIDE_ACTIVATIONS", "clipped", "keep_float", "unclipped",
 ]  # fmt: skip
