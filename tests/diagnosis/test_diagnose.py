@@ -92,6 +92,21 @@ def test_a_budget_that_no_plan_meets() -> None:
     )
 
 
+def test_a_budget_counts_the_share_on_integers() -> None:
+    torch.manual_seed(0)
+    case = outlier_channel()
+    report = qfunc.diagnose(case.target, case.batches, progress=False)(case.model.eval())
+    # The first layer has 3 * 16 * 9 multiply-accumulates a pixel, of 3 * 16 * 9 + 16 * 16 * 9 + 16 * 8.
+    (first,) = (t for t in report.trials if repr(t.plan) == "edit.skip(edit.name('0'))")
+    assert first.integer == 1 - 432 / (432 + 2304 + 128)
+    assert report.base.bits == 8 * (432 + 2304 + 128)
+    assert first.bits == 32 * 432 + 8 * (2304 + 128)
+    # Only plans that keep two layers in float recover so much.
+    assert report.choose(recovered=0.9999).integer < 0.1
+    with pytest.raises(CalibrationError):
+        report.choose(recovered=0.9999, integer=0.99)
+
+
 def test_batches_must_be_iterable_again() -> None:
     with pytest.raises(CalibrationError) as e:
         qfunc.diagnose(targets.onnxruntime, iter(images(1)))
