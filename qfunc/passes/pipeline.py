@@ -9,6 +9,7 @@ from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
 from qfunc.passes.fuse_activations import ACTIVATIONS
 from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.fuse_quotients import QUOTIENTS
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
 from qfunc.passes.rewrite import rewrite
@@ -19,5 +20,5 @@ __all__ = ["prepare"]
 
 def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """Apply the passes to a network, in place, and return it."""
-    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS)
+    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS, *QUOTIENTS)
     return match_epsilon_guards(match_masks(fold_constant_weights(named)))
