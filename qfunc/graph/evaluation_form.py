@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, fx, nn
 
-from qfunc.graph.constants import UniqueNames, read_attr
-from qfunc.graph.module import CapturedModule, in_evaluation_mode
-from qfunc.graph.record import attach, record_of
+from qfunc.graph.constants import UniqueNames
+from qfunc.graph.module import in_evaluation_mode
+from qfunc.graph.weight_formulas import form_of, member, with_constant_weights
 from qfunc.ops.node import attribute
 from qfunc.quantizers.batch_norm import folded_bias, folded_weight, normalized, unfolded_bias, unfolded_weight
 from qfunc.quantizers.fake_quantize import FakeQuantize
@@ -42,9 +42,10 @@ def trained_weights(model: fx.GraphModule) -> dict[fx.Node, TrainedWeight]:
 def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
     """Return the model with its BatchNorms folded by their running statistics, as evaluation and the hardware compute it.
 
-    The model does not change; the result shares its quantizers, and its tensors except the folded ones.  A model
-    without BatchNorms that train is returned itself.
+    A weight that the model computes by a formula is a constant in it.  The model does not change; the result shares its
+    quantizers, and its tensors except the folded ones.  A model without such BatchNorms and formulas is returned itself.
     """
+    model = with_constant_weights(model)
     results = [n for n in model.graph.nodes if n.target is normalized]
     if not results:
         return model
@@ -69,16 +70,10 @@ def evaluation_form(model: fx.GraphModule) -> fx.GraphModule:
             env[node] = env[node.all_input_nodes[0]]
         elif trained_weight(model, node) is not None:
             env[node] = graph.create_node("call_module", node.target, (env[node.all_input_nodes[0]],), name=node.name)
-        elif node.op != "get_attr" or isinstance(_get(model, node), Tensor):  # else a BatchNorm
+        elif node.op != "get_attr" or isinstance(member(model, node), Tensor):  # else a BatchNorm
             env[node] = graph.node_copy(node, env.__getitem__)
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
-    for node in graph.nodes:
-        if node.op in ("get_attr", "call_module") and str(node.target) not in members:
-            members[str(node.target)] = _get(model, node)
-    form = CapturedModule(members, graph)
-    form.training = model.training
-    record = record_of(model)
-    return form if record is None else attach(form, record)
+    return form_of(model, graph, members)
 
 
 def trained_norms(model: nn.Module) -> list[Any]:
@@ -95,15 +90,11 @@ def _folding(node: fx.Node) -> fx.Node:
 
 def _values(model: fx.GraphModule, args: tuple[Any, ...]) -> tuple[Any, ...]:
     def value(node: fx.Node) -> Any:
-        member = _get(model, node)
-        return in_evaluation_mode(member) if isinstance(member, nn.Module) else member.detach()
+        found = member(model, node)
+        return in_evaluation_mode(found) if isinstance(found, nn.Module) else found.detach()
 
-    found: tuple[Any, ...] = fx.map_arg(args, value)
-    return found
-
-
-def _get(model: fx.GraphModule, node: fx.Node) -> Any:
-    return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
+    values: tuple[Any, ...] = fx.map_arg(args, value)
+    return values
 
 
 __all__ = ["TrainedWeight", "evaluation_form", "trained_norms", "trained_weight", "trained_weights"]

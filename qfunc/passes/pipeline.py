@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from attrs import frozen
 from torch import fx
 
+from qfunc.graph.weight_formulas import WeightFormula
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
@@ -15,10 +17,19 @@ from qfunc.passes.match_masks import match_masks
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "prepare"]
 
 
-def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
-    """Apply the passes to a network, in place, and return it."""
+@frozen(eq=False)
+class Prepared:
+    """A network after the passes, and the formulas of the weights that it computed from its parameters."""
+
+    network: fx.GraphModule
+    formulas: tuple[WeightFormula, ...]
+
+
+def prepare(network: fx.GraphModule, target: Target) -> Prepared:
+    """Apply the passes to a network, in place."""
     named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS, *QUOTIENTS)
-    return match_epsilon_guards(match_masks(fold_constant_weights(named)))
+    formulas = fold_constant_weights(named)
+    return Prepared(match_epsilon_guards(match_masks(named)), formulas)

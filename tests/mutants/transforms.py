@@ -155,4 +155,24 @@ TRANSFORMS = (
         "if not name:",
         "tests/lowering/test_artifact.py::test_names_stay_inside_the_directory",
     ),
+    Mutation(
+        "long-softmaxes-keep-the-fixed-scale", "qfunc.execution.fixed_qparams:FixedScale._mean_is_lost",
+        "qparams.scale.double().max() / 2)",
+        "qparams.scale.double().max() / 8)",
+        "tests/transforms/test_long_softmax.py::test_long_softmaxes_get_a_smaller_scale_where_the_kernel_takes_it",
+        case="513",
+    ),
+    Mutation(
+        "short-softmaxes-are-estimated", "qfunc.execution.fixed_qparams:FixedScale._mean_is_lost",
+        "qparams.scale.double().max() / 2)",
+        "qparams.scale.double().max())",
+        "tests/transforms/test_long_softmax.py::test_short_softmaxes_keep_the_scale_of_the_tool",
+        case="511",
+    ),
+    Mutation(
+        "lost-softmaxes-without-a-word", "qfunc.execution.fixed_qparams:FixedScale.update",
+        "torch.where(codes == 0, size, 0)",
+        "torch.where(codes != 0, size, 0)",
+        "tests/transforms/test_long_softmax.py::test_a_target_that_fixes_the_scale_warns_with_the_cure",
+    ),
 )  # fmt: skip
