@@ -10,6 +10,7 @@ from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
 from qfunc.passes.fuse_activations import ACTIVATIONS
 from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.fuse_quotients import QUOTIENTS
 from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
@@ -29,6 +30,6 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS)
+    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS, *QUOTIENTS)
     formulas = fold_constant_weights(named)
     return Prepared(match_epsilon_guards(match_masks(named)), formulas)
