@@ -1,6 +1,7 @@
 """Named one-line breakages of the library, by area."""
 
 from mutants.channels import CHANNELS
+from mutants.cmsis_nn import CMSIS_NN
 from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
@@ -50,6 +51,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FIXED_CURVES,
     *FAKE_QUANTIZE,
     *CHANNELS,
+    *CMSIS_NN,
     *FORMATS,
     *FUNCTIONS,
     *ESTIMATORS,
