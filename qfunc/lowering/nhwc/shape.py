@@ -1,4 +1,4 @@
-"""Write ops that move values as TFLite's operators: reshapes, slices, pads, concatenations and resizes."""
+"""Write ops that move values as TFLite's operators: reshapes, slices, concatenations and resizes."""
 
 from __future__ import annotations
 
@@ -140,40 +140,6 @@ def concat(step: OpContext) -> None:
     step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
 
 
-def pad(step: OpContext) -> None:
-    """Write PAD, PADV2 or MIRROR_PAD."""
-    mode = step.attribute("mode", b"constant").decode()
-    value = step.constant(2)
-    number = 0.0 if value is None else float(value)
-    if mode not in ("constant", "reflect"):
-        raise step.refuse(f"padding of mode {mode!r}", "constant or reflect", "Pad by one of them.")
-    if mode == "reflect" or not number:
-        step.on_codes(0, same=True)
-    x = step.input()
-    rank = len(x.shape)
-    pads = [int(p) for p in step.constant(1)]
-    pairs = [[0, 0] for _ in range(rank)]
-    for axis in range(rank):
-        pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
-    # A negative pad crops. TFLite, XNNPACK and TOSA accept no negative pads.
-    cuts = {
-        a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
-    }
-    pairs = [[max(p, 0) for p in pair] for pair in pairs]
-    if cuts:
-        x = cut(step, x, cuts, "cut" if any(map(any, pairs)) else "")
-        if not any(map(any, pairs)):
-            return
-    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
-    made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
-    if mode == "reflect":
-        step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
-        return
-    if number:
-        inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
-    step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
-
-
 def resize(step: OpContext) -> None:
     """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
@@ -244,4 +210,4 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
-__all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]
+__all__ = ["axis_at", "concat", "cut", "expand", "reshape", "resize", "sliced", "split", "transpose"]
