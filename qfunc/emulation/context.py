@@ -17,6 +17,7 @@ from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds
+from qfunc.specs.protocols import RoundingArithmetic
 
 
 @frozen(eq=False)
@@ -68,7 +69,7 @@ class UnitContext:
     def _code(self, bound: float) -> int:
         kernel, zero = self.unit.kernel, self.output.zero_point
         bounds, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
-        rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))
+        rule = bounds or Bounds(arithmetic.rounding if isinstance(arithmetic, RoundingArithmetic) else "half_away")
         before = zero if rule.zero_point == "before" else 0
         ratio = torch.tensor(float(bound)) / torch.tensor(self.output.scale, dtype=torch.float32) + before
         return int(round_by(ratio, rule.rounding)) + zero - before

@@ -122,7 +122,8 @@ _REAL = _EACH | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("add", torch.add, "input other", "iadd", rewrites={"add": _with_alpha(1)}, neutral=0.0,
-       traits=_FOUR | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
+       traits=_FOUR | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN | Trait.KEEPS_LOW,
+       example=lambda x: torch.add(x, x.flip(0))),
     op("sub", torch.sub, "input other", "isub", neutral=0.0, traits=_FOUR | _SUM | _INTEGER | Trait.NEVER_BOOLEAN,
        rewrites={"sub": _with_alpha(-1), "subtract": _with_alpha(-1), "rsub": _rsub},
        example=lambda x: torch.sub(x, x.flip(0))),
@@ -159,7 +160,8 @@ ROWS: tuple[Op, ...] = (
        onnx="Equal x 0; IsNaN other; Not .; And $0 .; Where . 1 other; Log .; Mul x ."),
     op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.minimum(x, x.flip(0))),
-    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
+    op("maximum", torch.maximum, "input other", "maximum",
+       traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN | Trait.KEEPS_LOW,
        example=lambda x: torch.maximum(x, x.flip(0))),
     op("guard", guarded, "input least", traits=_REAL | Trait.KEEPS_SIGN | Trait.FOLDABLE, example=lambda x: guarded(x, 0.1)),
     op("guard", at_least, "input least", traits=_REAL | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.FOLDABLE,

@@ -20,7 +20,7 @@ from qfunc.numerics.qparams import Affine
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
-from qfunc.placement.constraints import require_legal
+from qfunc.placement.legality.constraints import require_legal
 from qfunc.placement.place import PlacedSite, Plan, plans
 from qfunc.placement.ties import tie_parameters
 from qfunc.placement.unused_rules import require_used

@@ -12,6 +12,7 @@ from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
+from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.lowering.code_outputs import ModelWithCodes
@@ -19,7 +20,6 @@ from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deployment, write_artifact
-from qfunc.transforms.joined_examples import in_model_order
 from qfunc.transforms.scores import Scores
 from qfunc.transforms.unit_check import wrong_predictions
 from qfunc.transforms.validate import describe, require_public

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
+from qfunc.execution.joined_examples import in_model_order
 from qfunc.specs import PerTensor, Target, edit
-from qfunc.transforms.joined_examples import in_model_order
 
 NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
 CHANNELS_LAST = (*NHWC, targets.tosa)

@@ -13,13 +13,13 @@ EMULATION = (
         "tests/emulation/test_own_ops.py::test_an_op_of_any_form_is_emulated_and_verified", case="a named argument",
     ),
     Mutation(
-        "accumulators-never-overflow", "qfunc.emulation.overflow:held",
+        "accumulators-never-overflow", "qfunc.emulation.overflow:apply_overflow",
         "if sums is None or not bool(sums.at_risk.any()):",
         "if True:",
         NARROW, case="wraps",
     ),
     Mutation(
-        "saturation-at-the-end-only", "qfunc.emulation.overflow:held",
+        "saturation-at-the-end-only", "qfunc.emulation.overflow:apply_overflow",
         'if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":',
         "if False:",
         NARROW, case="saturates each step",
@@ -74,8 +74,8 @@ EMULATION = (
     ),
     Mutation(
         "bounds-are-rounded-as-sums-are", "qfunc.emulation.context:UnitContext._code",
-        'rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))',
-        'rule = Bounds(getattr(arithmetic, "rounding", "half_away"))',
+        "rule = bounds or Bounds(arithmetic.rounding",
+        "rule = Bounds(arithmetic.rounding",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(

@@ -38,9 +38,9 @@ class Formula:
         tensors = [o if isinstance(o, NhwcTensor) else self.number(o) for o in operands]
         fields |= {"fusedActivationFunction": "NONE"} if op in _FUSES else {}
         shape = np.broadcast_shapes(*(t.shape for t in tensors))
-        made = into or self.tensor(op, shape, last=any(t.last for t in tensors))
-        self.step.file.operator(op, tensors, [made], _OPTIONS.get(op, ""), **fields)
-        return made
+        output = into or self.tensor(op, shape, last=any(t.last for t in tensors))
+        self.step.file.operator(op, tensors, [output], _OPTIONS.get(op, ""), **fields)
+        return output
 
     def tensor(self, op: str, shape: Any, *, last: bool = False) -> NhwcTensor:
         """Return a new tensor of real values inside of the op."""
@@ -136,13 +136,12 @@ CURVES: dict[str, Callable[[OpContext], None]] = {
 
 
 def elu(step: OpContext) -> None:
-    """Write ELU; for another alpha than 1, which TFLite's operator does not have, alpha (exp(min(0, x)) - 1) below 0."""
-    alpha = float(step.attribute("alpha", 1.0))
-    if alpha != 1.0 and step.file.batched:
+    """Write ELU, or RELU(x) + alpha (exp(min(0, x)) - 1): LiteRT's reference kernels have no ELU, and TFLite's has no alpha."""
+    if step.file.batched:
         return curve(_elu)(step)
     step.on_codes(0)
     x = step.input()
-    step.file.operator("ELU", [x], [step.result(x.shape, last=x.last)], alpha=alpha)
+    step.file.operator("ELU", [x], [step.result(x.shape, last=x.last)], alpha=float(step.attribute("alpha", 1.0)))
 
 
 __all__ = ["CURVES", "Curve", "Formula", "curve", "elu"]

@@ -35,13 +35,13 @@ def pad(step: OpContext) -> None:
     if mode in ("edge", "wrap"):
         return _continued(step, x, pairs, mode == "wrap")
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
-    made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
+    output = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
     if mode == "reflect":
-        step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
+        step.file.operator("MIRROR_PAD", inputs, [output], "MirrorPadOptions", mode="REFLECT")
         return
     if number:
         inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
-    step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
+    step.file.operator("PADV2" if number else "PAD", inputs, [output], "PadV2Options" if number else "PadOptions")
 
 
 def _pairs(step: OpContext, x: NhwcTensor) -> list[list[int]]:
@@ -83,10 +83,10 @@ def _picked(step: OpContext, x: NhwcTensor, axis: int, places: Sequence[int], na
             part = x if whole else cut(step, x, {axis: (start, stop, 1)}, f"{name}.from_{start}_to_{stop}")
             known[start, stop] = part
         parts.append(known[start, stop])
-    made = step.result(shape, last=x.last) if last else step.inner(name, shape, x, last=x.last)
+    output = step.result(shape, last=x.last) if last else step.inner(name, shape, x, last=x.last)
     fields: dict[str, Any] = {"axis": axis, "fusedActivationFunction": "NONE"}
-    step.file.operator("CONCATENATION", parts, [made], "ConcatenationOptions", **fields)
-    return made
+    step.file.operator("CONCATENATION", parts, [output], "ConcatenationOptions", **fields)
+    return output
 
 
 def gather(step: OpContext) -> None:
@@ -112,8 +112,8 @@ def gather(step: OpContext) -> None:
     places = np.asarray(places, np.int32)
     wanted = (places % x.shape[axis]).astype(np.int32)
     if step.file.batched:
-        held = step.file.integers(wanted, f"{step.name}.places")
-        step.file.operator("GATHER", [x, held], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
+        constant = step.file.integers(wanted, f"{step.name}.places")
+        step.file.operator("GATHER", [x, constant], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
         return
     if places.ndim == 1:
         _picked(step, x, axis, wanted.tolist(), "picked", last=True)
@@ -129,8 +129,57 @@ def _looked_up(step: OpContext, axis: int, given: NhwcTensor | None, places: Any
         step.keep(NhwcTensor(-1, step.node.input[0], np.take(value, places, axis).shape, value=np.take(value, places, axis)))
         return
     name = step.node.input[0].removesuffix(".codes")
-    held = step.file.tensor(name, value.shape, qparams, value=value)
-    step.file.operator("GATHER", [held, given], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
+    constant = step.file.tensor(name, value.shape, qparams, value=value)
+    step.file.operator("GATHER", [constant, given], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
+
+
+def resize(step: OpContext) -> None:
+    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR.
+
+    For the nearest entries of a factor that is no whole number, slices and CONCATENATION are written if the operator of
+    the file takes other entries, or takes whole factors only.
+
+    Raises:
+        DeployError: other modes, or no image.
+    """
+    mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
+    if len(step.shape) != 4 or mode not in ("nearest", "linear"):
+        raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
+    step.on_codes(0, same=True)
+    x = step.writer.channels_last(step.input())
+    if mode == "nearest" and (rows := _other_places(step, x, how)):
+        inner = _picked(step, x, 1, rows[0], "rows", last=False)
+        _picked(step, inner, 2, rows[1], "columns", last=True)
+        return
+    size: Sequence[int] = step.shape[2:]
+    output = step.result((x.shape[0], *size, x.shape[-1]), last=True)
+    op = (
+        ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
+        if mode == "nearest"
+        else ("RESIZE_BILINEAR", "ResizeBilinearOptions")
+    )
+    step.file.operator(
+        op[0], [x, step.file.integers(size, f"{step.name}.size")], [output], op[1],
+        alignCorners=how == "align_corners", halfPixelCenters=how == "half_pixel",
+    )  # fmt: skip
+
+
+def _other_places(step: OpContext, x: NhwcTensor, how: str) -> list[list[int]]:
+    # The nearest rows and columns, if the operator of the file has others; else an empty list.
+    found, usual = [], []
+    offset = np.float32(0.5 if how == "half_pixel" else 0.0)
+    scales = step.constant(2)
+    for i in (0, 1):
+        length, count = x.shape[1 + i], step.shape[2 + i]
+        by_size = np.float32(length) / np.float32(count)
+        given = scales is not None and len(scales) == 4
+        each = np.arange(count, dtype=np.float32) + offset
+        steps = (np.float32(1.0 / float(scales[2 + i])) if given else by_size), by_size
+        places = [np.floor(each * s).astype(int).clip(0, length - 1).tolist() for s in steps]
+        found.append(places[0])
+        usual.append(places[1])
+    whole = all(step.shape[2 + i] % x.shape[1 + i] == 0 for i in (0, 1))
+    return [] if whole or (step.file.batched and found == usual) else found
 
 
 def tile(step: OpContext) -> None:
@@ -140,8 +189,8 @@ def tile(step: OpContext) -> None:
     factors = [int(n) for n in step.constant(1)]
     if factors[0] != 1 and step.source.varies(step.node.input[0]) == 0:
         raise step.refuse(f"{factors[0]} copies of the batch", "copies along other axes", "Repeat along another axis.")
-    held = step.file.integers(factors, f"{step.name}.multiples")
-    step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+    constant = step.file.integers(factors, f"{step.name}.multiples")
+    step.file.operator("TILE", [x, constant], [step.result(step.shape)], "TileOptions")
 
 
 def depth_to_space(step: OpContext) -> None:
@@ -199,8 +248,8 @@ def where(step: OpContext) -> None:
 
 def _constant(step: OpContext, f: Formula, value: Any) -> NhwcTensor:
     f.count += 1
-    held = np.ascontiguousarray(value, np.float32)
-    return step.file.tensor(f"{step.name}.bounds_{f.count}", held.shape, value=held)
+    constant = np.ascontiguousarray(value, np.float32)
+    return step.file.tensor(f"{step.name}.bounds_{f.count}", constant.shape, value=constant)
 
 
-__all__ = ["depth_to_space", "gather", "pad", "space_to_depth", "tile", "where"]
+__all__ = ["depth_to_space", "gather", "pad", "resize", "space_to_depth", "tile", "where"]

@@ -35,8 +35,8 @@ def _grouped(step: OpContext, groups: int) -> None:
 
 def _of_channels(step: OpContext, f: Formula, value: Any, rank: int) -> NhwcTensor:
     f.count += 1
-    held = np.asarray(value, np.float32).reshape((1, -1, *[1] * (rank - 2)))
-    return step.file.tensor(f"{step.name}.affine_{f.count}", held.shape, value=held)
+    constant = np.asarray(value, np.float32).reshape((1, -1, *[1] * (rank - 2)))
+    return step.file.tensor(f"{step.name}.affine_{f.count}", constant.shape, value=constant)
 
 
 def normalized(f: Formula, x: NhwcTensor, axes: Sequence[int], epsilon: float) -> NhwcTensor:
@@ -49,10 +49,10 @@ def normalized(f: Formula, x: NhwcTensor, axes: Sequence[int], epsilon: float) -
 def mean(f: Formula, x: NhwcTensor, axes: Sequence[int], op: str = "MEAN") -> NhwcTensor:
     """Return a reduction over some axes of the file, which stay with the length 1."""
     shape = [1 if i in axes else n for i, n in enumerate(x.shape)]
-    made = f.tensor(op, shape, last=x.last)
-    held = f.step.file.integers(list(axes), f"{f.step.name}.axes_{f.count}")
-    f.step.file.operator(op, [x, held], [made], "ReducerOptions", keepDims=True)
-    return made
+    output = f.tensor(op, shape, last=x.last)
+    constant = f.step.file.integers(list(axes), f"{f.step.name}.axes_{f.count}")
+    f.step.file.operator(op, [x, constant], [output], "ReducerOptions", keepDims=True)
+    return output
 
 
 def response_norm(step: OpContext) -> None:
@@ -74,12 +74,12 @@ def response_norm(step: OpContext) -> None:
 
 def _channels(step: OpContext, f: Formula, x: NhwcTensor, first: int, shape: Sequence[int]) -> NhwcTensor:
     # The channels from `first` on, as many as in `shape`.
-    made, rank = f.tensor("channels", shape), len(shape)
+    output, rank = f.tensor("channels", shape), len(shape)
     begin, stop, ones = ([v if i == 1 else o for i in range(rank)] for v, o in ((first, 0), (first + shape[1], 0), (1, 1)))
-    inputs = [step.file.integers(v, f"{made.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (ones, "strides"))]
+    inputs = [step.file.integers(v, f"{output.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (ones, "strides"))]
     rest = (1 << rank) - 1 - 2
-    step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=rest, endMask=rest)
-    return made
+    step.file.operator("STRIDED_SLICE", [x, *inputs], [output], "StridedSliceOptions", beginMask=rest, endMask=rest)
+    return output
 
 
 __all__ = ["group_norm", "instance_norm", "mean", "normalized", "response_norm"]

@@ -12,7 +12,7 @@ from qfunc.lowering.nhwc.decompositions import celu, gelu, hard_sigmoid, layer_n
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.formulas import CURVES, elu
 from qfunc.lowering.nhwc.linear import conv, gemm, matmul
-from qfunc.lowering.nhwc.moves import depth_to_space, gather, pad, space_to_depth, tile, where
+from qfunc.lowering.nhwc.moves import depth_to_space, gather, pad, resize, space_to_depth, tile, where
 from qfunc.lowering.nhwc.norms import group_norm, instance_norm, response_norm
 from qfunc.lowering.nhwc.pooling import (
     average_pool,
@@ -23,7 +23,7 @@ from qfunc.lowering.nhwc.pooling import (
     reduced,
     reduced_terms,
 )
-from qfunc.lowering.nhwc.shape import concat, expand, reshape, resize, sliced, split, transpose
+from qfunc.lowering.nhwc.shape import concat, expand, reshape, sliced, split, transpose
 from qfunc.lowering.nhwc.writer import Writer
 
 _STEPS: dict[str, Callable[[OpContext], None]] = {

@@ -27,40 +27,44 @@ def max_pool(step: OpContext) -> None:
 
 
 def average_pool(step: OpContext) -> None:
-    """Write AVERAGE_POOL_2D, which divides by the number of entries inside the image."""
+    """Write AVERAGE_POOL_2D, which divides by the number of entries inside the image.
+
+    Raises:
+        DeployError: windows beyond a counted padding, for XNNPACK, whose sums have an order that depends on the window.
+    """
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.input())
-    w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
-    whole = not any((*w.before, *w.after)) or bool(step.attribute("count_include_pad", 0) and not step.attribute("ceil_mode"))
-    inside = step.file.any_padding and not (step.attribute("count_include_pad", 0) and any(step.attribute("pads") or ()))
-    if not whole and not inside and not same(w, x.shape[1:3]):
-        return _average_of_parts(step, x, w)
-    padding: Padding = "VALID"
-    if whole and any((*w.before, *w.after)):
-        x = _zero_padded(step, x, w)
-    else:
-        x, padding = padded(step, x, w)
+    given = window(step, step.attribute("kernel_shape"))
+    w = with_ceil_mode(step, given, x.shape[1:3])
+    counted = bool(step.attribute("count_include_pad", 0)) and any((*given.before, *given.after))
+    if counted and w == given:
+        return _pool(step, "AVERAGE_POOL_2D", _zero_padded(step, x, w), w, "VALID")
+    if counted and step.file.any_padding:
+        found = f"windows of {w.kernel} entries beyond a padding by {given.before} that is counted"
+        raise step.refuse(found, "windows inside of the padding", "Use count_include_pad=False or ceil_mode=False.")
+    if counted or not (step.file.any_padding or not any((*w.before, *w.after)) or same(w, x.shape[1:3])):
+        return _average_of_parts(step, x, w, given if counted else None)
+    x, padding = padded(step, x, w)
     _pool(step, "AVERAGE_POOL_2D", x, w, padding)
 
 
-def _average_of_parts(step: OpContext, x: NhwcTensor, w: Window) -> None:
+def _average_of_parts(step: OpContext, x: NhwcTensor, w: Window, counted: Window | None) -> None:
     # Average the windows of one size by one operator each, those at the borders apart, and join the results.
-    given = window(step, step.attribute("kernel_shape"))
-    if step.attribute("count_include_pad", 0) and any((*given.before, *given.after)):
-        x, w = _zero_padded(step, x, given), evolve(w, before=(0, 0), after=(0, 0))
-    made, result = output_image(step, out_shape(step, x.shape[-1]))
-    rows, columns = (_runs(x.shape[1 + i], w, i, made.shape[1 + i]) for i in (0, 1))
+    if counted is not None:
+        x, w = _zero_padded(step, x, counted), evolve(w, before=(0, 0), after=(0, 0))
+    output, result = output_image(step, out_shape(step, x.shape[-1]))
+    rows, columns = (_runs(x.shape[1 + i], w, i, output.shape[1 + i]) for i in (0, 1))
     bands = [[_part(step, x, (y, x_), w, f"rows{j}.columns{i}") for i, x_ in enumerate(columns)] for j, y in enumerate(rows)]
     joined = [_joined(step, band, 2, f"rows{j}") for j, band in enumerate(bands)]
-    _joined(step, joined, 1, "", made)
-    to_signal(step, made, result)
+    _joined(step, joined, 1, "", output)
+    to_signal(step, output, result)
 
 
 def _zero_padded(step: OpContext, x: NhwcTensor, w: Window) -> NhwcTensor:
     pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
-    made = step.inner("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
-    step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [made], "PadOptions")
-    return made
+    output = step.inner("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
+    step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [output], "PadOptions")
+    return output
 
 
 def _runs(size: int, w: Window, i: int, count: int) -> list[tuple[int, int, int]]:
@@ -85,33 +89,33 @@ def _part(step: OpContext, x: NhwcTensor, runs: Sequence[tuple[int, int, int]], 
         else:
             cuts[1 + i], kernel[i], stride[i] = (start, stop, 1), length, w.stride[i]
     part = cut(step, x, cuts, f"{name}.image")
-    made = step.inner(name, (x.shape[0], runs[0][2], runs[1][2], x.shape[-1]), x, last=True)
+    output = step.inner(name, (x.shape[0], runs[0][2], runs[1][2], x.shape[-1]), x, last=True)
     dilation = {"dilationH": 1, "dilationW": 1} if step.file.any_padding else {}
     step.file.operator(
-        "AVERAGE_POOL_2D", [part], [made], "Pool2DOptions", padding="VALID", filterHeight=kernel[0], filterWidth=kernel[1],
+        "AVERAGE_POOL_2D", [part], [output], "Pool2DOptions", padding="VALID", filterHeight=kernel[0], filterWidth=kernel[1],
         strideH=stride[0], strideW=stride[1], fusedActivationFunction=step.activation, **dilation,
     )  # fmt: skip
-    return made
+    return output
 
 
 def _joined(step: OpContext, parts: list[NhwcTensor], axis: int, name: str, into: NhwcTensor | None = None) -> NhwcTensor:
     if len(parts) == 1 and into is None:
         return parts[0]
     shape = [sum(p.shape[i] for p in parts) if i == axis else n for i, n in enumerate(parts[0].shape)]
-    made = into or step.inner(name, shape, parts[0], last=True)
-    step.file.operator("CONCATENATION", parts, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
-    return made
+    output = into or step.inner(name, shape, parts[0], last=True)
+    step.file.operator("CONCATENATION", parts, [output], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
+    return output
 
 
 def _pool(step: OpContext, op: str, x: NhwcTensor, w: Window, padding: Padding) -> None:
-    made, result = output_image(step, out_shape(step, x.shape[-1]))
+    output, result = output_image(step, out_shape(step, x.shape[-1]))
     dilation = {"dilationH": w.dilation[0], "dilationW": w.dilation[1]} if step.file.any_padding else {}
     step.file.operator(
-        op, [x], [made], "Pool2DOptions", padding=padding,
+        op, [x], [output], "Pool2DOptions", padding=padding,
         filterHeight=w.kernel[0], filterWidth=w.kernel[1], strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation, **dilation,
     )  # fmt: skip
-    to_signal(step, made, result)
+    to_signal(step, output, result)
 
 
 def global_average_pool(step: OpContext) -> None:
@@ -159,11 +163,11 @@ def log_sum_exp(step: OpContext) -> None:
 
 def _finish(step: OpContext, total: NhwcTensor, write: Callable[[NhwcTensor], NhwcTensor]) -> None:
     # Write the result of a reduction, whose axes stay with the length 1 if the op keeps them.
-    made = step.result(step.shape)
-    if made.shape == total.shape:
-        write(made)
+    output = step.result(step.shape)
+    if output.shape == total.shape:
+        write(output)
     else:
-        step.reshaped(write(step.inner("kept", total.shape)), made.shape, made)
+        step.reshaped(write(step.inner("kept", total.shape)), output.shape, output)
 
 
 def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
@@ -175,13 +179,13 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
         x = step.writer.plain(x)
     at = sorted(axis_at(a, x) for a in axes)
     shape = [1 if i in at else n for i, n in enumerate(x.shape) if keep or i not in at]
-    held = step.file.integers(at, f"{step.name}.axes")
-    made = step.result(shape, last=x.last and keep)
+    axes_tensor = step.file.integers(at, f"{step.name}.axes")
+    output = step.result(shape, last=x.last and keep)
     # With keepDims the optimised kernels use another MEAN, which rounds z_x s_x / s_y separately.
-    inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
-    step.file.operator(op, [x, held], [inner], "ReducerOptions", keepDims=False)
+    inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else output
+    step.file.operator(op, [x, axes_tensor], [inner], "ReducerOptions", keepDims=False)
     if keep:
-        step.reshaped(inner, shape, made)
+        step.reshaped(inner, shape, output)
 
 
 __all__ = [

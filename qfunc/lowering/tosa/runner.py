@@ -53,9 +53,9 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
+        block = block_of(file_of(artifact.files, "model.tosa"))
         values = _values(artifact.files)
         named = with_code_outputs(artifact, values["tensors"].items())
-        block = block_of(file_of(artifact.files, "model.tosa"))
         outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
         exposed = Session(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         channels_last = {name: bool(entry["last"]) for name, entry in named.items()}

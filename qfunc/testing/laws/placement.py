@@ -20,8 +20,8 @@ from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
 from qfunc.passes.fold_batch_norm import fold_batch_norms
-from qfunc.placement.constraints import violations
 from qfunc.placement.encoding import Encoding
+from qfunc.placement.legality.constraints import violations
 from qfunc.placement.partition import Unit
 from qfunc.placement.place import plan
 from qfunc.placement.shift_limits import bounds
