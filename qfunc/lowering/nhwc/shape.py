@@ -93,8 +93,7 @@ def sliced(step: OpContext) -> None:
     cuts = {axis_at(int(a), x): (int(b), int(e), int(s)) for b, e, a, s in zip(starts, ends, axes, steps, strict=True)}
     batch = cuts.get(0, (0, 2**62, 1))
     if step.source.varies(step.node.input[0]) == 0 and (batch[0] != 0 or batch[1] < 2**31 - 1 or batch[2] != 1):
-        found = f"examples {batch[0]} to {batch[1]} of the batch, in steps of {batch[2]}"
-        raise step.refuse(found, "the whole batch", "Select examples outside of the deployed model.")
+        raise step.refuse("a slice of the batch", "a slice of other axes", "Select examples outside of the deployed model.")
     cut(step, x, cuts)
 
 
