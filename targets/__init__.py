@@ -25,11 +25,7 @@ from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "cmsis_nn", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie",
-    "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8",
+    "academic", "academic_nlp", "cmsis_nn", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn",
+    "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8",
     "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

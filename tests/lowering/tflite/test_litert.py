@@ -170,7 +170,8 @@ def test_the_file_holds_the_models_qparams_and_codes():
     ("make", "shape", "message"),
     [
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x.flip(0))), (1, 3, 5, 4),
-         "op '1.flip': found a slice of the batch, wanted a slice of other axes. Select examples outside of the deployed model."),
+         "op '1.flip': found a slice of the batch, wanted a slice of other axes. Select examples outside of the deployed "
+         "model."),
         FLOAT["matmul constants broadcast"] + (
             "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
