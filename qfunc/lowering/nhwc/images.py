@@ -73,7 +73,10 @@ def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -
     made = step.inner("padded", shape, held, last=True)
     inputs = [held, step.file.integers(pairs, f"{step.name}.pads")]
     if lowest:
-        value = np.array([-128], np.int8) if held.qparams else np.array([np.finfo(np.float32).min], np.float32)
+        code_type = step.file.code_type
+        value = (
+            np.array([np.iinfo(code_type).min], code_type) if held.qparams else np.array([np.finfo(np.float32).min], np.float32)
+        )
         inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), held.qparams, value=value))
     step.file.operator("PADV2" if lowest else "PAD", inputs, [made], "PadV2Options" if lowest else "PadOptions")
     return made, "VALID"
