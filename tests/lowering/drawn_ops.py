@@ -238,21 +238,6 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
 
 
 __all__ = [
-    "ACTIVATIONS",
-    "KINDS",
-    "Drawn",
-    "Shape",
-    "Side",
-    "Trial",
-    "convolution",
-    "curve",
-    "image",
-    "linear",
-    "move",
-    "pair",
-    "pool",
-    "softmax",
-    "transposed",
-    "trials",
-    "weighted",
-]
+    "ACTIVATIONS", "KINDS", "Drawn", "Shape", "Side", "Trial", "convolution", "curve", "image", "linear", "move",
+    "pair", "pool", "softmax", "transposed", "trials", "weighted",
+]  # fmt: skip

@@ -6,6 +6,7 @@ from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
+from mutants.diagnosis import DIAGNOSIS
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.executorch import EXECUTORCH
@@ -70,6 +71,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OUTER_MODULES,
     *COMMAND_LINE,
     *CORRECTIONS,
+    *DIAGNOSIS,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
+from qfunc.lowering.tflite.constraints import LEGALITY
+from qfunc.specs import Int, Refuse
 from qfunc.specs._check import refuse
 from qfunc.specs._values import readable
 
@@ -40,6 +41,7 @@ class TfliteLowering:
     """
 
     bits: int = field(default=8, kw_only=True, validator=_width)
+    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     @property
     def bias_bits(self) -> int:
