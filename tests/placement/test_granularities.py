@@ -33,6 +33,7 @@ TAKEN = {
     "academic": (ANY, "", ""),
     "academic_nlp": (ANY, "", ""),
     "cmsis_nn": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
+    "cmsis_nn_16x8": (TENSOR, "TensorFlow Lite 16x8", "TensorFlow Lite 16x8"),
     "executorch_xnnpack": (EACH, "XNNPACK, xnnpack.h", "XNNPACK, xnnpack.h"),
     "litert": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_optimised": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
