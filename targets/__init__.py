@@ -2,6 +2,7 @@
 
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
+from qfunc.targets.cmsis_nn import cmsis_nn
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.litert import litert
 from qfunc.targets.litert_optimised import litert_optimised
@@ -24,11 +25,7 @@ from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie",
-    "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8",
+    "academic", "academic_nlp", "cmsis_nn", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "ncnn",
+    "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8",
     "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -75,6 +75,12 @@ class QdqModel:
         """Return the name of a tensor's element type, as numpy has it."""
         return str(helper.tensor_dtype_to_np_dtype(self.kind(name)))
 
+    def has_sizes(self, name: str) -> bool:
+        """Return True if all sizes of a tensor are known, apart from the batch size."""
+        return all(
+            sizes is not None and None not in sizes for sizes in (found.get(name, (0, None))[1] for found in self._types)
+        )
+
     def shape(self, name: str, node: str) -> tuple[int, ...]:
         """Return the shape of one example.
 

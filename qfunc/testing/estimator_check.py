@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.specs import Estimator, Int, PerChannel, Scale, Scheme, ZeroPoint, from_json, to_json
-from qfunc.testing.laws.estimator import LAWS, Case, compiles
+from qfunc.testing.laws.estimator import LAWS, EstimatorCase, compiles
 from qfunc.testing.strategies_schemes import all_schemes
 from qfunc.testing.validate import exemptions, require_broken, require_examples, require_protocol
 
@@ -75,11 +75,11 @@ def check_estimator(
     drawn = all_schemes(shape=SHAPE) if schemes is None else schemes
     drawn = drawn if isinstance(drawn, st.SearchStrategy) else st.sampled_from(list(drawn))
 
-    def check(law: Callable[[Case], None], scheme: Scheme, batches: tuple[Batch, ...]) -> None:
+    def check(law: Callable[[EstimatorCase], None], scheme: Scheme, batches: tuple[Batch, ...]) -> None:
         if law.__name__ in exempt:
             return
         try:
-            law(Case(estimator, _on_axis_0(scheme), tuple(b.tensor() for b in batches)))
+            law(EstimatorCase(estimator, _on_axis_0(scheme), tuple(b.tensor() for b in batches)))
         except Exception as e:
             found = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
             inputs = "\n           ".join(map(repr, batches))

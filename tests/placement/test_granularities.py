@@ -32,6 +32,7 @@ ANY = ("A channel", *EACH, "W input")
 TAKEN = {
     "academic": (ANY, "", ""),
     "academic_nlp": (ANY, "", ""),
+    "cmsis_nn": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "executorch_xnnpack": (EACH, "XNNPACK, xnnpack.h", "XNNPACK, xnnpack.h"),
     "litert": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "litert_optimised": (EACH, "8-bit quantization specification", "8-bit quantization specification"),

@@ -47,10 +47,10 @@ def power(step: OpContext) -> None:
 
 
 def _operand(step: OpContext, index: int, rank: int) -> Blob:
-    held = step.constant_input(index)
-    if held is None:
+    operand = step.constant_input(index)
+    if operand is None:
         return _ranked(step, step.input(index), rank)
-    value = held.real
+    value = operand.real
     value = value[0] if value.ndim > rank and value.shape[0] == 1 else value
     return step.file.constant(step.node.input[index], value.reshape((1,) * (rank - value.ndim) + value.shape))
 
@@ -125,15 +125,15 @@ def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
 
 def prelu(step: OpContext) -> None:
     """Write PReLU with a slope for each channel, or one."""
-    held = step.constant_input(1)
-    if held is None:
+    slopes = step.constant_input(1)
+    if slopes is None:
         raise step.refuse("slopes that are computed", "a constant", "Compute them once, outside the model.")
-    _weighted(step, "PReLU", held.real.ravel())
+    _weighted(step, "PReLU", slopes.real.ravel())
 
 
 def _weighted(step: OpContext, kind: str, slope: Array) -> None:
-    made = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
-    step.keep(made)
+    blob = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
+    step.keep(blob)
 
 
 __all__ = [

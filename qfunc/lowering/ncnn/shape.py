@@ -27,10 +27,10 @@ def order_type(order: tuple[int, ...]) -> int:
 
 def reshape(step: OpContext) -> None:
     """Write Reshape."""
-    held = step.constant_input(0)
-    if held is not None and held.qparams is None:
+    constant = step.constant_input(0)
+    if constant is not None and constant.qparams is None:
         full = step.source.shape(step.output, step.node.name)
-        step.writer.constants[step.output] = Constant(held.value.reshape(full))
+        step.writer.constants[step.output] = Constant(constant.value.reshape(full))
         return
     step.keep(step.reshaped(step.input(), step.shape, ""))
 
@@ -90,8 +90,8 @@ def _cut(step: OpContext, x: Blob, cuts: dict[int, tuple[int, int]], name: str) 
 
 def concat(step: OpContext) -> None:
     """Write Concat."""
-    held = [step.input(i) for i in range(len(step.node.input))]
-    step.write_result("Concat", *held, p0=axis_of(step, int(step.attribute("axis"))))
+    operands = [step.input(i) for i in range(len(step.node.input))]
+    step.write_result("Concat", *operands, p0=axis_of(step, int(step.attribute("axis"))))
 
 
 def pad(step: OpContext) -> None:
@@ -106,8 +106,8 @@ def pad(step: OpContext) -> None:
         raise step.refuse(f"padding of mode {mode!r}", "constant, edge or reflect", "Pad by one of them.")
     value, x = step.constant(2), step.input()
     pads = [int(p) for p in step.constant(1)]
-    rank, kept = len(pads) // 2, len(x.shape)
-    before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
+    rank, dims = len(pads) // 2, len(x.shape)
+    before, after = pads[rank - dims : rank], pads[2 * rank - dims :]
     # A negative pad cuts. ncnn's Padding has pads of at least 0.
     cuts = {
         i: (max(-b, 0), n + min(a, 0)) for i, (b, a, n) in enumerate(zip(before, after, x.shape, strict=True)) if min(b, a) < 0
@@ -117,11 +117,11 @@ def pad(step: OpContext) -> None:
         x = _cut(step, x, cuts, f"{step.output}.cut" if any((*before, *after)) else step.output)
         if not any((*before, *after)):
             return step.keep(x)
-    places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[kept]
+    places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[dims]
     parameters: dict[int, float] = {
         n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)
     }
-    if kept == 4 and (before[0] or after[0]):
+    if dims == 4 and (before[0] or after[0]):
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
     parameters |= {4: modes[mode], 5: number}

@@ -91,13 +91,13 @@ class Writer:
 
     def _dequantize(self, node: onnx.NodeProto) -> None:
         # Codes and their real values are one tensor.
-        given, made = node.input[0], node.output[0]
-        if given in self.constants:
-            held = self.constants[given]
-            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
-            self.constants[made] = Constant(held.value, known)
+        operand, result = node.input[0], node.output[0]
+        if operand in self.constants:
+            constant = self.constants[operand]
+            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
+            self.constants[result] = Constant(constant.value, known)
         else:
-            self.blobs[made] = self.blobs[given]
+            self.blobs[result] = self.blobs[operand]
 
     def _passes(self, node: onnx.NodeProto) -> bool:
         return copies(node) or self.implied(node)
@@ -108,10 +108,10 @@ class Writer:
 
     def quantized(self, real: Blob, scale: float, name: str) -> Blob:
         """Return the codes of real values."""
-        held = [floats(reciprocal(scale))]
-        made = self.file.layer("Quantize", [real], name, real.shape, {0: 1}, weights=held, scale=scale)
-        self.sources[made.name] = real
-        return made
+        reciprocals = [floats(reciprocal(scale))]
+        blob = self.file.layer("Quantize", [real], name, real.shape, {0: 1}, weights=reciprocals, scale=scale)
+        self.sources[blob.name] = real
+        return blob
 
     def implied(self, node: onnx.NodeProto) -> bool:
         """Return True if the quantizer after a Clip, which saturates at -127 and 127, implies the Clip.
@@ -174,8 +174,8 @@ class OpContext:
         """Return the same entries in another shape."""
         if tuple(shape) == blob.shape:
             return blob
-        made = f"{self.output}.{name}" if name else self.output
-        return self.file.layer("Reshape", [blob], made, shape, sizes(shape), scale=blob.scale)
+        full_name = f"{self.output}.{name}" if name else self.output
+        return self.file.layer("Reshape", [blob], full_name, shape, sizes(shape), scale=blob.scale)
 
     def rows_of(self, blob: Blob, shape: Sequence[int]) -> Blob:
         """Return the same entries with one more axis; codes are quantized after the reshape, because ncnn misplaces bytes."""

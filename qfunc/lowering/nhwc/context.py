@@ -39,7 +39,14 @@ class OpContext:
 
     def constant(self, index: int, default: Any = None) -> Any:
         """Return a constant input."""
-        return self.source.constant(self.node, index, default)
+        number = self.number(index)
+        return self.source.constant(self.node, index, default) if number is None else number
+
+    def number(self, index: int) -> Any:
+        """Return the array of an input of numbers, sizes or booleans that no input of the model changes, else None."""
+        name = self.node.input[index] if index < len(self.node.input) else ""
+        folded = self.writer.folded.get(name)
+        return self.source.constants.get(name) if folded is None else folded
 
     def input(self, index: int = 0) -> NhwcTensor:
         """Return an input: codes if the op computes on codes, else real values."""

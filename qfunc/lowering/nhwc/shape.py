@@ -1,8 +1,6 @@
-"""Write ops that move values as TFLite's operators: reshapes, slices, pads, concatenations and resizes."""
+"""Write ops that move values as TFLite's operators: reshapes, slices and concatenations."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -13,11 +11,11 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import REAL, copies
 
 
-def axis_at(axis: int, held: NhwcTensor) -> int:
+def axis_at(axis: int, tensor: NhwcTensor) -> int:
     """Return the axis in the file for an axis in the model."""
-    rank = len(held.shape)
+    rank = len(tensor.shape)
     axis %= rank
-    if not held.last or axis == 0:
+    if not tensor.last or axis == 0:
         return axis
     return rank - 1 if axis == 1 else axis - 1
 
@@ -34,13 +32,13 @@ def reshape(step: OpContext) -> None:
     varies = step.source.varies(step.output)
     if x.last and len(shape) == 2 and shape[0] == x.shape[0] and _only_linear(step):
         spatial = (x.shape[-1], *x.shape[1:-1])
-        made = step.result(shape, order=flattened(spatial))
+        reshaped = step.result(shape, order=flattened(spatial))
     else:
         x = _same_either_way(x) or step.writer.plain(x)
-        made = step.result(shape)
+        reshaped = step.result(shape)
     wanted = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
-    held = step.file.integers(wanted, f"{step.name}.shape")
-    step.file.operator("RESHAPE", [x, held], [made], "ReshapeOptions", newShape=wanted)
+    shape_tensor = step.file.integers(wanted, f"{step.name}.shape")
+    step.file.operator("RESHAPE", [x, shape_tensor], [reshaped], "ReshapeOptions", newShape=wanted)
 
 
 def _same_either_way(x: NhwcTensor) -> NhwcTensor | None:
@@ -66,8 +64,8 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
     # Return True if the node multiplies the tensor by a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
-    made = step.source.producers.get(node.input[1])
-    stored = made.input[0] if made is not None and made.op_type == "DequantizeLinear" else node.input[1]
+    producer = step.source.producers.get(node.input[1])
+    stored = producer.input[0] if producer is not None and producer.op_type == "DequantizeLinear" else node.input[1]
     return stored in step.source.constants and step.source.constants[stored].ndim == 2
 
 
@@ -81,8 +79,8 @@ def transpose(step: OpContext) -> None:
     if order == list(range(rank)):
         step.keep(NhwcTensor(x.index, x.name, x.shape, x.qparams, value=x.value))
         return
-    made = step.result([x.shape[i] for i in order])
-    step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [made], "TransposeOptions")
+    output = step.result([x.shape[i] for i in order])
+    step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [output], "TransposeOptions")
 
 
 def sliced(step: OpContext) -> None:
@@ -93,6 +91,9 @@ def sliced(step: OpContext) -> None:
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     cuts = {axis_at(int(a), x): (int(b), int(e), int(s)) for b, e, a, s in zip(starts, ends, axes, steps, strict=True)}
+    batch = cuts.get(0, (0, 2**62, 1))
+    if step.source.varies(step.node.input[0]) == 0 and (batch[0] != 0 or batch[1] < 2**31 - 1 or batch[2] != 1):
+        raise step.refuse("a slice of the batch", "a slice of other axes", "Select examples outside of the deployed model.")
     cut(step, x, cuts)
 
 
@@ -110,9 +111,9 @@ def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]], i
     ends = open_ | sum(1 << a for a, r in ranges.items() if r.stop < 0)
     shape = [len(ranges[a]) if a in ranges else n for a, n in enumerate(x.shape)]
     inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (stride, "strides"))]
-    made = step.inner(inner, shape, x, last=x.last) if inner else step.result(shape, last=x.last)
-    step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=open_, endMask=ends)
-    return made
+    output = step.inner(inner, shape, x, last=x.last) if inner else step.result(shape, last=x.last)
+    step.file.operator("STRIDED_SLICE", [x, *inputs], [output], "StridedSliceOptions", beginMask=open_, endMask=ends)
+    return output
 
 
 def split(step: OpContext) -> None:
@@ -130,68 +131,14 @@ def concat(step: OpContext) -> None:
     """Write CONCATENATION."""
     count = len(step.node.input)
     step.on_codes(*range(count), same=True)
-    held = [step.input(i) for i in range(count)]
-    last = any(h.last for h in held)
-    held = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in held]
-    axis = axis_at(int(step.attribute("axis")), held[0])
-    shape = list(held[0].shape)
-    shape[axis] = sum(h.shape[axis] for h in held)
-    made = step.result(shape, last=last)
-    step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
-
-
-def pad(step: OpContext) -> None:
-    """Write PAD, PADV2 or MIRROR_PAD."""
-    mode = step.attribute("mode", b"constant").decode()
-    value = step.constant(2)
-    number = 0.0 if value is None else float(value)
-    if mode not in ("constant", "reflect"):
-        raise step.refuse(f"padding of mode {mode!r}", "constant or reflect", "Pad by one of them.")
-    if mode == "reflect" or not number:
-        step.on_codes(0, same=True)
-    x = step.input()
-    rank = len(x.shape)
-    pads = [int(p) for p in step.constant(1)]
-    pairs = [[0, 0] for _ in range(rank)]
-    for axis in range(rank):
-        pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
-    # A negative pad crops. TFLite, XNNPACK and TOSA accept no negative pads.
-    cuts = {
-        a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
-    }
-    pairs = [[max(p, 0) for p in pair] for pair in pairs]
-    if cuts:
-        x = cut(step, x, cuts, "cut" if any(map(any, pairs)) else "")
-        if not any(map(any, pairs)):
-            return
-    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
-    made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
-    if mode == "reflect":
-        step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
-        return
-    if number:
-        inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
-    step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
-
-
-def resize(step: OpContext) -> None:
-    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
-    mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
-    if len(step.shape) != 4 or mode not in ("nearest", "linear"):
-        raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
-    step.on_codes(0, same=True)
-    x = step.writer.channels_last(step.input())
-    size: Sequence[int] = step.shape[2:]
-    made = step.result((x.shape[0], *size, x.shape[-1]), last=True)
-    op = (
-        ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
-        if mode == "nearest"
-        else ("RESIZE_BILINEAR", "ResizeBilinearOptions")
-    )
-    step.file.operator(
-        op[0], [x, step.file.integers(size, f"{step.name}.size")], [made], op[1],
-        alignCorners=how == "align_corners", halfPixelCenters=how == "half_pixel",
-    )  # fmt: skip
+    operands = [step.input(i) for i in range(count)]
+    last = any(h.last for h in operands)
+    operands = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in operands]
+    axis = axis_at(int(step.attribute("axis")), operands[0])
+    shape = list(operands[0].shape)
+    shape[axis] = sum(h.shape[axis] for h in operands)
+    output = step.result(shape, last=last)
+    step.file.operator("CONCATENATION", operands, [output], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
 
 
 def expand(step: OpContext) -> None:
@@ -207,19 +154,19 @@ def expand(step: OpContext) -> None:
     if step.file.batched and shared and step.source.varies(step.output) == 0:
         x = _of_each_example(step, x)
     factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]
-    held = step.file.integers(factors, f"{step.name}.multiples")
-    step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+    multiples = step.file.integers(factors, f"{step.name}.multiples")
+    step.file.operator("TILE", [x, multiples], [step.result(step.shape)], "TileOptions")
 
 
 def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
     # Repeat a tensor for each example: add it to a tensor of zeros that has the batch axis.
     batch, real = _zeros(step, len(x.shape)), step.writer.real(x)
-    made = step.writer.make(f"{step.name}.examples.real", x.shape, None)
-    step.file.operator("ADD", [batch, real], [made], "AddOptions", fusedActivationFunction="NONE")
+    output = step.writer.make(f"{step.name}.examples.real", x.shape, None)
+    step.file.operator("ADD", [batch, real], [output], "AddOptions", fusedActivationFunction="NONE")
     if x.qparams is None:
-        return made
+        return output
     codes = step.inner("examples", x.shape, x)
-    step.file.operator("QUANTIZE", [made], [codes], "QuantizeOptions")
+    step.file.operator("QUANTIZE", [output], [codes], "QuantizeOptions")
     return codes
 
 
@@ -238,10 +185,10 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     step.file.operator("STRIDED_SLICE", [given, *inputs], [x], "StridedSliceOptions", beginMask=1, endMask=1)
     zero = step.file.tensor(f"{step.name}.zero", (1,), value=np.zeros(1, np.float32))
     for op in ("MINIMUM", "MAXIMUM"):
-        made = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
-        step.file.operator(op, [x, zero], [made], "MaximumMinimumOptions")
-        x = made
+        output = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
+        step.file.operator(op, [x, zero], [output], "MaximumMinimumOptions")
+        x = output
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
-__all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]
+__all__ = ["axis_at", "concat", "cut", "expand", "reshape", "sliced", "split", "transpose"]
