@@ -85,6 +85,7 @@ from qfunc.specs.selectors import (
     Last,
     ModuleType,
     Name,
+    NodeName,
     NonNegative,
     Not,
     Op,
@@ -104,11 +105,11 @@ __all__ = [
     "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Int",
     "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE",
     "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint",
-    "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes",
-    "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
-    "SaturatesEachStep", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span",
-    "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
-    "from_json", "to_json",
+    "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken",
+    "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams",
+    "SaturatesAtEnd", "SaturatesEachStep", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat",
+    "SoftmaxTable", "Span", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps",
+    "ZeroPoint", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
