@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.node import slots
+from qfunc.ops.node import attribute, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
@@ -46,6 +46,17 @@ class UnitContext:
         """The encoding of the output; the output must have one."""
         assert self.output_encoding is not None
         return self.output_encoding
+
+    def argument(self, parameter: str) -> Any:
+        """Return an argument of the unit's op; numbers computed from sizes are nodes of the emulation."""
+        return fx.map_arg(attribute(self.root, parameter), lambda n: self.inputs[n.name].node)
+
+    def per_axis(self, parameter: str) -> Any:
+        """Return one number for each axis of a pool, or the node that computes them from sizes."""
+        value = self.argument(parameter)
+        if isinstance(value, fx.Node):
+            return self.emitter.call(per_axis, value, rank_of(self.root), name=f"{self.name}_{parameter}")
+        return per_axis(value, rank_of(self.root))
 
     def codes(self, producer: fx.Node) -> Codes:
         """Return the codes of an activation input."""
@@ -130,4 +141,4 @@ def rank_of(node: fx.Node) -> int:
 
 def per_axis(value: Any, rank: int) -> list[int]:
     """Return one number for each axis."""
-    return [value] * rank if isinstance(value, int) else [int(v) for v in value]
+    return [value] * rank if isinstance(value, int) else list(value)

@@ -69,8 +69,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
-        case FixedPoint(steps, bits):
-            pair = _multiplier(job, product / scale.double(), bits)
+        case FixedPoint(steps, bits, reduced=reduced):
+            pair = _multiplier(job, product / scale.double(), bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
             shift = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
@@ -101,9 +101,12 @@ def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:
     return job.emitter.call(clamp_to_bounds, value, job.bounds(), name=job.name, result=True)
 
 
-def _multiplier(job: UnitContext, ratio: Tensor, bits: int) -> list[fx.Node]:
-    pair = zip(fixed_point.fixed_multiplier(ratio, bits), ("multiplier", "shift"), strict=True)
-    return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in pair]
+def _multiplier(job: UnitContext, ratio: Tensor, bits: int, reduced: int | None = None) -> list[fx.Node]:
+    pair = fixed_point.fixed_multiplier(ratio, bits)
+    if reduced is not None:
+        pair = fixed_point.reduced_multiplier(*pair, bits, reduced)
+    named = zip(pair, ("multiplier", "shift"), strict=True)
+    return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in named]
 
 
 def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.frontend.source_location import source_line
-from qfunc.ops.canonicalize import canonical, is_number, short_name
+from qfunc.ops.canonicalize import canonical
 from qfunc.ops.indexing import element, index_call
+from qfunc.ops.opset import BY_TARGET
+from qfunc.ops.sizes import is_number
+from qfunc.ops.spelling import short_name
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -54,11 +58,41 @@ def output_count(node: fx.Node, call: Any) -> int:
     )
 
 
+def is_only_result(node: fx.Node) -> bool:
+    """Return True if a node is the first of several results of an exported op whose record has that result alone.
+
+    Raises:
+        CaptureError: the places of the maxima of a pool are read, too.
+
+    >>> pool = torch.nn.AdaptiveMaxPool2d(1)
+    >>> [is_only_result(n) for n in torch.export.export(pool, (torch.ones(1, 2, 3, 4),)).graph.nodes][2:4]
+    [True, False]
+    """
+    source = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(source, fx.Node) or not isinstance(source.target, torch._ops.OpOverload) or node.args[1] != 0:
+        return False
+    call = canonical(source)
+    record = None if call is None else BY_TARGET.get(call[0])
+    if record is None or record.results != 1 or len(source.target._schema.returns) == 1:
+        return False
+    if _POOL_WITH_PLACES.fullmatch(str(source.target)) and any(user.args[1] != 0 for user in source.users):
+        found, wanted = "the places of the maxima of a pool", "the maxima alone"
+        do = "Leave out return_indices=True."
+        raise CaptureError(where=source_line(source) or f"node {source.name!r}", found=found, wanted=wanted, do=do)
+    return True
+
+
+_POOL_WITH_PLACES = re.compile(r"aten\.adaptive_max_pool[123]d\.default")
+
+
 def select_output(call: Any) -> Any:
     """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
 
-    x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
+    x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice; x.max(dim)[0] is x.amax(dim), if the
+    places of the maxima are not read.
     """
+    if call is not None and call[0] in (operator.getitem, element) and (extremum := _extremum_alone(*call[1])) is not None:
+        return extremum
     if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
     if not isinstance(call[1][1], int):
@@ -72,4 +106,13 @@ def select_output(call: Any) -> Any:
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
 
 
-__all__ = ["output_count", "reads_tuple", "select_output"]
+def _extremum_alone(source: Any, index: Any) -> Any:
+    over_dim = canonical(source) if isinstance(source, fx.Node) and index == 0 else None
+    alone = {torch.max: torch.amax, torch.min: torch.amin}.get(over_dim[0]) if over_dim is not None else None
+    read = [canonical(user) for user in source.users] if alone is not None else []
+    if not read or any(c is None or c[0] not in (operator.getitem, element) or c[1][1] != 0 for c in read):
+        return None
+    return alone, over_dim[1]  # type: ignore[index]
+
+
+__all__ = ["is_only_result", "output_count", "reads_tuple", "select_output"]

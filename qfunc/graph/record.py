@@ -15,6 +15,7 @@ from torch import fx
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import channel_axis, is_constant, kind_of, op_of, slots, traits, traits_of_ops
 from qfunc.ops.opset import traits_of
+from qfunc.ops.sizes import is_number
 from qfunc.specs import Target
 from qfunc.specs.op_kind import OpKind
 
@@ -64,7 +65,8 @@ class Record:
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` describes the
     part that was exported in evaluation mode and cannot train, or is "".  `arguments` are those of the forward, () for an
     ExportedProgram.  `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name
-    and the sizes of each input of the user's ExportedProgram, None for sizes that vary.
+    and the sizes of each input of the user's ExportedProgram, None for sizes that vary.  `folded` is the number of
+    BatchNorms that `quantize` folded for good.
     """
 
     facts: dict[str, NodeInfo] = field(hash=False)
@@ -82,6 +84,7 @@ class Record:
     arguments: tuple[Argument, ...] = ()
     batch: int | None = None
     sizes: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    folded: int = 0
 
     def path(self, path: str) -> str:
         """Return a path in the outer module for a path in the model."""
@@ -235,7 +238,7 @@ def _slots_of(op: OpKind, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
         slot = op.slot(name) if name in op.parameters else "input"
         tensors: list[fx.Node] = []
         fx.map_arg(value, tensors.append)
-        for tensor in tensors if slot else ():
+        for tensor in (n for n in tensors if not is_number(n)) if slot else ():
             slot_of_operand = "weight" if is_constant(tensor) else "input"
             yield slot_of_operand if slot == "operand" else str(slot), tensor
 

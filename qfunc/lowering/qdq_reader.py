@@ -19,6 +19,7 @@ __all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "deq
 
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
+_CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)
 Array = np.ndarray[Any, Any]
 
 
@@ -65,7 +66,7 @@ class QdqModel:
     def is_real(self, name: str) -> bool:
         """Return True if a tensor has real values or codes; sizes have neither."""
         two, _ = self._types
-        return name not in two or two[name][0] in (REAL, onnx.TensorProto.INT8)
+        return name not in two or two[name][0] in (REAL, *_CODES)
 
     def kind(self, name: str) -> int:
         """Return ONNX's number of a tensor's element type."""
@@ -74,6 +75,12 @@ class QdqModel:
     def element_type(self, name: str) -> str:
         """Return the name of a tensor's element type, as numpy has it."""
         return str(helper.tensor_dtype_to_np_dtype(self.kind(name)))
+
+    def has_sizes(self, name: str) -> bool:
+        """Return True if all sizes of a tensor are known, apart from the batch size."""
+        return all(
+            sizes is not None and None not in sizes for sizes in (found.get(name, (0, None))[1] for found in self._types)
+        )
 
     def shape(self, name: str, node: str) -> tuple[int, ...]:
         """Return the shape of one example.

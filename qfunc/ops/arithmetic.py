@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from qfunc.ops.binding import bind, exactly
 from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
@@ -89,7 +89,9 @@ def _with_alpha(sign: int) -> Rewrite:
         call = bind(op, args, kwargs)
         if call is None or alpha == 1:
             return call
-        return (plus, (*call[1], sign * alpha)) if isinstance(alpha, int | float) else None
+        if isinstance(alpha, int | float):
+            return plus, (*call[1], sign * alpha)
+        return (plus, (*call[1], alpha)) if sign == 1 and isinstance(alpha, fx.Node) else None
 
     return rewrite
 

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from qfunc.ops.binding import all_axes_or_some, bind, dims_of, dtype_of, exactly, named
 from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 from qfunc.ops.pooling import global_avg_pool
+from qfunc.ops.sizes import is_number
 
 
 def variance(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
@@ -140,11 +141,12 @@ def _extremum(over_all: Callable[..., Any], of_two: Callable[..., Any]) -> Rewri
     """Return a rewrite of max(x), max(x, dim) and max(x, y), or of min."""
 
     def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        if isinstance((*args, *kwargs.values(), None)[1], fx.Node):
+        second = (*args, *kwargs.values(), None)[1]
+        if isinstance(second, fx.Node) and not is_number(second):
             given = exactly("input other", args, kwargs)
             return (of_two, (given["input"], given["other"])) if given and isinstance(given.get("other"), fx.Node) else None
         given = exactly("input dim keepdim", args, kwargs)
-        if given is None or not isinstance(given.get("dim"), int | None):
+        if given is None or not isinstance(given.get("dim"), int | fx.Node | None):
             return None
         x, dim = given["input"], given.get("dim")
         return (over_all, (x, (), False)) if dim is None else (op.call, (x, dim, given.get("keepdim", False)))

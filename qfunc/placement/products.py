@@ -74,6 +74,8 @@ def products_of(partition: Partition, unit: Unit, arithmetic: Any) -> Products |
     scale = x.qparams.scale.double() * encoding.qparams.scale.double().flatten()
     if encoding.qparams.scale.ndim == 0:
         scale = scale.reshape(())
+    elif unit.kind == "conv_transpose" and len(scale) > 1:
+        scale = scale.repeat(attribute(root, "groups"))  # the weight has the outputs of one group
     bias_node, real_bias, bias, fraction_bits = tensors.get("bias"), None, None, 0
     if bias_node is not None:
         own = partition.encoding(bias_node, root)

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.execution.batches import require_batches
+from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder, progress_bar
 from qfunc.execution.observers import Observer, statistics
@@ -73,6 +73,8 @@ class Calibration:
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        for text in dict.fromkeys(text for o in observers for text in o.losses()):
+            warn_caller(text)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.models, o.qparams(path), strict=True):
@@ -92,6 +94,9 @@ def calibrate(
     It reads the batches once, and memory does not grow with their number. One float pass serves a tuple of quantized
     models of the same network. The network runs in evaluation mode, whatever the mode of the model. Calibrating a
     calibrated model estimates the activations again; its weights keep their qparams.
+
+    A tensor with `FixedQParams` keeps these, except where `smaller` allows a smaller scale. Where they round most of the
+    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure.
 
     If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
     none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would

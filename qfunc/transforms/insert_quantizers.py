@@ -17,7 +17,9 @@ from qfunc.graph.evaluation_form import TrainedWeight, trained_weights
 from qfunc.graph.record import NodeInfo, Record, attach, record_of
 from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.legality.constraints import require_legal
@@ -41,20 +43,25 @@ def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: 
 
 @frozen(eq=False)
 class Placement:
-    """A folded network and its plan, the network before folding, and its BatchNorms that train."""
+    """A folded network and its plan, the network before folding, its BatchNorms that train, and its weight formulas."""
 
     network: fx.GraphModule
     plan: Plan
     before: fx.GraphModule
     norms: tuple[TrainedBatchNorm, ...]
+    formulas: tuple[WeightFormula, ...]
 
 
 def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: BatchNormMode) -> dict[str, Placement]:
     """Fold the captured parts of one model, and return the plan of quantizers of each."""
-    before = {path: prepare(network, target) for path, network in captured.items()}
+    prepared = {path: prepare(network, target) for path, network in captured.items()}
+    before = {path: each.network for path, each in prepared.items()}
     folded = {path: fold_batch_norms(network, target) for path, network in before.items()}
     made = zip(folded, plans(list(folded.values()), target), strict=True)
-    return {path: Placement(folded[path], plan, before[path], norms.trained(folded[path], before[path])) for path, plan in made}
+    return {
+        path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), prepared[path].formulas)
+        for path, plan in made
+    }
 
 
 def simulation(placement: Placement, target: Target) -> fx.GraphModule:
@@ -66,7 +73,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     """
     network = placement.network
     require_legal(placement.plan, target)
-    record = record_of(network)
+    record, folded = record_of(network), _folded_norms(placement)
     assert record is not None
     inserted = [_insert(network, placed, record) for placed in placement.plan.placed]
     attach(network, evolve(record, facts={**record.facts, **dict(inserted)}))
@@ -74,13 +81,21 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     for node, trained in trained_weights(network).items():
         if is_tiny(network.get_submodule(str(trained.norm.target))):
             _estimate_as_trained(network, node, trained)
+    insert_formulas(network, placement.formulas)
     tie_parameters(network)
     network.graph.lint()
     network.recompile()
     network.register_state_dict_post_hook(write_metadata)  # type: ignore[no-untyped-call]
     record = record_of(network)
     assert record is not None
-    return attach(network, evolve(record, target=target, stage="quantized"))
+    return attach(network, evolve(record, target=target, stage="quantized", folded=folded))
+
+
+def _folded_norms(placement: Placement) -> int:
+    # Return the number of BatchNorms that are folded and do not train.
+    names = {node.name for node in placement.network.graph.nodes}
+    norms = [n for n in placement.before.graph.nodes if kind_of(n) == "batch_norm" and n.name not in names]
+    return len(norms) - len(placement.norms)
 
 
 def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[str, NodeInfo]:

@@ -1,10 +1,12 @@
 """Named one-line breakages of the library, by area."""
 
 from mutants.channels import CHANNELS
+from mutants.cmsis_nn import CMSIS_NN
 from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
+from mutants.diagnosis import DIAGNOSIS
 from mutants.edge_tpu import EDGE_TPU
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
@@ -51,6 +53,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FIXED_CURVES,
     *FAKE_QUANTIZE,
     *CHANNELS,
+    *CMSIS_NN,
     *FORMATS,
     *FUNCTIONS,
     *ESTIMATORS,
@@ -70,6 +73,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OUTER_MODULES,
     *COMMAND_LINE,
     *CORRECTIONS,
+    *DIAGNOSIS,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,

@@ -213,8 +213,8 @@ EMULATION = (
     ),
     Mutation(
         "neutral-is-any-number", "qfunc.placement.partition:_is_identity",
-        "isinstance(a, int | float) and a == op.neutral",
-        "isinstance(a, int | float)",
+        "is_number(a) and (isinstance(a, fx.Node) or a == op.neutral)",
+        "is_number(a)",
         "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",
     ),
 )  # fmt: skip

@@ -24,6 +24,7 @@ _SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "Gr
 _STORED = {
     (4, True): TensorProto.INT4, (4, False): TensorProto.UINT4, (8, True): TensorProto.INT8, (8, False): TensorProto.UINT8,
     (16, True): TensorProto.INT16, (16, False): TensorProto.UINT16, (32, True): TensorProto.INT32,
+    (64, True): TensorProto.INT64,
 }  # fmt: skip
 
 

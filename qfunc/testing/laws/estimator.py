@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from qfunc.errors import first_line
 from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import MergeableEstimator
@@ -197,9 +198,8 @@ def compiles(case: EstimatorCase) -> None:
             state = update(state, x)
         found = finalize(state)
     except Exception as e:  # torch's own classes of these errors are private
-        raise AssertionError(
-            f"torch.compile(fullgraph=True) fails: {type(e).__name__}: {str(e).strip().splitlines()[0]}"
-        ) from e
+        do = "If it need not be compiled, pass exempt={'compiles': 'the reason'}"
+        raise AssertionError(f"torch.compile(fullgraph=True) fails: {first_line(e)} {do}") from e
     close(found, case.qparams(*case.batches, scheme=scheme), scheme, "the compiled estimator differs")
 
 
