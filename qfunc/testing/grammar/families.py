@@ -10,7 +10,7 @@ from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, n
 from qfunc.testing.grammar.draft import Block, Draft, MisfitError
 from qfunc.testing.grammar.program import Program
 from qfunc.testing.grammar.pruning import prune
-from qfunc.testing.grammar.rearrangements import SINGLE_OPS
+from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
 EDITS = (
@@ -149,8 +149,10 @@ def program(seed: int) -> Program:
     d, outputs = _draft(seed)
     changes = _changes(d)
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
-    layers, steps = tuple(d.layers), tuple(d.steps)
     export, wide = d.chance(0.5), "1e10" if d.chance(0.05) else "2"
+    if d.chance(0.15) and d.is_tensor(outputs[0]) and len(d.shape(outputs[0])) > 1:
+        outputs = (d.attempt(sized, outputs[0]), *outputs[1:])
+    layers, steps = tuple(d.layers), tuple(d.steps)
     return prune(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
 
 

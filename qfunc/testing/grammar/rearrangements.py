@@ -103,7 +103,7 @@ def combine(d: Draft, x: str) -> str:
                         f"torch.stack([{x}, {y}], 0).mean(0)", f"({x} + {y}) / 2", f"{x} / ({y}.abs() + 1)"))  # fmt: skip
 
 
-SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, sized, constant, combine)
+SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, constant, combine)
 """Single ops, the common ones more than once."""
 
-__all__ = ["SINGLE_OPS"]
+__all__ = ["SINGLE_OPS", "sized"]
