@@ -56,7 +56,7 @@ def require_known_numbers(node: fx.Node, call: Call | None) -> None:
         read = node.all_input_nodes if node.op == "call_function" and node.users else ()
         if read and all(map(is_number, read)) and short_name(node) is not None and not is_number(node):
             raise _error(node, f"{short_name(node)} of numbers computed from sizes", "an op of tensors, or one of qfunc")
-    elif op is not None and (Trait.WEIGHTED in op.traits or op.call is between):
+    elif op is not None and (op.traits & (Trait.WEIGHTED | Trait.ACTIVATION) or op.call is between):
         given = zip(op.parameters, call[1], strict=True)
         names = [n for n, v in given if isinstance(v, fx.Node | list | tuple) and v and _has_number(v)]
         if names:
