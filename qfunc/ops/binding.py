@@ -95,8 +95,8 @@ def axes(name: str) -> Rewrite:
     """Return a rewrite that binds flip(0, 1) and flip((0, 1)) alike; `name` is the keyword of the axes."""
 
     def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        rest = kwargs.get(name, args[1] if len(args) == 2 else args[1:])
-        one = isinstance(rest, int) or (isinstance(rest, fx.Node) and not is_sizes(rest))
+        rest: Any = kwargs.get(name, args[1] if len(args) == 2 else args[1:])
+        one = isinstance(rest, int | fx.Node)
         dims = rest if is_sizes(rest) else (rest,) if one else tuple(rest)
         return (op.call, (kwargs.get("input", *args[:1]), dims)) if dims else None
 

@@ -210,8 +210,7 @@ class Partition:
             device = next((t.device for t in self.network.parameters()), None)
             with torch.no_grad():
                 _, sizes = run_with_sizes(self.network, tuple(t.to(device) for t in examples), "partition")
-        nowhere = {*self._sizes, *self._constants}
-        return on_host(host, groups, self.context, sizes, self._is_float, nowhere)
+        return on_host(host, groups, self.context, sizes, self._is_float, {*self._constants})
 
     def _is_float(self, group: FusedGroup) -> bool:
         return any(operand.encoding is None and operand.slot != "bias" for operand in self._operands(group))

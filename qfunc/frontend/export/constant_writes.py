@@ -49,13 +49,14 @@ def fold_created_constants(graph: fx.Graph, *owners: nn.Module) -> None:
         owners: Modules that get the constants as non-persistent buffers.
     """
     for node in list(graph.nodes):
-        name, target = _name(node), node.target
+        name = _name(node)
+        target: Any = node.target
         if not name or node.all_input_nodes or name in BY_NAME or name in _FACTORIES:
             continue
-        if torch.Tag.nondeterministic_seeded in target.tags:  # type: ignore[union-attr]
+        if torch.Tag.nondeterministic_seeded in target.tags:
             continue
         kept = {k: v for k, v in node.kwargs.items() if k != "device"}
-        value = target(*node.args, **kept)  # type: ignore[operator]
+        value = target(*node.args, **kept)
         if isinstance(value, Tensor):
             node.replace_all_uses_with(_constant(graph, node, node, value, owners))
             graph.erase_node(node)
