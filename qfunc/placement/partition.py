@@ -210,7 +210,7 @@ class Partition:
             device = next((t.device for t in self.network.parameters()), None)
             with torch.no_grad():
                 _, sizes = run_with_sizes(self.network, tuple(t.to(device) for t in examples), "partition")
-        nowhere = {*self._sizes, *self._constants}
+        nowhere = {*self._constants, *filter(is_number, self.network.graph.nodes)}
         return on_host(host, groups, self.context, sizes, self._is_float, nowhere)
 
     def _is_float(self, group: FusedGroup) -> bool:
