@@ -68,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
 
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser("python -m qfunc", description=__doc__, formatter_class=formatter)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    names = "quantize | diagnose | inspect | verify | targets | show | diff | check"
+    commands = parser.add_subparsers(required=True, metavar=names)
 
     def add(name: str, command: Any, help_text: str, *arguments: str) -> argparse.ArgumentParser:
         found: argparse.ArgumentParser = commands.add_parser(name, help=help_text)

@@ -42,6 +42,7 @@ from qfunc.specs import (
     Log,
     ModuleType,
     Name,
+    NodeName,
     NonNegative,
     NoZeroPoint,
     Op,
@@ -141,6 +142,7 @@ attributes = st.recursive(
 leaves = st.one_of(
     st.lists(words, min_size=1, max_size=3).map(lambda kinds: Op(tuple(kinds))),
     st.builds(Name, words),
+    st.builds(NodeName, words),
     st.builds(ModuleType, words),
     st.builds(Attr, words, attributes),
     st.sampled_from((Everything(), First(), Last(), NonNegative(), GraphInput(), GraphOutput(), Constant())),
