@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -99,6 +99,7 @@ RANK_4 = ("conv",)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
+@example(["leaky_relu"])
 @given(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=5))
 def test_a_chain_is_divided_where_the_documents_say(names: list[str]) -> None:
     x, layers, refused = torch.randn(2, 4, 4, 4), [nn.Conv2d(4, 4, 1)], [False]
