@@ -27,7 +27,7 @@ K210 = (
         "weights-have-no-zero-point", "qfunc.lowering.toolchains.k210_tables:_entry",
         '"arg_x": -zero_w,',
         '"arg_x": 0,',
-        LAYERS,
+        "tests/targets/test_k210.py::test_the_tables_have_the_widths_of_the_registers",
     ),
     Mutation(
         "clamps-are-left-to-the-codes", "qfunc.numerics.stages:stage_numbers",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from attrs import evolve, frozen
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -155,6 +155,7 @@ rules = st.builds(
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
+@example(RequireSizes(Op("softmax"), "input", axes=((-2, Span(1, 1)),), **HERE), [3, 2])
 @given(rules, st.lists(st.integers(1, 7), min_size=1, max_size=4))
 def test_every_rule_refuses_the_sizes_that_its_sentences_refuse(rule, sizes):
     target, x = chip(rule, rules=RULES), torch.randn(sizes)
