@@ -35,7 +35,7 @@ from qfunc.specs import (
     Target,
     Tie,
 )
-from qfunc.targets.cmsis_nn import NO_OPERATOR
+from qfunc.targets.cmsis_nn import NO_OPERATOR, UNKNOWN
 from qfunc.targets.litert import BOUNDS, POOLS, litert
 
 S16, NARROW = Int(16), Int(8, low=-127)
@@ -71,7 +71,7 @@ cmsis_nn_16x8 = Target(
         Require(Op("linear"), "weight", shared=PerTensor(), because=ONE_SCALE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=FORM),
         Refuse(Op("gelu"), because=NO_OPERATOR, do="Use hardswish or relu."),
-        Refuse(Op(("expand", "pow")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
+        Refuse(UNKNOWN, because=NO_OPERATOR, do="Compute it outside the deployed model."),
     ),
     runtime=Runtime("tflite-micro", "main of 2026-10", "Arm Cortex-M", "CMSIS-NN", TfliteMicroRunner()),
     lowering=TfliteLowering(bits=16),
