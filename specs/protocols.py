@@ -123,7 +123,7 @@ class VersionedLowering(Protocol):
 
     @property
     def opset(self) -> int:
-        """The version of the opset."""
+        """The version of the opset; for one before 13 the lowering receives a model of opset 21."""
         ...
 
 

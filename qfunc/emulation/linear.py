@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
+from qfunc.emulation.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
     EXACT_FLOAT32,
@@ -32,9 +33,9 @@ from qfunc.numerics.kernels.requantize import (
 )
 from qfunc.ops.node import attribute, slots
 from qfunc.placement.products import Products, exponents, largest_offset, products_of
-from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
+from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift, Stages
 
-ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize
+ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages
 
 
 def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
@@ -44,6 +45,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.output_encoding is None:
         terms = _real_terms(job, arithmetic, product, bias)
         return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
+    if isinstance(arithmetic, Stages):
+        return requantize_in_stages(job, arithmetic, acc, product, bias)
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)
     match arithmetic:

@@ -106,8 +106,7 @@ class Shift:
     Products, sums of two tensors, and biases with a power of two of their own: acc is exact, with as many
     bits behind the point as it needs, and is rounded once.
 
-    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up); Kendryte K210
-        (floor).
+    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up).
 
     >>> Shift("half_up")
     Shift('half_up')
