@@ -78,7 +78,7 @@ cmsis_nn_16x8 = Target(
     source=("CMSIS-NN 99f736a, arm_nn_mat_mult_kernel_s16.c, arm_fully_connected_s16.c, arm_elementwise_add_s16.c",
             "CMSIS-NN 99f736a, arm_nnsupportfunctions.h: REDUCE_MULTIPLIER and arm_nn_requantize_s64",
             "TensorFlow Lite Micro 90b983c, micro/kernels/cmsis_nn and micro/kernels/add_common.cc",
-            "tflite-micro 0.dev20261023 and ai-edge-litert 2.3 (reference kernels) on x86-64, measured"),
+            "tflite-micro 0.dev20261023 on x86-64, measured"),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(MinMax(), FixedFunction()),
 )  # fmt: skip
