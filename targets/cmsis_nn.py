@@ -13,6 +13,7 @@ from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Refuse, Runtime, Softm
 from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
+UNKNOWN = Op(("expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
 cmsis_nn = evolve(
@@ -29,7 +30,7 @@ cmsis_nn = evolve(
     legality=(
         *litert.legality,
         Refuse(Op("gelu"), because=NO_OPERATOR, do="Use hardswish or relu."),
-        Refuse(Op(("expand", "pow")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
+        Refuse(UNKNOWN, because=NO_OPERATOR, do="Compute it outside the deployed model."),
     ),
     runtime=Runtime("tflite-micro", "main of 2026-10", "Arm Cortex-M", "CMSIS-NN", TfliteMicroRunner()),
     source=("CMSIS-NN 99f736a, Include/arm_nnsupportfunctions.h: arm_nn_requantize without CMSIS_NN_USE_SINGLE_ROUNDING",

@@ -35,7 +35,7 @@ from qfunc.specs import (
     Target,
     Tie,
 )
-from qfunc.targets.cmsis_nn import NO_OPERATOR
+from qfunc.targets.cmsis_nn import NO_OPERATOR, UNKNOWN
 from qfunc.targets.litert import BOUNDS, POOLS, litert
 
 S16, NARROW = Int(16), Int(8, low=-127)
@@ -71,14 +71,14 @@ cmsis_nn_16x8 = Target(
         Require(Op("linear"), "weight", shared=PerTensor(), because=ONE_SCALE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=FORM),
         Refuse(Op("gelu"), because=NO_OPERATOR, do="Use hardswish or relu."),
-        Refuse(Op(("expand", "pow")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
+        Refuse(UNKNOWN, because=NO_OPERATOR, do="Compute it outside the deployed model."),
     ),
     runtime=Runtime("tflite-micro", "main of 2026-10", "Arm Cortex-M", "CMSIS-NN", TfliteMicroRunner()),
     lowering=TfliteLowering(bits=16),
     source=("CMSIS-NN 99f736a, arm_nn_mat_mult_kernel_s16.c, arm_fully_connected_s16.c, arm_elementwise_add_s16.c",
             "CMSIS-NN 99f736a, arm_nnsupportfunctions.h: REDUCE_MULTIPLIER and arm_nn_requantize_s64",
             "TensorFlow Lite Micro 90b983c, micro/kernels/cmsis_nn and micro/kernels/add_common.cc",
-            "tflite-micro 0.dev20261023 and ai-edge-litert 2.3 (reference kernels) on x86-64, measured"),
+            "tflite-micro 0.dev20261023 on x86-64, measured"),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(MinMax(), FixedFunction()),
 )  # fmt: skip

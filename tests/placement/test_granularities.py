@@ -33,7 +33,7 @@ TAKEN = {
     "academic": (ANY, "", ""),
     "academic_nlp": (ANY, "", ""),
     "cmsis_nn": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
-    "cmsis_nn_16x8": (TENSOR, "TensorFlow Lite 16x8", "TensorFlow Lite 16x8"),
+    "cmsis_nn_16x8": (TENSOR, "TensorFlow Lite 16x8", "supported for per channel quantization"),
     "edge_tpu": (EACH, "8-bit quantization specification", "8-bit quantization specification"),
     "executorch_xnnpack": (EACH, "XNNPACK, xnnpack.h", "XNNPACK, xnnpack.h"),
     "k210": (EACH, "kpu_conv2d.cpp", "kpu_conv2d.cpp"),

@@ -68,7 +68,8 @@ class TfliteBuilder:
 
     def __init__(self, bits: int = 8) -> None:
         self.schema = schema()
-        self.code_type, self.bias_type = (np.int8, np.int32) if bits == 8 else (np.int16, np.int64)
+        self.code_type: Any = np.int8 if bits == 8 else np.int16
+        self.bias_type: Any = np.int32 if bits == 8 else np.int64
         self.versions = _VERSIONS if bits == 8 else _VERSIONS | _VERSIONS_16
         self.tensors: list[Any] = []
         self.operators: list[Any] = []

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner, OnnxRuntimeRunner, QdqLowering, TfliteMicroRunner
 from qfunc.numerics.kernels.fixed_point import reduced_multiplier
 from qfunc.specs import edit
@@ -117,8 +118,26 @@ def test_drawn_ops_are_what_the_sources_say(target: str) -> None:
 
 @needs_files
 def test_drawn_ops_of_16_bits_are_what_the_reference_kernels_compute() -> None:
+    """Convolutions and pools; LiteRT's own reference kernels round linear layers and products otherwise, by one code."""
     run = LiteRtRunner("reference", threads=1).run
-    print(f"\n{held_against(run, targets.cmsis_nn_16x8, REFUSED, (convolution, dense, entries, windows))}")
+    print(f"\n{held_against(run, targets.cmsis_nn_16x8, REFUSED, (convolution, windows))}")
+
+
+@needs_files
+@pytest.mark.parametrize("target", BOTH)
+def test_ties_are_rounded_as_the_sources_say(target: str) -> None:
+    """The codes -128 to 127, divided by 8: each tie occurs, of either sign."""
+    conv = nn.Conv2d(2, 1, 1, bias=False)
+    conv.weight.data = torch.tensor([127.0, 1.0]).reshape(1, 2, 1, 1) / 128  # a scale of 2^-7
+    x = torch.stack((torch.zeros(256), torch.arange(-128.0, 128.0))).reshape(1, 2, 16, 16)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(BOTH[target])(conv))
+    for node in quantizer_nodes(model):
+        if not node.module.site.constant:
+            node.module.scale.fill_(1.0 if node.module.site.slot == "input" else 8 / 128)
+            node.module.zero_point.fill_(0)
+    verdict = qfunc.verify(BOTH[target], simulated)(model, [x]).verdict
+    assert verdict == "bit-exact: 0 of 256 elements differ"
+    assert qfunc.emulate(BOTH[target])(model)(x).unique().numel() == 33
 
 
 @pytest.mark.parametrize("m", [2**30, 2**30 + 2**15 - 1, 2**30 + 2**15, 0x7FFEFFFF, 0x7FFF0000, 0x7FFF8000, 2**31 - 1])
