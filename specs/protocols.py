@@ -147,6 +147,16 @@ class RefusingLowering(Protocol):
 
 
 @runtime_checkable
+class WideLowering(Protocol):
+    """A lowering whose files hold biases of more than 32 bits."""
+
+    @property
+    def bias_bits(self) -> int:
+        """The number of bits of a bias."""
+        ...
+
+
+@runtime_checkable
 class Runner(Protocol):
     """A runner: executes artifacts by a runtime on this machine.
 
@@ -229,7 +239,7 @@ class RoundingArithmetic(Protocol):
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
-    Lowering: (VersionedLowering, LimitedLowering, RefusingLowering),
+    Lowering: (VersionedLowering, LimitedLowering, RefusingLowering, WideLowering),
     Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
@@ -239,5 +249,5 @@ __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
     "LimitedLowering", "Lowering", "MergeableEstimator", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
     "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
-    "VersionedLowering",
+    "VersionedLowering", "WideLowering",
 ]  # fmt: skip

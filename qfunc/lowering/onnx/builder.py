@@ -28,6 +28,7 @@ _SINCE = {
 _STORED = {
     (4, True): TensorProto.INT4, (4, False): TensorProto.UINT4, (8, True): TensorProto.INT8, (8, False): TensorProto.UINT8,
     (16, True): TensorProto.INT16, (16, False): TensorProto.UINT16, (32, True): TensorProto.INT32,
+    (64, True): TensorProto.INT64,
 }  # fmt: skip
 
 

@@ -32,6 +32,11 @@ class QdqLowering:
     opset: int = opset_field(lowest=11)
     ir_version: int | None = ir_version_field()
 
+    @property
+    def bias_bits(self) -> int:
+        """The bits of a bias: one of more than 32 bits is dequantized by a function of the model."""
+        return 64
+
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the model's bytes.
 
