@@ -44,7 +44,7 @@ class QdqLowering:
             DeployError: an operator without a form in the opset.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.onnx_versions import to_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         return {"model.onnx": to_bytes(model, self)}
 
@@ -84,7 +84,7 @@ class ExplicitQdqLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         return {"model.onnx": to_bytes(float_model(model, ()), self)}
 

@@ -49,8 +49,8 @@ class QLinearLowering:
             DeployError: a tensor whose codes are not bytes.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.qlinear.rewrite import to_qlinear
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         sites = tuple(sites)
         for site in sites:

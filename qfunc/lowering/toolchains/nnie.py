@@ -57,9 +57,9 @@ class NnieLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.nnie_table import entries, upsample
         from qfunc.lowering.toolchains.side_file import json_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         sites = tuple(sites)
         for site in sites:

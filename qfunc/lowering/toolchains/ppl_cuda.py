@@ -49,7 +49,7 @@ class PplCudaLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         proto = float_model(model, sites)
         lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(proto, sites).items() if _has_line(s, t)]

@@ -47,7 +47,7 @@ class PplDspLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         proto = float_model(model, sites)
         entries = {t: _entry(s, t) for t, s in by_tensor(proto, sites).items() if not derived(s)}

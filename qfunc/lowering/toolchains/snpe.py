@@ -59,7 +59,7 @@ class SnpeEncodings:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         proto = float_model(model, sites)
         found = [_Encoding(tensor, site) for tensor, site in by_tensor(proto, sites).items()]

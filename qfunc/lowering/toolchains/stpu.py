@@ -51,8 +51,8 @@ class StpuLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         ranges = StpuRanges(float_model(model, sites), sites)
         content = ranges.entries()

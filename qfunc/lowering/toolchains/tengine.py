@@ -69,8 +69,8 @@ class TengineLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         sites = tuple(sites)
         for site in sites:

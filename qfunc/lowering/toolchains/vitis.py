@@ -56,8 +56,8 @@ class VitisLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
+        from qfunc.lowering.toolchains.versions import to_bytes
 
         sites = tuple(sites)
         for site in sites:

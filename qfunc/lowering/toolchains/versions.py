@@ -115,7 +115,9 @@ class _Older:
     def _node(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         if node.domain:
             return [node]
-        kept, before, after = onnx.NodeProto(), [], []
+        before: list[onnx.NodeProto] = []
+        after: list[onnx.NodeProto] = []
+        kept = onnx.NodeProto()
         kept.CopyFrom(node)
         if node.op_type in EARLIER and not onnx.defs.has(node.op_type, self.opset):
             return [made for part in self._by_earlier(node) for made in self._node(part)]
@@ -138,7 +140,8 @@ class _Older:
     def _by_earlier(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         builder = GraphBuilder(WRITTEN)
         builder.taken = self.taken
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        attributes = {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()}
         EARLIER[node.op_type](builder, list(node.input), node.output[0], attributes)
         constants = builder.initializers.items()
         return [*(helper.make_node("Constant", [], [n], name=n, value=t) for n, t in constants), *builder.nodes]
