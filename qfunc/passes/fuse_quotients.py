@@ -16,6 +16,6 @@ QUOTIENTS = (
         ),
     ),
 )
-"""One stage, after the activations that are written with a reciprocal."""
+"""One stage, for a pass before that of the activations, whose patterns have quotients."""
 
 __all__ = ["QUOTIENTS"]

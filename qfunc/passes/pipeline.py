@@ -30,6 +30,7 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS, *QUOTIENTS)
+    divided = rewrite(decompose_products(decompose_attention(network, target)), *QUOTIENTS)
+    named = rewrite(divided, *NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(named)
     return Prepared(match_epsilon_guards(match_masks(named)), formulas)

@@ -46,7 +46,7 @@ GRAPH = (
         case="numbers",
     ),
     Mutation(
-        "exported-pool-is-sliced", "qfunc.frontend.multi_output:is_first_of_pair",
+        "exported-pool-is-sliced", "qfunc.frontend.multi_output:is_only_result",
         "return True",
         "return False",
         "tests/frontend/test_computed_numbers.py::test_maxima_of_an_exported_adaptive_pool",
