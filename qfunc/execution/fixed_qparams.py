@@ -21,12 +21,12 @@ _LARGEST_LOSS = 0.5
 class Sums(NamedTuple):
     """Sums over all batches, and the state of the estimator if the hardware also takes smaller scales.
 
-    count: The number of values.
+    number: The number of values.
     total: The sum of |x|.
     lost: The sum of |x| over the values that round to 0 at the fixed qparams.
     """
 
-    count: Tensor
+    number: Tensor
     total: Tensor
     lost: Tensor
     estimated: Any
@@ -57,17 +57,17 @@ class FixedScale:
         size, codes = x.detach().abs(), _FUNCTION.apply(self._fixed(x.device), x.detach(), scheme)
         lost = torch.where(codes == 0, size, 0).sum(dtype=torch.float64)
         estimated = self.inner.update(state.estimated, x, scheme) if self.value.smaller else None
-        return Sums(state.count + x.numel(), state.total + size.sum(dtype=torch.float64), state.lost + lost, estimated)
+        return Sums(state.number + x.numel(), state.total + size.sum(dtype=torch.float64), state.lost + lost, estimated)
 
     def merge(self, a: Sums, b: Sums) -> Sums:
         """Return the sums of both."""
         inner: Any = self.inner
         estimated = inner.merge(a.estimated, b.estimated) if self.value.smaller else None
-        return Sums(a.count + b.count, a.total + b.total, a.lost + b.lost, estimated)
+        return Sums(a.number + b.number, a.total + b.total, a.lost + b.lost, estimated)
 
     def finalize(self, state: Sums, scheme: Scheme) -> Affine:
         """Return the estimated qparams if they apply, else the fixed ones."""
-        fixed = self._fixed(state.count.device)
+        fixed = self._fixed(state.number.device)
         if self.value.smaller and self._mean_is_lost(state, fixed):
             estimated: Affine = self.inner.finalize(state.estimated, scheme)
             return estimated if bool((estimated.scale < fixed.scale).all()) else fixed
@@ -83,7 +83,7 @@ class FixedScale:
         return part if part > _LARGEST_LOSS and not cured else 0.0
 
     def _mean_is_lost(self, state: Sums, qparams: Affine) -> bool:
-        return bool(state.total / state.count <= qparams.scale.double().max() / 2)
+        return bool(state.total / state.number <= qparams.scale.double().max() / 2)
 
     def _fixed(self, device: torch.device) -> Affine:
         scale, zero_point = (torch.tensor(float(v), device=device) for v in (self.value.scale, self.value.zero_point))

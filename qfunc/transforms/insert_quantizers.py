@@ -93,9 +93,9 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
 
 def _folded_norms(placement: Placement) -> int:
     # Return the number of BatchNorms that are folded and do not train.
-    names = {node.name for node in placement.network.graph.nodes}
+    names, trained = {node.name for node in placement.network.graph.nodes}, {norm.norm for norm in placement.norms}
     norms = [n for n in placement.before.graph.nodes if kind_of(n) == "batch_norm" and n.name not in names]
-    return len(norms) - len(placement.norms)
+    return sum(str(n.target) not in trained for n in norms)
 
 
 def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[str, NodeInfo]:

@@ -241,9 +241,9 @@ TRAINING = (
         "tests/training/test_batch_norm.py::test_update_bn_takes_the_statistics_of_the_float_model",
     ),
     Mutation(
-        "trained-norms-count-as-folded", "qfunc.transforms.insert_quantizers:_folded_norms",
-        "len(norms) - len(placement.norms)",
-        "len(norms)",
+        "trained-norms-count-as-folded", "qfunc.transforms.parameter_groups:_folded_norms",
+        "if not count or trained_norms(model):",
+        "if not count:",
         "tests/training/test_few_bits.py::test_the_cure_and_all_other_models_do_not_warn",
     ),
 )  # fmt: skip
