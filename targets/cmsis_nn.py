@@ -9,16 +9,14 @@ and tanh are computed in float.
 from attrs import evolve
 
 from qfunc.lowering import TfliteMicroRunner
-from qfunc.specs import Bilinear, FixedPoint, FixedQParams, Kernel, Op, Refuse, Rule, Runtime, SoftmaxFixed, SumShifted, edit
-from qfunc.targets.litert import ACTIVATION, BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, litert
+from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Refuse, Runtime, SoftmaxFixed, SumShifted, edit
+from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
-SOFTMAX = Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128))
-
 cmsis_nn = evolve(
-    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=(*litert.rules[:3], SOFTMAX))),
+    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=litert.rules[:4])),
     name="cmsis_nn",
     kernels=(
         Kernel(PRODUCTS | MEANS, FixedPoint(), formats=BYTES),

@@ -14,7 +14,16 @@ from qfunc.numerics.overflow import fits, outputs_first, range_of_sums
 from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Accumulator, DerivedQParams, FixedPoint, FloatMultiplier, FloatRequantize, SaturatesEachStep, Shift
+from qfunc.specs import (
+    Accumulator,
+    DerivedQParams,
+    FixedPoint,
+    FloatMultiplier,
+    FloatRequantize,
+    SaturatesEachStep,
+    Shift,
+    Stages,
+)
 
 LARGEST_SHIFT = 40
 """A longer shift would not fit into 64 bits; scales that differ by more are a mistake."""
@@ -114,7 +123,7 @@ def accumulator_of(arithmetic: object) -> Accumulator | None:
     >>> accumulator_of(Shift("floor", accumulator=16))
     Accumulator(16)
     """
-    if not isinstance(arithmetic, FloatMultiplier | FloatRequantize | FixedPoint | Shift):
+    if not isinstance(arithmetic, FloatMultiplier | FloatRequantize | FixedPoint | Shift | Stages):
         return None
     held = arithmetic.accumulator
     return Accumulator(held) if isinstance(held, int) else held

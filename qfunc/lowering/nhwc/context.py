@@ -86,7 +86,8 @@ class OpContext:
         if (same and any(h.qparams != qparams for h in tensors)) or fixed not in (None, qparams):
             return False
         bounds = [self.source.bounds(s) for s in steps]
-        real = [b for b in bounds if not qparams.imply(b, (-128, 127))]
+        ends = np.iinfo(self.file.code_type)
+        real = [b for b in bounds if not qparams.imply(b, (int(ends.min), int(ends.max)))]
         if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
             return False
         self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams
