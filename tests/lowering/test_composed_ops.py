@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import EmulationError
 from qfunc.specs import Target
 from tests.lowering.test_rare_forms import calibrated, runner_of
 
@@ -79,7 +80,7 @@ POOLS = {
     "border": nn.AvgPool2d(3, 2, 1, count_include_pad=False), "ceil": nn.AvgPool2d(3, 2, 1, ceil_mode=True),
     "ceil, inside": nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
     "depthwise": nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=8), "grouped": nn.ConvTranspose2d(8, 6, 3, groups=2),
-    "elu": nn.ELU(0.7),
+    "elu": nn.ELU(0.7), "one axis": nn.AdaptiveAvgPool2d((None, 4)),
 }  # fmt: skip
 
 
@@ -130,3 +131,14 @@ def test_a_causal_mask_is_infinite_and_its_softmax_is_in_float(target: Target) -
     first, second = (torch.as_tensor(runner.run(artifact, [b])[0]) for b in (batches[0], later))
     assert torch.equal(first[:, :3], second[:, :3])
     assert not math.isnan(float(first.sum()))
+
+
+@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+def test_a_pool_of_an_image_without_a_batch_is_refused(target: Target) -> None:
+    model, batches = calibrated(nn.AvgPool2d((2, 3)), target, 4, 9)
+    with pytest.raises(EmulationError) as caught:
+        qfunc.emulate(target)(model)(batches[0])
+    assert str(caught.value) == (
+        "emulate, a pool by (2, 3): found a tensor of rank 3, wanted a batch of images, of rank 4. "
+        "Use x.unsqueeze(1) before it."
+    )
