@@ -1,4 +1,4 @@
-"""Maxima and minima over axes: LiteRT computes what the emulation does, to the bit, because nothing is rounded."""
+"""Maxima and minima over axes, and scales at the ends of what kernels take: LiteRT computes what the emulation does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
 from tests.lowering.tflite.test_litert import _calibrated, needs_litert
 
@@ -35,3 +36,17 @@ def test_an_extreme_over_axes_is_litert_s(op, axes, keep):
     wanted = qfunc.emulate(target)(model)(x)
     assert found.shape == tuple(wanted.shape)
     assert torch.equal(torch.from_numpy(found), wanted)
+
+
+@needs_litert
+@pytest.mark.parametrize("ratio", [2.0**-9, 2.0**-7, 0.1, 0.38, 0.3906, 0.392, 1.0, 127.0, 128.0, 129.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.3, -0.3])
+def test_a_slope_that_the_delegate_leaves_to_the_optimised_kernel(slope, ratio):
+    target, x = targets.litert, (torch.arange(-128.0, 128.0) - 3).reshape(1, 1, 16, 16)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(nn.LeakyReLU(slope).eval()))
+    given, made = (seat.module for seat in quantizer_nodes(model))
+    for module, scale, zero in ((given, 0.05 * ratio, 3), (made, 0.05, -5)):
+        module.scale.fill_(scale)
+        module.zero_point.fill_(zero)
+    (found,) = LiteRtRunner().run(qfunc.deploy(target)(model), [x * 0.05 * ratio])
+    assert torch.equal(torch.from_numpy(found), qfunc.emulate(target)(model)(x * 0.05 * ratio))
