@@ -60,6 +60,10 @@ _MULTIPLIED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 """Products that XNNPACK takes from the interpreter, and then refuses if their multiplier is too large."""
 
 
+_PRODUCT_BITS = 15
+"""A product of two codes has up to 16 bits; times 2^15 or more it overflows in the kernel, which then wraps."""
+
+
 class TfliteBuilder:
     """One subgraph, whose tensors and operators are in the order of the calls."""
 
@@ -119,6 +123,8 @@ class TfliteBuilder:
         """
         if op in _MULTIPLIED:
             require_multiplier(inputs[0], inputs[1], outputs[0])
+        elif op == "MUL":
+            require_multiplier(inputs[0], inputs[1], outputs[0], _PRODUCT_BITS)
         operator = self.schema.OperatorT()
         operator.opcodeIndex = self._code(op)
         operator.inputs = np.array([t.index for t in inputs], np.int32)
