@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Target
 from tests.lowering.test_rare_forms import calibrated, runner_of
 
@@ -142,3 +143,18 @@ def test_a_pool_of_an_image_without_a_batch_is_refused(target: Target) -> None:
         "emulate, a pool by (2, 3): found a tensor of rank 3, wanted a batch of images, of rank 4. "
         "Use x.unsqueeze(1) before it."
     )
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.tosa], ids=lambda t: t.name)
+@pytest.mark.parametrize(("zero", "low", "high"), [(3, -0.125, 0.8), (4, -0.125, 0.875), (-5, -0.375, 0.625)])
+def test_a_bound_between_two_codes_is_rounded_as_the_kernel_rounds_it(
+    target: Target, zero: int, low: float, high: float
+) -> None:
+    runner = runner_of(target)
+    model, _ = calibrated(nn.Hardtanh(low, high), target, 1, 16, 16)
+    for seat in quantizer_nodes(model):
+        seat.module.scale.fill_(0.25)
+        seat.module.zero_point.fill_(zero)
+    x = (torch.arange(-128.0, 128.0) - zero).reshape(1, 1, 16, 16) * 0.25
+    (found,) = runner.run(qfunc.deploy(target)(model), [x])
+    assert torch.equal(torch.as_tensor(found), qfunc.emulate(target)(model)(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +113,11 @@ class TfliteBuilder:
         """Return a constant of int32: shapes, axes, pads."""
         array = np.array(values, np.int32)
         return self.tensor(name, array.shape, value=array)
+
+    def bound_code(self, value: float, qparams: QParams) -> int:
+        """Return the code of a bound, rounded half away from zero."""
+        steps = float(np.float32(value) / np.float32(qparams.scale[0]))
+        return int(math.copysign(math.floor(abs(steps) + 0.5), steps)) + qparams.zero_point[0]
 
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
