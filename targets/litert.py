@@ -107,7 +107,7 @@ litert = Target(
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumScaled(), formats=BYTES, bounds=CLAMPED),
-        Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
+        Kernel(Op("leaky_relu"), FixedBits(least=2**-8), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         *UNITS,
     ),

@@ -15,6 +15,9 @@ from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.ops.node import attribute, slots
 from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, HardSwish16, SoftmaxFixed, SoftmaxFloat
 
+_LARGEST_MULTIPLIER = 2.0**7
+"""The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
+
 __all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 
 
@@ -51,9 +54,12 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
 def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     """Return the node of a leaky_relu by integers with a fixed number of fractional bits."""
     x = input_codes(job)
-    centred = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
     scale = torch.tensor(x.encoding.scale) / torch.tensor(job.output.scale)
     scales = (scale, scale * float(attribute(job.root, "negative_slope")))
+    least = arithmetic.least
+    if least is not None and not all(least <= abs(float(s)) <= _LARGEST_MULTIPLIER for s in scales):
+        return slopes(job, FixedPoint())
+    centred = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
     m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in scales]
     return job.emitter.call(
         fixed_curves.fixed_bits, centred, m, arithmetic.bits, arithmetic.rounding, *job.range(), name=job.name, result=True

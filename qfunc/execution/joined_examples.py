@@ -50,7 +50,7 @@ def _orders(each: Sequence[Tensor], like: Tensor) -> Iterator[Tensor]:
     for axis in _axes(each[0], like, len(each)):
         length = each[0].shape[axis]
         for outer in (p for p in range(1, length + 1) if length % p == 0):
-            parts = [e.unflatten(axis, (outer, length // outer)) for e in each]
+            parts = [e.reshape(*e.shape[:axis], outer, length // outer, *e.shape[axis + 1 :]) for e in each]
             yield torch.stack(parts, axis + 1).flatten(axis, axis + 2)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
 
 
@@ -72,9 +72,10 @@ class AverageCodes:
 class FixedBits:
     """y = R(x * m * 2^-bits) + z, m = half_even(M * 2^bits), in float32; leaky_relu has an M for each side of 0.
 
-    The number of fractional bits is fixed, in place of those of the multiplier as in FixedPoint.
+    The number of fractional bits is fixed, in place of those of the multiplier as in FixedPoint.  With `least`, a unit with an
+    |M| below `least`, or above 2^7, is computed as by FixedPoint(): LiteRT's delegate does not take such units.
 
-    Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up).
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up); TFLite, xnnpack_delegate.cc.
 
     >>> FixedBits()
     FixedBits()
@@ -82,6 +83,7 @@ class FixedBits:
 
     rounding: str = field(default="half_up", validator=_rounding)
     bits: int = field(default=8, validator=integer(1, 30))
+    least: float | None = field(default=None, validator=number(positive=True, optional=True))
 
 
 @readable

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import EmulationError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import Target
 from tests.lowering.test_rare_forms import calibrated, runner_of
 
@@ -46,25 +48,28 @@ CALLS = IN_FLOAT | MOVES
 class Beside(nn.Module):
     """A convolution, and functions of its output."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: dict[str, Callable[[Tensor], Tensor]]) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 8, 1)
+        self.conv, self.calls = nn.Conv2d(3, 8, 1), calls
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the convolution's output, then the functions' values."""
         y = self.conv(x)
-        return (y, *(call(y) for call in CALLS.values()))
+        return (y, *(call(y) for call in self.calls.values()))
 
 
-@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+ON_CODES = {name: MOVES[name] for name in ("replicate", "circular", "reflect", "nearest, size", "nearest, factor")}
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.tosa], ids=lambda t: t.name)
 def test_composed_ops_are_those_of_torch(target: Target) -> None:
-    runner = runner_of(target)
+    runner, calls = runner_of(target), ON_CODES if target is targets.tosa else CALLS
     torch.manual_seed(0)
-    model, batches = calibrated(Beside(), target, 3, 6, 5)
+    model, batches = calibrated(Beside(calls), target, 3, 6, 5)
     artifact = qfunc.deploy(target)(model)
     for batch in batches:
         y, *found = (torch.as_tensor(v) for v in runner.run(artifact, [batch]))
-        for (name, call), value in zip(CALLS.items(), found, strict=True):
+        for (name, call), value in zip(calls.items(), found, strict=True):
             wanted = call(y)
             # A function has about ten float32 roundings, each of a number below the largest result or the input.
             error = float((value - wanted).abs().max()) / max(1.0, float(wanted.abs().max()))
@@ -76,7 +81,7 @@ POOLS = {
     "border": nn.AvgPool2d(3, 2, 1, count_include_pad=False), "ceil": nn.AvgPool2d(3, 2, 1, ceil_mode=True),
     "ceil, inside": nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
     "depthwise": nn.ConvTranspose2d(8, 8, 4, 2, 1, groups=8), "grouped": nn.ConvTranspose2d(8, 6, 3, groups=2),
-    "elu": nn.ELU(0.7),
+    "elu": nn.ELU(0.7), "one axis": nn.AdaptiveAvgPool2d((None, 4)),
 }  # fmt: skip
 
 
@@ -127,3 +132,29 @@ def test_a_causal_mask_is_infinite_and_its_softmax_is_in_float(target: Target) -
     first, second = (torch.as_tensor(runner.run(artifact, [b])[0]) for b in (batches[0], later))
     assert torch.equal(first[:, :3], second[:, :3])
     assert not math.isnan(float(first.sum()))
+
+
+@pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
+def test_a_pool_of_an_image_without_a_batch_is_refused(target: Target) -> None:
+    model, batches = calibrated(nn.AvgPool2d((2, 3)), target, 4, 9)
+    with pytest.raises(EmulationError) as caught:
+        qfunc.emulate(target)(model)(batches[0])
+    assert str(caught.value) == (
+        "emulate, a pool by (2, 3): found a tensor of rank 3, wanted a batch of images, of rank 4. "
+        "Use x.unsqueeze(1) before it."
+    )
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.tosa], ids=lambda t: t.name)
+@pytest.mark.parametrize(("zero", "low", "high"), [(3, -0.125, 0.8), (4, -0.125, 0.875), (-5, -0.375, 0.625)])
+def test_a_bound_between_two_codes_is_rounded_as_the_kernel_rounds_it(
+    target: Target, zero: int, low: float, high: float
+) -> None:
+    runner = runner_of(target)
+    model, _ = calibrated(nn.Hardtanh(low, high), target, 1, 16, 16)
+    for seat in quantizer_nodes(model):
+        seat.module.scale.fill_(0.25)
+        seat.module.zero_point.fill_(zero)
+    x = (torch.arange(-128.0, 128.0) - zero).reshape(1, 1, 16, 16) * 0.25
+    (found,) = runner.run(qfunc.deploy(target)(model), [x])
+    assert torch.equal(torch.as_tensor(found), qfunc.emulate(target)(model)(x))

@@ -47,8 +47,8 @@ EXECUTORCH = (
     ),
     Mutation(
         "pte-takes-any-scale", "qfunc.lowering.xnnpack.constraints:require_multiplier",
-        "if ratio >= _LIMIT:",
-        "if ratio > 2 * _LIMIT:",
+        "if ratio >= 2.0**bits:",
+        "if ratio >= 2.0 ** (bits + 1):",
         "tests/lowering/xnnpack/test_pte_nodes.py::test_products_that_xnnpack_does_not_scale_are_refused",
     ),
     Mutation(

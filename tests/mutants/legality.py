@@ -200,12 +200,6 @@ LEGALITY = (
         "tests/placement/test_constraints_of_lowerings.py::test_slices_that_ncnn_writes",
     ),
     Mutation(
-        "tosa-repeats-by-halves", "qfunc.lowering.tosa.constraints:has_fractional_factor",
-        "f % 1 for f",
-        "f % 0.5 for f",
-        "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
-    ),
-    Mutation(
         "tosa-cuts-a-whole-window", "qfunc.lowering.tosa.constraints:padding_reaches_window",
         "p >= k for p, k",
         "p > k for p, k",

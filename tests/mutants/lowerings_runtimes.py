@@ -136,6 +136,18 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/test_composed_ops.py::test_composed_ops_are_those_of_torch",
     ),
     Mutation(
+        "litert-any-slope-in-the-delegate", "qfunc.emulation.activations:bits",
+        "least <= abs(float(s)) <= _LARGEST_MULTIPLIER",
+        "abs(float(s)) <= _LARGEST_MULTIPLIER",
+        "tests/lowering/tflite/test_litert_extremes.py::test_a_slope_that_the_delegate_leaves_to_the_optimised_kernel",
+    ),
+    Mutation(
+        "litert-bounds-to-even", "qfunc.lowering.tflite.builder:TfliteBuilder.bound_code",
+        "math.copysign(math.floor(abs(steps) + 0.5), steps)",
+        "round(steps)",
+        "tests/lowering/test_composed_ops.py::test_a_bound_between_two_codes_is_rounded_as_the_kernel_rounds_it",
+    ),
+    Mutation(
         "examples-joined-outside", "qfunc.execution.joined_examples:_orders",
         "torch.stack(parts, axis + 1)",
         "torch.stack(parts, axis)",

@@ -48,19 +48,7 @@ NCNN |= {
 }  # fmt: skip
 TOSA = {
     "conv_transpose": (nn.ConvTranspose2d(4, 3, 2, padding=2), "", PRO_INT, "Use a padding smaller than the kernel."),
-    "pad": (
-        Apply(lambda x: F.pad(x, (1, 0, 1, 1), "replicate")),
-        " with mode='replicate'",
-        PRO_INT,
-        "Use mode='constant' or mode='reflect'.",
-    ),
     "resize": (nn.Upsample((7, 9), mode="area"), " with mode='area'", PRO_INT, IMAGES),
-    "nearest": (
-        nn.Upsample(scale_factor=(2, 1.5)),
-        " with mode='nearest'",
-        PRO_INT,
-        "Resize by whole factors, or use mode='bilinear'.",
-    ),
 }
 CASES = [(targets.ncnn, "NcnnLowering()", *case) for case in NCNN.items()]
 CASES += [(targets.tosa, "TosaLowering()", *case) for case in TOSA.items()]
@@ -86,10 +74,9 @@ def behind(op: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(("target", "lowering", "name", "case"), CASES, ids=[f"{c[0].name}-{c[2]}" for c in CASES])
 def test_an_op_that_a_lowering_cannot_write(target, lowering, name, case):
     op, attributes, because, do = case
-    kind = "resize" if name == "nearest" else name
     where = f"1.{'getitem' if name == 'slice' else name}" if isinstance(op, Apply) else "1"
     assert refusal(target, behind(op)) == (
-        f"target {target.name!r}, op {where!r}: found the kind {kind!r}{attributes}, wanted an op that {lowering} writes: "
+        f"target {target.name!r}, op {where!r}: found the kind {name!r}{attributes}, wanted an op that {lowering} writes: "
         f"{because}. {do} To simulate it without a file, use attrs.evolve(target, lowering=None)."
     )
     x, unwritten = torch.randn(2, 3, 6, 5), evolve(target, lowering=None)

@@ -176,7 +176,7 @@ arithmetics = st.one_of(
     st.builds(AveragePool, roundings, st.just(()) | st.just((((3, 3), 7, 6),))),
     st.builds(SoftmaxTable, roundings),
     st.builds(AverageCodes, roundings),
-    st.builds(FixedBits, roundings, st.integers(1, 30)),
+    st.builds(FixedBits, roundings, st.integers(1, 30), st.sampled_from((None, 2**-8))),
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),

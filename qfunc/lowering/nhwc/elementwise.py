@@ -112,9 +112,7 @@ def bounded(step: OpContext) -> None:
 def _coded(step: OpContext, value: float, like: NhwcTensor) -> Any:
     if like.qparams is None:
         return np.array([value], np.float32)
-    (scale,), (zero,) = like.qparams.scale, like.qparams.zero_point
-    ends = np.iinfo(step.file.code_type)
-    return np.array([np.clip(np.rint(np.float32(value) / np.float32(scale)) + zero, ends.min, ends.max)], ends.dtype)
+    return np.array([np.clip(step.file.bound_code(value, like.qparams), -128, 127)], np.int8)
 
 
 def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:

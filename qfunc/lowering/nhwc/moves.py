@@ -172,9 +172,8 @@ def _other_places(step: OpContext, x: NhwcTensor, how: str) -> list[list[int]]:
     for i in (0, 1):
         length, count = x.shape[1 + i], step.shape[2 + i]
         by_size = np.float32(length) / np.float32(count)
-        given = scales is not None and len(scales) == 4
         each = np.arange(count, dtype=np.float32) + offset
-        steps = (np.float32(1.0 / float(scales[2 + i])) if given else by_size), by_size
+        steps = np.float32(1.0 / float(scales[2 + i])) if scales is not None and len(scales) == 4 else by_size, by_size
         places = [np.floor(each * s).astype(int).clip(0, length - 1).tolist() for s in steps]
         found.append(places[0])
         usual.append(places[1])

@@ -60,6 +60,10 @@ class Builder(Protocol):
         """Return a constant of int32: shapes, axes, pads."""
         ...
 
+    def bound_code(self, value: float, qparams: QParams) -> int:
+        """Return the code of a bound, rounded as the format's kernels round the bounds of a clamp."""
+        ...
+
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,10 @@ _MULTIPLIED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 """Products that XNNPACK takes from the interpreter, and then refuses if their multiplier is too large."""
 
 
+_PRODUCT_BITS = 15
+"""A product of two codes has up to 16 bits; times 2^15 or more it overflows in the kernel, which then wraps."""
+
+
 class TfliteBuilder:
     """One subgraph, whose tensors and operators are in the order of the calls."""
 
@@ -110,6 +115,11 @@ class TfliteBuilder:
         array = np.array(values, np.int32)
         return self.tensor(name, array.shape, value=array)
 
+    def bound_code(self, value: float, qparams: QParams) -> int:
+        """Return the code of a bound, rounded half away from zero."""
+        steps = float(np.float32(value) / np.float32(qparams.scale[0]))
+        return int(math.copysign(math.floor(abs(steps) + 0.5), steps)) + qparams.zero_point[0]
+
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:
@@ -120,6 +130,8 @@ class TfliteBuilder:
         """
         if op in _MULTIPLIED:
             require_multiplier(inputs[0], inputs[1], outputs[0])
+        elif op == "MUL":
+            require_multiplier(inputs[0], inputs[1], outputs[0], _PRODUCT_BITS)
         operator = self.schema.OperatorT()
         operator.opcodeIndex = self._code(op)
         operator.inputs = np.array([t.index for t in inputs], np.int32)

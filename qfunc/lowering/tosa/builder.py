@@ -93,6 +93,10 @@ class TosaBuilder:
         """Return a new tensor with the qparams of another."""
         return self.tensor(f"{tensor.name}.{name}", tensor.shape if shape is None else shape, tensor.qparams)
 
+    def bound_code(self, value: float, qparams: QParams) -> int:
+        """Return the code of a bound, rounded half to even."""
+        return int(np.rint(np.float32(value) / np.float32(qparams.scale[0]))) + qparams.zero_point[0]
+
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:

@@ -56,6 +56,10 @@ class XnnpackBuilder:
         """Return a constant that a node has in its fields, such as a shape."""
         return self.tensor(name, np.shape(values), value=np.array(values, np.int64))
 
+    def bound_code(self, value: float, qparams: QParams) -> int:
+        """Return the code of a bound, rounded half to even, with the zero point."""
+        return int(np.rint(np.float32(value) / np.float32(qparams.scale[0]) + np.float32(qparams.zero_point[0])))
+
     def operator(
         self, op: str, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor], options: str = "", **fields: Any
     ) -> None:

@@ -7,11 +7,9 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 
-_LIMIT = np.float32(2.0**8)
 
-
-def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> None:
-    """Raise if s_x s_w / s_y of a product on codes is 2^8 or more, because XNNPACK's multipliers are smaller.
+def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits: int = 8) -> None:
+    """Raise if s_x s_w / s_y of a product on codes is 2^bits or more: XNNPACK's multipliers are below 2^8.
 
     Raises:
         DeployError: names the tensor.
@@ -19,10 +17,10 @@ def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor) -> No
     if x.qparams is None or weight.qparams is None or out.qparams is None:
         return
     ratio = np.float32(x.qparams.scale[0]) * np.float32(max(weight.qparams.scale)) / np.float32(out.qparams.scale[0])
-    if ratio >= _LIMIT:
+    if ratio >= 2.0**bits:
         do = "Calibrate on inputs of the deployed range."
         found = f"s_x * s_w / s_y = {ratio:g}"
-        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a ratio below 2^8", do=do)
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=f"a ratio below 2^{bits}", do=do)
 
 
 def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:

@@ -27,6 +27,11 @@ def _binary(kind: str) -> OpWriter:
     return write
 
 
+def _product(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    require_multiplier(inputs[0], inputs[1], out)
+    _binary("XNNMultiply")(graph, inputs, out, fields)
+
+
 def _clamp(name: str) -> OpWriter:
     return lambda graph, inputs, out, fields: graph.node("XNNClamp", out, _BOUNDS[name], input_id=inputs[0])
 
@@ -150,7 +155,7 @@ NODES: dict[str, OpWriter] = {
     "QUANTIZE": _unary("XNNConvert"), "DEQUANTIZE": _unary("XNNConvert"),
     "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "TRANSPOSE_CONV": _conv_transpose,
     "FULLY_CONNECTED": _linear,
-    "BATCH_MATMUL": _matmul, "ADD": _binary("XNNAdd"), "SUB": _binary("XNNSubtract"), "MUL": _binary("XNNMultiply"),
+    "BATCH_MATMUL": _matmul, "ADD": _binary("XNNAdd"), "SUB": _binary("XNNSubtract"), "MUL": _product,
     "DIV": _binary("XNNDiv"),
     "MAXIMUM": _binary("XNNMaximum"), "MINIMUM": _binary("XNNMinimum"),
     "RELU": _clamp("RELU"), "RELU6": _clamp("RELU6"), "RELU_N1_TO_1": _clamp("RELU_N1_TO_1"),

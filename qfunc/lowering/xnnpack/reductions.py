@@ -57,9 +57,9 @@ def maximum(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fi
     rows = image.shape[1]
     if rows > 1:
         pooled = graph.tensor(f"{out.name}.largest", (image.shape[0], 1, 1, image.shape[-1]), out.qparams)
-        window = {"pooling_height": rows, "pooling_width": 1, "stride_height": rows, "stride_width": 1,
-                  "dilation_height": 1, "dilation_width": 1}  # fmt: skip
-        graph.node("XNNMaxPooling2d", pooled, input_id=image, **dict.fromkeys(_SIDES, 0), **window)
+        window: dict[str, Any] = {"pooling_height": rows, "pooling_width": 1, "stride_height": rows, "stride_width": 1,
+                  "dilation_height": 1, "dilation_width": 1, **dict.fromkeys(_SIDES, 0)}  # fmt: skip
+        graph.node("XNNMaxPooling2d", pooled, input_id=image, **window)
         image = pooled
     reshape(graph, image, out.shape, out)
 
@@ -94,10 +94,11 @@ class _Nodes:
 
     def node(self, kind: str, *operands: NhwcTensor, into: NhwcTensor | None = None) -> NhwcTensor:
         self.count += 1
-        made = into or self.graph.tensor(f"{self.out.name}.step{self.count}", self.out.shape)
+        output = into or self.graph.tensor(f"{self.out.name}.step{self.count}", self.out.shape)
         names = ("input_id",) if len(operands) == 1 else ("input1_id", "input2_id")
-        self.graph.node(kind, made, **dict(zip(names, operands, strict=True)))
-        return made
+        fields: dict[str, Any] = dict(zip(names, operands, strict=True))
+        self.graph.node(kind, output, **fields)
+        return output
 
     def number(self, value: float) -> NhwcTensor:
         self.count += 1

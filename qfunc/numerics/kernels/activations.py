@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
 from qfunc.numerics.rounding import round_by
@@ -62,6 +63,19 @@ def mean_fixed(
     return (scale_fixed(total, *multiplier, steps) + zero_point).clamp(low, high).float()
 
 
+def require_images(codes: Tensor, kernel: Sequence[int]) -> None:
+    """Raise unless a pool has a batch of images; torch also takes one image without the batch.
+
+    Raises:
+        EmulationError: another rank.
+    """
+    if codes.ndim != len(kernel) + 2:
+        raise EmulationError(
+            where=f"emulate, a pool by {tuple(kernel)}", found=f"a tensor of rank {codes.ndim}",
+            wanted=f"a batch of images, of rank {len(kernel) + 2}", do="Use x.unsqueeze(1) before it.",
+        )  # fmt: skip
+
+
 def average_inside(
     codes: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, pads: bool, fill: int,
     rounding: str, low: int, high: int, centred: bool = False,
@@ -75,7 +89,11 @@ def average_inside(
     >>> x = torch.tensor([[[[-3.0, -2.0]]]])
     >>> average_inside(x, (1, 2), (1, 2), (0, 0), False, True, 0, "half_away", -128, 127).tolist()
     [[[[-3.0]]]]
+
+    Raises:
+        EmulationError: the codes are no batch of images.
     """
+    require_images(codes, kernel)
     if codes.ndim == 3:
         kernel, stride, padding, rows = (1, *kernel), (1, *stride), (0, *padding), codes.unsqueeze(-2)
         return average_inside(rows, kernel, stride, padding, ceil_mode, pads, fill, rounding, low, high, centred).squeeze(-2)

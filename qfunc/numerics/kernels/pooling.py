@@ -29,9 +29,9 @@ def mean_scaled(
     return integer.requantize(total, multiplier, zero_point, low, high, rounding, place)
 
 
-def average_to(codes: Tensor, size: list[int], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
-    """Average codes over windows that do not overlap, to a size that divides the input's."""
-    kernel = [n // s for n, s in zip(codes.shape[2:], size, strict=True)]
+def average_to(codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
+    """Average codes over windows that do not overlap, to a size that divides the input's; None keeps an axis."""
+    kernel = [1 if s is None else n // s for n, s in zip(codes.shape[2:], size, strict=True)]
     return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
 
 
@@ -55,11 +55,7 @@ def average_pool_codes(
     Raises:
         EmulationError: the codes are no batch of images.
     """
-    if codes.ndim != len(kernel) + 2:
-        raise EmulationError(
-            where=f"emulate, a pool by {tuple(kernel)}", found=f"a tensor of rank {codes.ndim}",
-            wanted=f"a batch of images, of rank {len(kernel) + 2}", do="Use x.unsqueeze(1) before it.",
-        )  # fmt: skip
+    fixed_curves.require_images(codes, kernel)
     if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
         return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
     real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real

@@ -1,4 +1,4 @@
-"""Maxima and minima over axes: LiteRT computes what the emulation does, to the bit, because nothing is rounded."""
+"""Maxima and minima over axes, and scales at the ends of what kernels take: LiteRT computes what the emulation does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import DeployError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
 from tests.lowering.tflite.test_litert import _calibrated, needs_litert
 
@@ -35,3 +37,48 @@ def test_an_extreme_over_axes_is_litert_s(op, axes, keep):
     wanted = qfunc.emulate(target)(model)(x)
     assert found.shape == tuple(wanted.shape)
     assert torch.equal(torch.from_numpy(found), wanted)
+
+
+@needs_litert
+@pytest.mark.parametrize("ratio", [2.0**-9, 2.0**-7, 0.1, 0.38, 0.3906, 0.392, 1.0, 127.0, 128.0, 129.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.3, -0.3])
+def test_a_slope_that_the_delegate_leaves_to_the_optimised_kernel(slope, ratio):
+    target, x = targets.litert, (torch.arange(-128.0, 128.0) - 3).reshape(1, 1, 16, 16)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(nn.LeakyReLU(slope).eval()))
+    given, made = (seat.module for seat in quantizer_nodes(model))
+    for module, scale, zero in ((given, 0.05 * ratio, 3), (made, 0.05, -5)):
+        module.scale.fill_(scale)
+        module.zero_point.fill_(zero)
+    (found,) = LiteRtRunner().run(qfunc.deploy(target)(model), [x * 0.05 * ratio])
+    assert torch.equal(torch.from_numpy(found), qfunc.emulate(target)(model)(x * 0.05 * ratio))
+
+
+class Square(nn.Module):
+    """A tensor times itself, or times its curve."""
+
+    def __init__(self, curved: bool) -> None:
+        super().__init__()
+        self.curved = curved
+
+    def forward(self, x):
+        return x * torch.tanh(x) if self.curved else x * x
+
+
+@needs_litert
+@pytest.mark.parametrize(("target", "bits"), [(targets.litert, 15), (targets.executorch_xnnpack, 8)], ids=["litert", "xnnpack"])
+@pytest.mark.parametrize("curved", [False, True])
+def test_a_product_that_the_kernels_do_not_hold_is_refused(curved, target, bits):
+    x = torch.linspace(-4, 4, 256).reshape(1, 1, 16, 16)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Square(curved).eval()))
+    given, *_, made = (seat.module for seat in quantizer_nodes(model))
+    given.scale.fill_(2.0**-4)
+    made.scale.fill_(2.0 ** (-4 + (-7 if curved else -4) - bits))
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(target)(model)
+    found = f"found s_x * s_w / s_y = {2.0**bits:g}, wanted a ratio below 2^{bits}. Calibrate on inputs of the deployed range."
+    assert str(caught.value) == f"tensor 'mul.codes': {found}"
+    made.scale.mul_(2)
+    artifact = qfunc.deploy(target)(model)
+    if not target.runtime.runner.missing():
+        (found,) = target.runtime.runner.run(artifact, [x])
+        assert torch.equal(torch.as_tensor(found), qfunc.emulate(target)(model)(x))

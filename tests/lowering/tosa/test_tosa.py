@@ -219,9 +219,6 @@ def test_what_has_no_form_is_refused_by_quantize(make, shape, message):
         (lambda: Apply(lambda x: x @ x[:, :1].transpose(2, 3)), (2, 3, 5, 4),
          "tensor 'matmul.codes': found factors of shapes (3, 5, 4) and (1, 4, 5), wanted equal batch axes. Expand the "
          "smaller factor to the batch axes of the other, or multiply by a constant matrix."),
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Upsample((7, 5))), (2, 3, 5, 4),
-         "tensor '1.codes.nhwc': found mode='nearest' from (5, 4) to (7, 5), wanted whole factors. Resize by whole factors, "
-         "or use mode='bilinear'."),
         (lambda: Apply(lambda x: (x.flatten(1), torch.tanh(x))), (2, 3, 4),
          "tensor 'x': found real values, wanted codes on both sides: the profile PRO-INT has integers only. Quantize the "
          "inputs and the output of the op, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
