@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -40,9 +40,15 @@ class QParams:
 
 
 class QdqModel:
-    """An index of an ONNX model as it is when the index is created; shapes are inferred when they are first read."""
+    """An index of an ONNX model as it is when the index is created; shapes are inferred when they are first read.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    Args:
+        model: The model.
+        known: The values of tensors for batches of 2 and of 3, whose shapes inference may not find.
+    """
+
+    def __init__(self, model: onnx.ModelProto, known: tuple[Mapping[str, Array], Mapping[str, Array]] = ({}, {})) -> None:
+        self.known = known
         self.model, self.graph = model, model.graph
         self.initializers: dict[str, onnx.TensorProto] = {i.name: i for i in model.graph.initializer}
         self.producers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
@@ -60,7 +66,7 @@ class QdqModel:
     @cached_property
     def _types(self) -> tuple[dict[str, _Type], dict[str, _Type]]:
         # For batches of 2 and of 3: an axis that differs is the batch's.
-        return _inferred(self.model, 2), _inferred(self.model, 3)
+        return _inferred(self.model, 2, self.known[0]), _inferred(self.model, 3, self.known[1])
 
     def is_real(self, name: str) -> bool:
         """Return True if a tensor has real values or codes; sizes have neither."""
@@ -74,6 +80,12 @@ class QdqModel:
     def element_type(self, name: str) -> str:
         """Return the name of a tensor's element type, as numpy has it."""
         return str(helper.tensor_dtype_to_np_dtype(self.kind(name)))
+
+    def has_sizes(self, name: str) -> bool:
+        """Return True if all sizes of a tensor are known, apart from the batch size."""
+        return all(
+            sizes is not None and None not in sizes for sizes in (found.get(name, (0, None))[1] for found in self._types)
+        )
 
     def shape(self, name: str, node: str) -> tuple[int, ...]:
         """Return the shape of one example.
@@ -204,7 +216,7 @@ _Type = tuple[int, tuple[int | None, ...] | None]
 """An element type and a shape, None where unknown."""
 
 
-def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, _Type]:
+def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) -> dict[str, _Type]:
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
     for info in sized.graph.input:
@@ -217,6 +229,9 @@ def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, _Type]:
         if node.op_type == "GroupNormalization":  # onnx 1.23 infers no shape for it
             node.op_type = "Identity"
             del node.attribute[:], node.input[1:]
+    for name, value in known.items():
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        sized.graph.value_info.append(helper.make_tensor_value_info(name, kind, value.shape))
     graph = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
     found: dict[str, _Type] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):

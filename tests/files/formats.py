@@ -17,8 +17,8 @@ from qfunc import specs, targets
 from qfunc.__main__ import main
 from qfunc.files.fields import require
 from qfunc.files.json_text import parse
+from qfunc.files.ncnn_param import input_shapes, read_param
 from qfunc.lowering.artifact import Artifact
-from qfunc.lowering.ncnn.param_file import input_shapes, read_param
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.report_fields import read_quantized
 from qfunc.lowering.saved_check import check_saved

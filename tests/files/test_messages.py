@@ -21,12 +21,12 @@ from qfunc.errors import CalibrationError, DeployError, FileError, QfuncError, S
 from qfunc.files.fields import Count, Keyed, Many, Nullable, Number, Object, Record, Shape, Text, Word, require
 from qfunc.files.folder import LARGEST, is_plain_name, read_folder
 from qfunc.files.json_text import DEEPEST, LONGEST, parse
+from qfunc.files.ncnn_param import read_param
 from qfunc.files.tensors import read_tensors
 from qfunc.graph.record import TensorInfo
 from qfunc.lowering import report_fields
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.flatbuffer import parse as parse_flatbuffer
-from qfunc.lowering.ncnn.param_file import read_param
 from qfunc.lowering.onnx_file import read_model
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.saved_check import check_saved

@@ -193,12 +193,6 @@ LEGALITY = (
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",
     ),
     Mutation(
-        "ncnn-refuses-any-step", "qfunc.lowering.ncnn.constraints:skips_channels",
-        "second.step not in (None, 1)",
-        "True",
-        "tests/placement/test_constraints_of_lowerings.py::test_slices_that_ncnn_writes",
-    ),
-    Mutation(
         "tosa-repeats-by-halves", "qfunc.lowering.tosa.constraints:has_fractional_factor",
         "f % 1 for f",
         "f % 0.5 for f",

@@ -1,0 +1,74 @@
+"""Fold the parts of a Q/DQ model that only constants and the sizes of one example determine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from qfunc.lowering.qdq_reader import Array, QdqModel
+
+__all__ = ["folded"]
+
+_KEPT = ("QuantizeLinear", "DequantizeLinear", "Bernoulli", "Multinomial", "Dropout")
+_INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+
+
+def folded(model: onnx.ModelProto) -> tuple[QdqModel, dict[str, Array]]:
+    """Return (a reader of the model, the values of computed tensors that no input's values change, for one example).
+
+    A real number that depends on the batch size is not folded: it would differ for a batch of another size.
+    Quantizers are not folded, because their readers know them.
+    """
+    source = QdqModel(model)
+    one, two, three = _values(source)
+    if not all(source.has_sizes(name) for name in one):
+        source = QdqModel(model, (two, three))
+        one, two, three = _values(source)
+    return source, one
+
+
+def _values(source: QdqModel) -> list[dict[str, Array]]:
+    # The folded tensors for batches of one, two and three examples.
+    known = [dict(source.constants) for _ in range(3)]
+    for node in source.graph.node:
+        if node.op_type in _KEPT or node.op_type.startswith("Random"):
+            continue
+        results = [_evaluated(source, node, values, count) for count, values in enumerate(known, 1)]
+        if None in results or _turns_batch_size_into_numbers(source, node, *known[:2]):
+            continue
+        for values, made in zip(known, results, strict=True):
+            values.update(zip(node.output, made or (), strict=False))
+    return [{n: v for n, v in values.items() if n and n not in source.constants} for values in known]
+
+
+def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int) -> list[Any] | None:
+    # The node's results, or None if an input has no known value.
+    if node.op_type == "Shape":
+        return _sizes(source, node, known, count)
+    names = [name for name in node.input if name]
+    if any(name not in known for name in names) or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
+        return None
+    opsets = {entry.domain: entry.version for entry in source.model.opset_import}
+    return list(ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names}))
+
+
+def _sizes(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int) -> list[Any] | None:
+    name = node.input[0]
+    if name in known:
+        sizes = list(known[name].shape)
+    elif source.has_sizes(name):
+        sizes = [n * (count if i == source.varies(name) else 1) for i, n in enumerate(source.shape(name, node.name))]
+    else:
+        return None
+    start, end = (source.attribute(node, key) for key in ("start", "end"))
+    return [np.array(sizes[slice(start, end)], np.int64)]
+
+
+def _turns_batch_size_into_numbers(source: QdqModel, node: onnx.NodeProto, one: Any, two: Any) -> bool:
+    if node.op_type != "Cast" or source.attribute(node, "to") in _INTEGERS:
+        return False
+    a, b = one[node.input[0]], two[node.input[0]]
+    return bool(np.issubdtype(a.dtype, np.integer) and not np.array_equal(a, b))
