@@ -30,12 +30,13 @@ PROJECT = {
     "CHANGELOG.md": "changelog",
 }
 MODULES = (
-    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.estimators", "qfunc.functions", "qfunc.lowering", "qfunc.testing",
-    "qfunc.recipes", "qfunc.errors",
+    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.estimators", "qfunc.functions", "qfunc.lowering", "qfunc.diagnosis",
+    "qfunc.testing", "qfunc.recipes", "qfunc.errors",
 )  # fmt: skip
 CONTENTS = {
     "Guide": (
         "networks",
+        "diagnosis",
         "training",
         "corrections",
         "reconstruction",
@@ -51,7 +52,7 @@ CONTENTS = {
 }
 """The pages of the site, by section."""
 
-FOLDERS = ("frontend", "transforms", "quantizers", "corrections", "reconstruction", "analysis")
+FOLDERS = ("frontend", "transforms", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis")
 """The folders of the functions of `qfunc`, in the order in which a user meets them."""
 
 LINK = re.compile(r"(\[[^\]]*\])\(([^)\s]+)\)")

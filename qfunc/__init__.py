@@ -21,6 +21,7 @@ from qfunc.corrections.equalize import equalize
 from qfunc.corrections.fit_accumulators import fit_accumulators
 from qfunc.corrections.relu6 import replace_relu6
 from qfunc.corrections.smooth import smooth_quant
+from qfunc.diagnosis.diagnose import diagnose
 from qfunc.frontend.capture import capture
 from qfunc.quantizers.recompute import recompute_quantized
 from qfunc.reconstruction.methods import adaround, brecq, qdrop
@@ -58,12 +59,12 @@ specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 __version__ = "0.1.0"
 
 __all__ = [
-    "BitOpsBudget", "FloatPass", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse", "QuantizedPass",
-    "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture",
-    "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "emulate",
-    "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm",
-    "freeze_batch_norm", "functions", "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes",
-    "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
+    "BitOpsBudget", "FloatPass", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse", "QuantizedPass", "SizeBudget",
+    "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts",
+    "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "diagnose", "emulate", "equalization_pairs",
+    "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions",
+    "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct",
+    "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

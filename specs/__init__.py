@@ -53,7 +53,7 @@ from qfunc.specs.formats import (
     Levels,
     Log,
 )
-from qfunc.specs.legality import Legality, Refuse, Require
+from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, Span
 from qfunc.specs.microscaling import (
     GGUF_Q4_0,
     GGUF_Q8_0,
@@ -105,10 +105,10 @@ __all__ = [
     "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE",
     "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint",
     "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes",
-    "ROUNDINGS", "Refuse", "Require", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep",
-    "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SumFma", "SumScaled",
-    "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit", "from_json",
-    "to_json",
+    "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
+    "SaturatesEachStep", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span",
+    "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from qfunc.specs._check import SLOTS, as_tuple, instance_of, refuse, slots_among, text, tuple_of
+from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, refuse, slots_among, text, tuple_of
 from qfunc.specs._values import readable
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken
@@ -93,7 +93,89 @@ class Refuse:
     do: str = field(kw_only=True, validator=text())
 
 
-Legality = Require | Refuse
+@readable
+@frozen
+class Span:
+    """The integers from `low` to `high` that are multiples of `multiple`; without `high` there is no upper end.
+
+    Raises:
+        SpecError: no integer is in the span.
+
+    >>> Span(4, 512), Span(1, 16_000)
+    (Span(4, high=512), Span(high=16000))
+    """
+
+    low: int = field(default=1, validator=integer(0))
+    high: int | None = field(default=None, validator=integer(0, optional=True))
+    multiple: int = field(default=1, kw_only=True, validator=integer(1))
+
+    def __attrs_post_init__(self) -> None:
+        if self.high is not None and -(-self.low // self.multiple) * self.multiple > self.high:
+            wanted = "a span with a multiple of it" if self.multiple > 1 else "low <= high"
+            raise refuse(self, "low, high", (self.low, self.high), wanted, "Widen the span.")
+
+    def words(self) -> str:
+        """Return the span in words.
+
+        >>> Span(4, 512).words(), Span(multiple=4).words(), Span(1, 1).words(), Span(1, 16000).words()
+        ('4 to 512', 'a multiple of 4', '1', 'at most 16000')
+        """
+        low, high = self.low, self.high
+        multiple = f"a multiple of {self.multiple}" if self.multiple > 1 else ""
+        ends = f"{low}" if low == high else f"{low} to {high}" if low > 1 else f"at most {high}"
+        ends = ends if high is not None else f"at least {low}" if low > 1 else ""
+        return ", ".join(filter(None, (multiple, ends))) or "any number"
+
+
+def _each_axis(instance: Any, attribute: Any, value: Any) -> None:
+    tuple_of(tuple)(instance, attribute, value)
+    for entry in value:
+        if len(entry) != 2 or type(entry[0]) is not int or type(entry[1]) is not Span:
+            raise refuse(instance, "axes", entry, "(axis, Span)", "Pair an axis with a Span.")
+    if len({axis for axis, _ in value}) < len(value):
+        raise refuse(instance, "axes", value, "each axis once", "Drop the repeated one.")
+
+
+@readable
+@frozen
+class RequireSizes:
+    """The chip accepts the selected ops only if tensors of the named slots have these sizes.
+
+    `quantize` refuses other sizes of constants. It also refuses those of activations if it gets example inputs; else
+    `calibrate` does. The first axis of an activation counts examples. So it is checked only if `axes` names axis 0, it is
+    not among the `elements`, and no negative axis reaches it. An axis that a tensor lacks has size 1. An op that a rule
+    keeps in float on purpose (`edit.skip`) runs elsewhere and is not checked.
+
+    Args:
+        select: The ops.
+        slots: The slots.
+        rank: The number of axes, the first included.
+        elements: The number of elements of one example, or of a constant.
+        axes: Pairs of an axis and its size. Negative axes count from the last.
+        because: A quotation from the vendor, with its place.
+        do: What users can do, as a sentence of the error.
+    Raises:
+        SpecError: nothing is required, a selector that no op can match, an axis twice, or an empty text.
+
+    >>> from qfunc.specs import Op
+    >>> RequireSizes(Op("softmax"), "input", elements=Span(1, 16_000), because="operators, 2", do="Split it.").elements
+    Span(high=16000)
+    """
+
+    select: Selector = field(validator=_of_ops)
+    slots: tuple[str, ...] = field(converter=as_tuple, validator=slots_among(*SLOTS))
+    rank: Span | None = field(default=None, kw_only=True, validator=instance_of(Span, optional=True))
+    elements: Span | None = field(default=None, kw_only=True, validator=instance_of(Span, optional=True))
+    axes: tuple[tuple[int, Span], ...] = field(default=(), kw_only=True, converter=as_tuple, validator=_each_axis)
+    because: str = field(kw_only=True, validator=text())
+    do: str = field(kw_only=True, validator=text())
+
+    def __attrs_post_init__(self) -> None:
+        if self.rank is None and self.elements is None and not self.axes:
+            raise refuse(self, "rank, elements, axes", None, "at least one of them", "Give a requirement of the chip.")
+
+
+Legality = Require | Refuse | RequireSizes
 
 
 def never_an_op(value: Selector) -> bool:

@@ -213,6 +213,19 @@ class FlippingRunner(Protocol):
         ...
 
 
+@runtime_checkable
+class RoundingArithmetic(Protocol):
+    """An arithmetic of `specs.arithmetic` that rounds once.
+
+    Without `Kernel.bounds`, the bounds of a fused activation are rounded in the same way.
+    """
+
+    @property
+    def rounding(self) -> str:
+        """The name of the rounding."""
+        ...
+
+
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
@@ -225,5 +238,6 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
     "LimitedLowering", "Lowering", "MergeableEstimator", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
-    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "Runner", "ScalableFunction", "VersionedLowering",
+    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
+    "VersionedLowering",
 ]  # fmt: skip

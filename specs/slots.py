@@ -45,6 +45,8 @@ class FixedQParams:
         scheme: The scheme.
         scale: The scale, in real units per code.
         zero_point: The zero point, in codes.
+        smaller: True if the hardware also takes smaller scales.  Calibration then estimates the qparams of tensors
+            with a mean absolute value of at most half a step: of a softmax over more than 512 entries, for 1/256.
     Raises:
         SpecError: qparams that the scheme does not allow.
 
@@ -55,6 +57,7 @@ class FixedQParams:
     scheme: Scheme = field(validator=instance_of(Scheme))
     scale: float = field(validator=number(positive=True))
     zero_point: int = field(default=0, validator=integer())
+    smaller: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         fmt, rule, affine = self.scheme.format, self.scheme.scale, self.scheme.zero_point

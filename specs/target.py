@@ -21,7 +21,7 @@ from qfunc.specs._check import (
 )
 from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
-from qfunc.specs.legality import Legality, Refuse, Require
+from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -127,7 +127,7 @@ class Target:
         limits: Bounds of sums of scale positions.
         kernels: The arithmetic of units.
         commuting: Kinds of ops that only move codes.
-        legality: Schemes and ops that the chip refuses.
+        legality: Schemes, ops and sizes that the chip refuses.
         ops: User-defined kinds of ops.
         runtime: The software that executes the artifact.
         lowering: Writes the artifact; None for simulation only.
@@ -151,7 +151,7 @@ class Target:
     limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
     commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
-    legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse))
+    legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse, RequireSizes))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
     lowering: Lowering | None = field(default=None, validator=implements(Lowering, optional=True))

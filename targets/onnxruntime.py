@@ -3,6 +3,7 @@
 Activations uint8 affine per tensor; weights int8 symmetric [-127, 127] per output channel; bias int32 with
 scale s_x*s_w.  The fused graph determines where rounding happens: a Relu or Clip is dropped if the clamp to the
 codes implies it; MaxPool and data movement run on codes if their qparams are equal at input and output.
+The output of a softmax has the scale 1/256 of the quantization tool; its kernel also takes smaller scales.
 """
 
 from qfunc.estimators import MinMax
@@ -66,7 +67,9 @@ onnxruntime = Target(
         Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION),
         Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
-        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0), edges=~From(Op(MASKS))),
+        Rule(
+            Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0, smaller=True), edges=~From(Op(MASKS))
+        ),
         Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
     ),
     fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),

@@ -57,7 +57,7 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         arguments: One batch, for which multiply-accumulates are counted.
     """
     quantizers = {n: ops.module(n) for n in ops.nodes if kind_of(n) == "fake_quantize"}
-    counts, record = _products(ops, arguments), record_of(ops.model)
+    counts, record = multiply_accumulates(ops, arguments), record_of(ops.model)
     commuting = (*(record.target.commuting if record and record.target else ()), *CODES_PASS)
     for node, module in quantizers.items():
         site, fmt = module.site, module.site.scheme.format
@@ -103,8 +103,8 @@ def _width(fmt: Format) -> int:
             return (len(fmt.values) - 1).bit_length()
 
 
-def _products(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
-    # The multiply-accumulates of each op, by torch's FLOP counter.
+def multiply_accumulates(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
+    """Return the multiply-accumulates of each op for one batch, by torch's FLOP counter."""
     values, counts, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
     with counter:
         for node in ops.nodes:

@@ -18,7 +18,7 @@ _HEAD = ("op", "through", "readers", "channels", "rows", "columns")
 
 
 @frozen
-class Pair:
+class ChannelPair:
     """An op, and the ops that read it.
 
     `first` and `second` are the means over the channels of r_i / max_j r_j, for the rows of the op and the columns of its
@@ -37,7 +37,7 @@ class Pair:
 class Pairs:
     """The pairs in graph order, and the ops that belong to no pair, with reasons."""
 
-    rows: tuple[Pair, ...]
+    rows: tuple[ChannelPair, ...]
     misses: tuple[NearMiss, ...]
 
     def __str__(self) -> str:
@@ -77,14 +77,14 @@ def equalization_pairs(model: nn.Module) -> Pairs:
         return Pairs(tuple(_row(network, link) for link in links), misses)
 
 
-def _row(network: Any, link: Link) -> Pair:
+def _row(network: Any, link: Link) -> ChannelPair:
     assert isinstance(link.producer, Rows)
     first = link.producer.weight().flatten(1).abs().amax(1)
     second = torch.stack([end.ranges() for end in link.ends]).amax(0)
     shares = [float((r / r.max().clamp_min(1e-30)).mean()) for r in (first, second)]
     through = dict.fromkeys(kind_of(n) for end in link.ends for n in end.through)
     readers = tuple(path_of(network, end.op.node) for end in link.ends)
-    return Pair(path_of(network, link.producer.op.node), tuple(through), readers, len(first), *shares)
+    return ChannelPair(path_of(network, link.producer.op.node), tuple(through), readers, len(first), *shares)
 
 
-__all__ = ["Pair", "Pairs", "equalization_pairs"]
+__all__ = ["ChannelPair", "Pairs", "equalization_pairs"]

@@ -79,7 +79,7 @@ def keeps_constants(node: fx.Node) -> bool:
         return divisor is None and (inside or not attribute(node, "count_include_pad"))
     if kind == "pad":
         return bool(attribute(node, "mode") != "constant")
-    return kind not in ("abs", "neg", "sum")
+    return has(node, Trait.KEEPS_CONSTANTS) or not has(node, Trait.SCALES_WITH_CHANNELS)
 
 
 def keeps_means(node: fx.Node) -> bool:

@@ -57,7 +57,7 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
         target = require_stage(quantized, "quantized", step).target
         assert target is not None
         with torch.inference_mode(False), torch.no_grad():
-            before = prepare(capture_for_equalization(model, step), target)
+            before = prepare(capture_for_equalization(model, step), target).network
             folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
             view = QuantizedModel(result)
             network = view.float_network

@@ -73,7 +73,7 @@ def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
     """Return the node of a `specs.SoftmaxFloat` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        integer.softmax_float, x.node, attribute(job.root, "dim"), x.encoding.scale, job.output.scale, *job.range(),
+        integer.softmax_float, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
     )  # fmt: skip
 
@@ -82,6 +82,6 @@ def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
     """Return the node of a `specs.SoftmaxFixed` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        fixed_softmax.softmax_fixed, x.node, attribute(job.root, "dim"), x.encoding.scale, *job.range()[1:],
+        fixed_softmax.softmax_fixed, x.node, job.argument("dim"), x.encoding.scale, *job.range()[1:],
         name=job.name, result=True,
     )  # fmt: skip

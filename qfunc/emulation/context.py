@@ -12,11 +12,12 @@ from torch import Tensor, fx
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
-from qfunc.ops.node import slots
+from qfunc.ops.node import attribute, slots
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Bounds
+from qfunc.specs.protocols import RoundingArithmetic
 
 
 @frozen(eq=False)
@@ -46,6 +47,17 @@ class UnitContext:
         assert self.output_encoding is not None
         return self.output_encoding
 
+    def argument(self, parameter: str) -> Any:
+        """Return an argument of the unit's op; numbers computed from sizes are nodes of the emulation."""
+        return fx.map_arg(attribute(self.root, parameter), lambda n: self.inputs[n.name].node)
+
+    def per_axis(self, parameter: str) -> Any:
+        """Return one number for each axis of a pool, or the node that computes them from sizes."""
+        value = self.argument(parameter)
+        if isinstance(value, fx.Node):
+            return self.emitter.call(per_axis, value, rank_of(self.root), name=f"{self.name}_{parameter}")
+        return per_axis(value, rank_of(self.root))
+
     def codes(self, producer: fx.Node) -> Codes:
         """Return the codes of an activation input."""
         value = self.inputs[producer.name]
@@ -68,7 +80,7 @@ class UnitContext:
     def _code(self, bound: float) -> int:
         kernel, zero = self.unit.kernel, self.output.zero_point
         bounds, arithmetic = (None, None) if kernel is None else (kernel.bounds, kernel.arithmetic)
-        rule = bounds or Bounds(getattr(arithmetic, "rounding", "half_away"))
+        rule = bounds or Bounds(arithmetic.rounding if isinstance(arithmetic, RoundingArithmetic) else "half_away")
         before = zero if rule.zero_point == "before" else 0
         ratio = torch.tensor(float(bound)) / torch.tensor(self.output.scale, dtype=torch.float32) + before
         return int(round_by(ratio, rule.rounding)) + zero - before
@@ -129,4 +141,4 @@ def rank_of(node: fx.Node) -> int:
 
 def per_axis(value: Any, rank: int) -> list[int]:
     """Return one number for each axis."""
-    return [value] * rank if isinstance(value, int) else [int(v) for v in value]
+    return [value] * rank if isinstance(value, int) else list(value)

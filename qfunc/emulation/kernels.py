@@ -16,7 +16,7 @@ from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import slots
 from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
     AverageCodes,
@@ -57,7 +57,7 @@ def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
     return job.emitter.call(
         integer.softmax_codes,
         x.node,
-        attribute(job.root, "dim"),
+        job.argument("dim"),
         x.encoding.scale,
         job.output.scale,
         zero,
@@ -109,7 +109,7 @@ def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
     x = input_codes(job)
     return job.emitter.call(
         integer.global_average_codes, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
-        arithmetic.rounding, attribute(job.root, "keepdim"), name=job.name, result=True,
+        arithmetic.rounding, job.argument("keepdim"), name=job.name, result=True,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext, operand_codes
-from qfunc.emulation.overflow import held
+from qfunc.emulation.overflow import apply_overflow
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
     EXACT_FLOAT32,
@@ -112,7 +112,7 @@ def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Te
             for i, v in zip(("left", "right"), (a, b), strict=True)
         )
         acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
-        return held(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
+        return apply_overflow(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
     products = products_of(job.partition, job.unit, arithmetic)
     if products is None:
         a, b = operand_codes(job)
@@ -120,7 +120,7 @@ def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Te
         acc = job.emitter.call(
             matmul_codes, a.node, a.encoding.zero_point, b.node, b.encoding.zero_point, largest, name=f"{job.name}_acc"
         )
-        return held(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
+        return apply_overflow(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
     return _weighted_sum(job, products)
 
 
@@ -132,7 +132,7 @@ def _weighted_sum(job: UnitContext, products: Products) -> tuple[fx.Node, Tensor
         acc = job.emitter.call(
             matmul_codes, x.node, zero, weight_node, 0, float(largest * weight.abs().max()), name=name
         )  # fmt: skip
-        return held(job, acc, products), products.scale, None
+        return apply_overflow(job, acc, products), products.scale, None
     groups = attribute(job.root, "groups") if job.unit.kind == "conv" else 1
     whole = float(weight.abs().double().flatten(1).sum(1).max()) * largest
     ends = exact_chunks(weight, largest)
@@ -156,7 +156,7 @@ def _weighted_sum(job: UnitContext, products: Products) -> tuple[fx.Node, Tensor
         spatial = weight.ndim - 2
     if fraction_bits:
         acc = job.emitter.call(add_fractional_bias, acc, bias, fraction_bits, spatial, name=f"{job.name}_sum")
-    acc, shape, real_bias = held(job, acc, products), (-1, *[1] * spatial), products.real_bias
+    acc, shape, real_bias = apply_overflow(job, acc, products), (-1, *[1] * spatial), products.real_bias
     if not spatial:
         return acc, scale, real_bias
     broadcast = scale.reshape(shape) if scale.ndim else scale

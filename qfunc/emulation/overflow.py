@@ -25,8 +25,8 @@ from qfunc.placement.products import Products, SumRange, range_of_unit
 from qfunc.specs import SaturatesEachStep, Wraps
 
 
-def held(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx.Node:
-    """Return the node of an accumulator as its width holds it; the exact one itself if no sum can overflow.
+def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx.Node:
+    """Return the node of the sums as the accumulator stores them, or the exact sums if none can overflow.
 
     Raises:
         EmulationError: sums that may overflow, and that float64 does not hold.
@@ -39,16 +39,16 @@ def held(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx
         raise EmulationError(
             where=f"unit {job.unit.path!r}", found=f"sums up to {sums.largest:.4g}", wanted="sums below 2^53", do=do
         )
-    overflow, name = sums.accumulator.overflow, f"{job.name}_held"
+    overflow, name = sums.accumulator.overflow, f"{job.name}_stored"
     if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":
-        return _held_each_step(job, acc, products, sums, overflow, name)
+        return _saturate_each_step(job, acc, products, sums, overflow, name)
     if sums.per_product:
         function = wrap_products if isinstance(overflow, Wraps) else saturate_products
         return job.emitter.call(function, acc, operand_codes(job)[0].node, sums.largest, sums.bits, name=name)
     return job.emitter.call(wrap if isinstance(overflow, Wraps) else saturate, acc, sums.bits, name=name)
 
 
-def _held_each_step(
+def _saturate_each_step(
     job: UnitContext, acc: fx.Node, products: Products | None, sums: SumRange, overflow: SaturatesEachStep, name: str
 ) -> fx.Node:
     if products is None:
@@ -85,4 +85,4 @@ def _indices(chosen: Tensor) -> Tensor:
     return torch.nonzero(chosen).flatten()
 
 
-__all__ = ["held"]
+__all__ = ["apply_overflow"]

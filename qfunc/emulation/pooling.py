@@ -7,11 +7,10 @@ import math
 import torch
 from torch import fx
 
-from qfunc.emulation.context import UnitContext, input_codes, per_axis, rank_of
+from qfunc.emulation.context import UnitContext, input_codes, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
-from qfunc.ops.node import attribute
 from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
 
 __all__ = ["WINDOWS", "average", "average_pool_node", "mean", "window_sum"]
@@ -28,18 +27,13 @@ def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     arguments = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
-            adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, attribute(job.root, "output_size"),
+            adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, job.argument("output_size"),
             job.output.scale, zero, low, high, *arguments, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
-    rank = rank_of(job.root)
-
-    def each(name: str) -> list[int]:
-        return per_axis(attribute(job.root, name), rank)
-
     return job.emitter.call(
         average_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point,
-        each("kernel_size"), each("stride"), each("padding"),
-        attribute(job.root, "ceil_mode"), attribute(job.root, "count_include_pad"), job.output.scale, zero, low, high,
+        *(job.per_axis(name) for name in ("kernel_size", "stride", "padding")),
+        job.argument("ceil_mode"), job.argument("count_include_pad"), job.output.scale, zero, low, high,
         *arguments, name=job.name, result=True,
     )  # fmt: skip
 
@@ -59,13 +53,13 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
         )  # fmt: skip
     rank, pool = rank_of(job.root), None
     if job.unit.kind == "avg_pool":
-        pool = [per_axis(attribute(job.root, n), rank) for n in ("kernel_size", "stride", "padding")]
-    elif job.unit.kind == "adaptive_avg_pool" and {*per_axis(attribute(job.root, "output_size"), rank)} != {1}:
+        pool = [job.per_axis(name) for name in ("kernel_size", "stride", "padding")]
+    elif job.unit.kind == "adaptive_avg_pool" and job.per_axis("output_size") != [1] * rank:
         do = "Let the kernel select only pools to the size 1."
         raise EmulationError(
             where=f"unit {job.unit.path!r}", found="an adaptive pool to several windows", wanted="a pool to the size 1", do=do
         )
-    keep = attribute(job.root, "keepdim") if job.unit.kind == "global_avg_pool" else True
+    keep = job.argument("keepdim") if job.unit.kind == "global_avg_pool" else True
     table = [[list(kernel), k, n] for kernel, k, n in arithmetic.reciprocals]
     return job.emitter.call(
         average_codes, x.node, x.encoding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
@@ -75,9 +69,9 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
 
 def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
     """Return the node of a mean over some axes."""
-    x, dims = input_codes(job), attribute(job.root, "dim")
-    dims = [dims] if isinstance(dims, int) else list(dims)
-    keep = bool(attribute(job.root, "keepdim"))
+    x, dims = input_codes(job), job.argument("dim")
+    dims = [dims] if isinstance(dims, int | fx.Node) else list(dims)
+    keep = bool(job.argument("keepdim"))
     if isinstance(arithmetic, FixedPoint):
         ratio = float(torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale)
         return job.emitter.call(
@@ -101,16 +95,14 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
         do = "Reshape the input, so that the pool slides over two axes."
         raise EmulationError(where=f"unit {job.unit.path!r}", found="a pool over 3 axes", wanted="one or two", do=do)
     if job.unit.kind == "adaptive_avg_pool":
-        size = per_axis(attribute(job.root, "output_size"), rank)
+        size = job.per_axis("output_size")
         return job.emitter.call(
             average_to, x.node, size, x.encoding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
             name=job.name, result=True,
         )  # fmt: skip
-    kernel, stride, padding = (per_axis(attribute(job.root, n) or attribute(job.root, "kernel_size"), rank)
-                               for n in ("kernel_size", "stride", "padding"))  # fmt: skip
-    padding = padding if attribute(job.root, "padding") else [0] * rank
+    kernel, stride, padding = (job.per_axis(name) for name in ("kernel_size", "stride", "padding"))
     return job.emitter.call(
-        fixed_curves.average_inside, x.node, kernel, stride, padding, attribute(job.root, "ceil_mode"),
-        attribute(job.root, "count_include_pad"), x.encoding.zero_point, arithmetic.rounding, *job.range()[1:],
+        fixed_curves.average_inside, x.node, kernel, stride, padding, job.argument("ceil_mode"),
+        job.argument("count_include_pad"), x.encoding.zero_point, arithmetic.rounding, *job.range()[1:],
         arithmetic.centred, name=job.name, result=True,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
+from qfunc.execution.fixed_qparams import FixedScale
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site
 from qfunc.specs.protocols import MergeableEstimator
@@ -204,7 +205,9 @@ def _first_nonempty(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tup
 
 
 def _has_merge(estimator: Any) -> bool:
-    if isinstance(estimator, PowerOfTwo):  # its merge is the inner estimator's
+    if isinstance(estimator, FixedScale) and not estimator.value.smaller:
+        return True
+    if isinstance(estimator, PowerOfTwo | FixedScale):  # its merge is the inner estimator's
         return _has_merge(estimator.inner)
     return isinstance(estimator, MergeableEstimator)
 

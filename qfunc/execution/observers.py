@@ -12,13 +12,14 @@ from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
+from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
-from qfunc.specs import PerTensor, Scheme
+from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme
 
 __all__ = ["Observer", "Statistic", "require_float", "statistics"]
 
@@ -41,9 +42,11 @@ def statistics(models: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
     for index, quantizers in enumerate(models):
         for quantizer in quantizers:
             site = quantizer.module.site
-            if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):
-                continue  # weights need no batches; fixed, derived and dynamic qparams are never estimated
-            tensor = (index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor
+            if site.constant or quantizer.module.dynamic or isinstance(site.value, DerivedQParams):
+                continue  # weights need no batches; derived and dynamic qparams are never estimated
+            site = observed_site(site)
+            joined = site.tie and site.leader == "union" and isinstance(site.value, Scheme)
+            tensor = (index, site.tie) if joined else quantizer.tensor
             key = (tensor, site.estimator, site.scheme)
             old = by_key.get(key, Statistic(site, (), {}))
             tensors = {quantizer.tensor: site.name, **old.tensors}
@@ -145,12 +148,20 @@ class Observer:
             raise CalibrationError(where=where, found="no call of it in any batch", wanted=wanted, do=do)
         for statistic, state in zip(self.statistics, self.states, strict=True):
             site = statistic.site
+            if isinstance(site.value, FixedQParams) and (state is None or not site.value.smaller):
+                continue
             if state is None:
                 do = "Pass batches with at least one example."
                 raise CalibrationError(where=f"site {site.name!r}", found="only empty tensors", wanted="some values", do=do)
             for owner, path in statistic.owners:
                 by_model[owner][path] = site.estimator.finalize(state, site.scheme)
         return by_model
+
+    def losses(self) -> tuple[str, ...]:
+        """Return a warning for each site where the qparams that the target fixes round most of the sum to 0."""
+        fixed = ((s.site, s.site.estimator, t) for s, t in zip(self.statistics, self.states, strict=True) if t is not None)
+        lost = ((site, e.lost_part(t, site.scheme)) for site, e, t in fixed if isinstance(e, FixedScale))
+        return tuple(loss_text(site, part) for site, part in lost if part)
 
 
 def _finite(state: Any) -> bool:

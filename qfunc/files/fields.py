@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from qfunc.files.json_text import damage_error
 
 __all__ = [
-    "Count", "Flag", "Keyed", "Kind", "Many", "Misfit", "Nullable", "Number", "Object", "Record", "Shape", "Text", "Word",
+    "Count", "Flag", "Keyed", "Kind", "Many", "Misfit", "Nullable", "Number", "Object", "JsonObject", "Sizes", "Text", "Word",
     "describe", "require",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def require(kind: Kind, value: Any, file: str, path: str = "") -> Any:
 
     >>> require(Many(Count()), [1, 2], "mine.json", "shape")
     [1, 2]
-    >>> require(Record({"shape": Many(Count())}), {"shape": [1, "x"]}, "mine.json")
+    >>> require(JsonObject({"shape": Many(Count())}), {"shape": [1, "x"]}, "mine.json")
     Traceback (most recent call last):
     qfunc.errors.FileError: mine.json: shape[1]: found 'x', wanted an integer >= 0. Write the file again: it is damaged, \
 or another program changed it.
@@ -120,7 +120,7 @@ class Number:
 
 
 @frozen
-class Shape:
+class Sizes:
     """The sizes of a tensor of at most `largest` elements."""
 
     largest: int = 1 << 40
@@ -196,7 +196,7 @@ class Keyed:
 
 
 @frozen
-class Record:
+class JsonObject:
     """An object of these fields; it may lack the `optional` ones, and has no others."""
 
     fields: Mapping[str, Kind]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qfunc.errors import first_line
-from qfunc.files.fields import Count, Keyed, Many, Record, Text, Word, require
+from qfunc.files.fields import Count, JsonObject, Keyed, Many, Text, Word, require
 from qfunc.files.folder import open_file
 from qfunc.files.json_text import damage_error, parse
 
@@ -18,7 +18,7 @@ __all__ = ["read_tensors"]
 _SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
           "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
 """The bytes of an element by the format's name of its type, for the types that torch has."""
-_TENSOR = Record({
+_TENSOR = JsonObject({
     "dtype": Word(tuple(_SIZES)), "shape": Many(Count(), most=64), "data_offsets": Many(Count(), least=2, most=2),
 })  # fmt: skip
 _LONGEST = 100_000_000  # of a header, as in safetensors itself

@@ -37,7 +37,8 @@ from qfunc.graph.module import copy_module
 from qfunc.graph.record import record_of, within_module
 from qfunc.graph.stages import unwrap, unwrap_inside
 from qfunc.graph.user_attributes import copy_user_attributes
-from qfunc.ops.canonicalize import DROPOUTS, canonical, short_name
+from qfunc.ops.canonicalize import DROPOUTS, canonical
+from qfunc.ops.spelling import short_name
 
 _LOCK = threading.RLock()  # tracing patches globals of torch
 

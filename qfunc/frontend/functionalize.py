@@ -12,7 +12,8 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
-from qfunc.frontend.multi_output import output_count, reads_tuple, select_output
+from qfunc.frontend.computed_numbers import count_axes_from_the_end, require_known_numbers
+from qfunc.frontend.multi_output import is_only_result, output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
@@ -22,9 +23,11 @@ from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
-from qfunc.ops.canonicalize import DROPOUTS, IN_PLACE_FUNCTIONS, argument, canonical, is_in_place, short_name
+from qfunc.ops.canonicalize import DROPOUTS, argument, canonical, is_in_place
 from qfunc.ops.creation import casts_nothing, only_moves_device
 from qfunc.ops.decompositions import attend
+from qfunc.ops.sizes import IN_PLACE_FUNCTIONS
+from qfunc.ops.spelling import short_name
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -44,6 +47,7 @@ def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None 
     >>> [str(n.target) for n in functionalize(nn.Module(), fx.symbolic_trace(lambda x: x.sigmoid_()).graph).graph.nodes][0]
     'x'
     """
+    count_axes_from_the_end(traced)
     build = _Builder(owned, traced, dropouts)
     for node in traced.nodes:
         build.require(node)
@@ -129,7 +133,10 @@ class _Builder:
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
+        if is_only_result(node):
+            return self.env[node.args[0]]  # type: ignore[index]
         call = on_input_device(select_output(canonical(node)), node.graph)
+        require_known_numbers(node, call)
         if call is not None:
             fx.map_arg(call[1], self.require)
             value = self._emit(node, "call_function", call[0], call[1], {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.frontend.source_location import source_line
-from qfunc.ops.canonicalize import canonical, is_number, short_name
+from qfunc.ops.canonicalize import canonical
 from qfunc.ops.indexing import element, index_call
+from qfunc.ops.opset import BY_TARGET
+from qfunc.ops.sizes import is_number
+from qfunc.ops.spelling import short_name
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -54,6 +58,33 @@ def output_count(node: fx.Node, call: Any) -> int:
     )
 
 
+def is_only_result(node: fx.Node) -> bool:
+    """Return True if a node is the first of several results of an exported op whose record has that result alone.
+
+    Raises:
+        CaptureError: the places of the maxima of a pool are read, too.
+
+    >>> pool = torch.nn.AdaptiveMaxPool2d(1)
+    >>> [is_only_result(n) for n in torch.export.export(pool, (torch.ones(1, 2, 3, 4),)).graph.nodes][2:4]
+    [True, False]
+    """
+    source = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(source, fx.Node) or not isinstance(source.target, torch._ops.OpOverload) or node.args[1] != 0:
+        return False
+    call = canonical(source)
+    record = None if call is None else BY_TARGET.get(call[0])
+    if record is None or record.results != 1 or len(source.target._schema.returns) == 1:
+        return False
+    if _POOL_WITH_PLACES.fullmatch(str(source.target)) and any(user.args[1] != 0 for user in source.users):
+        found, wanted = "the places of the maxima of a pool", "the maxima alone"
+        do = "Leave out return_indices=True."
+        raise CaptureError(where=source_line(source) or f"node {source.name!r}", found=found, wanted=wanted, do=do)
+    return True
+
+
+_POOL_WITH_PLACES = re.compile(r"aten\.adaptive_max_pool[123]d\.default")
+
+
 def select_output(call: Any) -> Any:
     """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
 
@@ -72,4 +103,4 @@ def select_output(call: Any) -> Any:
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
 
 
-__all__ = ["output_count", "reads_tuple", "select_output"]
+__all__ = ["is_only_result", "output_count", "reads_tuple", "select_output"]

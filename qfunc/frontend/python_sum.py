@@ -7,9 +7,10 @@ from typing import Any
 from torch import fx, nn
 
 from qfunc.ops.binding import dtype_of
-from qfunc.ops.canonicalize import canonical, short_name
+from qfunc.ops.canonicalize import canonical
 from qfunc.ops.definition import Trait
 from qfunc.ops.opset import BY_TARGET
+from qfunc.ops.spelling import short_name
 
 
 def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:

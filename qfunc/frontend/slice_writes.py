@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
-from qfunc.ops.canonicalize import canonical, short_name
+from qfunc.ops.canonicalize import canonical
 from qfunc.ops.creation import full_like
+from qfunc.ops.spelling import short_name
 
 SliceIndex = tuple[int, slice]
 

@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.record import Argument, Record, attach, record_of
-from qfunc.ops.canonicalize import short_name
 from qfunc.ops.indexing import element
+from qfunc.ops.spelling import short_name
 
 __all__ = ["fixed_arguments", "free_arguments", "dict_key", "store_fixed_arguments", "require_batch", "with_fixed_arguments"]
 

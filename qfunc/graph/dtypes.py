@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-import torch
 from attrs import frozen
 from torch import fx, nn
 
@@ -13,6 +12,7 @@ from qfunc.graph.selectors import Context
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, op_of
+from qfunc.ops.sizes import is_number
 
 
 @frozen
@@ -52,7 +52,7 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
         elif node.op == "call_function" and (node in integers or Trait.CREATES in traits):
             positions.add(node)
         elif Trait.POSITION_IF_INPUTS in traits:
-            tensors = [n for n in node.all_input_nodes if n.target is not torch.Tensor.size]
+            tensors = [n for n in node.all_input_nodes if not is_number(n)]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
                 (positions if any(known) else fixed).add(node)
@@ -81,7 +81,7 @@ def _gives_integers(node: fx.Node, traits: Trait, known: Set[fx.Node]) -> bool:
         return False
     named = [("", v) for v in node.all_input_nodes] if op is None else list(zip(op.parameters, node.args, strict=True))
     operands = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]
-    tensors = [n for n in _nodes(operands) if not _is_size(n)]
+    tensors = [n for n in _nodes(operands) if not is_number(n)]
     return bool(tensors) and not any(isinstance(v, float) for v in operands) and all(n in known for n in tensors)
 
 
@@ -89,12 +89,6 @@ def _nodes(values: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.map_arg(values, found.append)
     return found
-
-
-def _is_size(node: fx.Node) -> bool:
-    # The size of an axis, or arithmetic of Python on sizes.
-    by_python = node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator"
-    return node.target is torch.Tensor.size or (by_python and op_of(node) is None)
 
 
 def _trains(node: fx.Node) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, QfuncError, first_line
 from qfunc.graph.record import path_of
 
-__all__ = ["ObservingInterpreter", "run_error"]
+__all__ = ["ObservingInterpreter", "run_error", "run_with_sizes"]
 
 
 class ObservingInterpreter(fx.Interpreter):
@@ -42,6 +42,21 @@ class ObservingInterpreter(fx.Interpreter):
             raise
         except Exception as e:
             raise run_error(self.network, self.current, where, e) from e
+
+
+def run_with_sizes(network: fx.GraphModule, arguments: tuple[Any, ...], where: str) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """Run a network, and return its value and the sizes of its tensors by the names of their nodes.
+
+    Raises:
+        CalibrationError: an op does not accept the arguments.
+    """
+    sizes: dict[str, tuple[int, ...]] = {}
+
+    def observe(name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            sizes[name] = tuple(value.shape)
+
+    return ObservingInterpreter(network, observe).run_batch(arguments, where), sizes
 
 
 def run_error(network: fx.GraphModule, node: fx.Node | None, where: str, error: Exception) -> CalibrationError:

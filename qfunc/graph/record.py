@@ -15,6 +15,7 @@ from torch import fx
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import channel_axis, is_constant, kind_of, op_of, slots, traits, traits_of_ops
 from qfunc.ops.opset import traits_of
+from qfunc.ops.sizes import is_number
 from qfunc.specs import Target
 from qfunc.specs.op_kind import OpKind
 
@@ -235,7 +236,7 @@ def _slots_of(op: OpKind, node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
         slot = op.slot(name) if name in op.parameters else "input"
         tensors: list[fx.Node] = []
         fx.map_arg(value, tensors.append)
-        for tensor in tensors if slot else ():
+        for tensor in (n for n in tensors if not is_number(n)) if slot else ():
             slot_of_operand = "weight" if is_constant(tensor) else "input"
             yield slot_of_operand if slot == "operand" else str(slot), tensor
 

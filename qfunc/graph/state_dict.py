@@ -60,8 +60,8 @@ def _load_into(module: nn.Module, state: dict[str, Any], prefix: str, problems: 
 
 
 def _batch_norm_mismatches(model: fx.GraphModule, state: Mapping[str, Any], prefix: str) -> list[str]:
-    in_model = [path for path, module in model.named_modules() if {"first_batch", "stands"} <= module._buffers.keys()]
-    ends = (k.removesuffix(".stands") for k in state if k.startswith(prefix) and k.endswith(".stands"))
+    in_model = [path for path, module in model.named_modules() if {"first_batch", "is_frozen"} <= module._buffers.keys()]
+    ends = (k.removesuffix(".is_frozen") for k in state if k.startswith(prefix) and k.endswith(".is_frozen"))
     in_state = [k.removeprefix(prefix) for k in ends if f"{k}.first_batch" in state]
     quantized = any(k.startswith(f"{prefix}quantizers.") for k in state)
     if in_state and not in_model:

@@ -18,12 +18,14 @@ class ModelWithCodes:
     """A deployed model, and the same model with its tensors of codes as additional outputs.
 
     The file itself fixes which ops run on integers, so there is no partition to compare.
-    `last` maps a tensor of codes to True if its channels are last in the file.
+    `last` maps a tensor of codes to True if its channels are last in the file.  `joined` is True if the runtime takes one
+    example a call, and the examples are joined along the first axis.
     """
 
     plain: Run
     exposed: Run
     last: dict[str, bool]
+    joined: bool = False
     units: None = None
     difference: str = ""
 

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qfunc.lowering.qdq_reader import Array, QdqModel
 
-__all__ = ["folded"]
+__all__ = ["folded", "folded_constants"]
 
 _KEPT = ("QuantizeLinear", "DequantizeLinear", "Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
@@ -28,6 +28,11 @@ def folded(model: onnx.ModelProto) -> tuple[QdqModel, dict[str, Array]]:
         source = QdqModel(model, (two, three))
         one, two, three = _values(source)
     return source, one
+
+
+def folded_constants(source: QdqModel) -> dict[str, Array]:
+    """Return the values of `folded` for a reader of a model."""
+    return _values(source)[0]
 
 
 def _values(source: QdqModel) -> list[dict[str, Array]]:

@@ -13,14 +13,14 @@ from qfunc.errors import SpecError
 from qfunc.files.fields import (
     Count,
     Flag,
+    JsonObject,
     Keyed,
     Kind,
     Many,
     Nullable,
     Number,
     Object,
-    Record,
-    Shape,
+    Sizes,
     Text,
     Word,
     describe,
@@ -37,26 +37,26 @@ DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) 
 DTYPES["torch.bool"] = torch.bool
 """The dtypes of inputs by name."""
 
-INPUT = Record({"shape": Shape(), "dtype": Word(tuple(sorted(DTYPES)))})
+INPUT = JsonObject({"shape": Sizes(), "dtype": Word(tuple(sorted(DTYPES)))})
 """The fields of `graph.record.TensorInfo`."""
 
-TENSOR = Record({
+TENSOR = JsonObject({
     "name": Text(), "role": Text(), "producer": Text(), "readers": Many(Text()), "rounding": Text(), "format": Text(),
     "scale": Many(Number(), least=1), "zero_point": Many(Count(-(1 << 63)), least=1), "axis": Nullable(Count(-64, 64)),
     "low": Count(-(1 << 63)), "high": Count(-(1 << 63)), "tensors": Many(Text()),
 })  # fmt: skip
 """The fields that `lowering.quantized_tensor.plain` writes."""
 
-UNIT = Record({"path": Text(), "tensor": Text(), "kind": Text(), "integer": Flag(), "reason": Text()})
+UNIT = JsonObject({"path": Text(), "tensor": Text(), "kind": Text(), "integer": Flag(), "reason": Text()})
 """The fields that `placement.partition.summary` writes."""
 
-ARTIFACT = Record(
+ARTIFACT = JsonObject(
     {"target": Object(), "inputs": Many(INPUT)},
     {"versions": Keyed(Text()), "tensors": Many(TENSOR), "units": Many(UNIT), "files": Keyed(Text())},
 )
 """The fields that `deploy` writes."""
 
-SAVED_MODEL = Record(
+SAVED_MODEL = JsonObject(
     {"target": Object(), "stage": Word(("quantized", "calibrated")), "inputs": Many(INPUT), "training": Flag(),
      "graph": Many(Text())},
     {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",))},

@@ -14,7 +14,7 @@ from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
 
-class Rule(Protocol):
+class GradientRule(Protocol):
     """A frozen pair of pure functions of the same tensors."""
 
     @property
@@ -32,7 +32,7 @@ class _ByRule(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rule: Rule, *tensors: Tensor) -> Tensor:
+    def forward(rule: GradientRule, *tensors: Tensor) -> Tensor:
         return rule.forward(*tensors)
 
     @staticmethod
@@ -45,7 +45,7 @@ class _ByRule(torch.autograd.Function):
         return None, *ctx.rule.backward(grad_outputs[0], *ctx.saved_tensors)
 
 
-def by_rule(rule: Rule, *tensors: Tensor) -> Tensor:
+def by_rule(rule: GradientRule, *tensors: Tensor) -> Tensor:
     """Return rule.forward(*tensors) with the gradient of rule.backward, for which only the tensors are saved."""
     if not torch.is_grad_enabled():
         return rule.forward(*tensors)
@@ -73,4 +73,4 @@ def summed(terms: Tensor, like: Tensor, scheme: Scheme) -> Tensor:
     return split.sum(axes).reshape(like.shape).to(like.dtype)
 
 
-__all__ = ["Rule", "by_rule", "summed"]
+__all__ = ["GradientRule", "by_rule", "summed"]

@@ -73,7 +73,7 @@ _INPLACE = ("inplace",)
 _CURVE = Trait.ELEMENTWISE | Trait.ACTIVATION | Trait.NEVER_BOOLEAN
 _POSITIVE = _CURVE | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
 _ODD = _CURVE | Trait.KEEPS_SIGN
-_SCALED = _ODD | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS
+_SCALED = _ODD | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS | Trait.KEEPS_CONSTANTS
 _SOFT = Trait.NEVER_BOOLEAN | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
 
 ROWS: tuple[Op, ...] = (
@@ -83,7 +83,7 @@ ROWS: tuple[Op, ...] = (
        rewrites={"clamp": _clip(None, None), "clip": _clip(None, None), "clamp_min": _clip(None, None),
                  "clamp_max": _clamp_max, "relu6": _clip(0.0, 6.0), "hardtanh": _clip(-1.0, 1.0)},
        inplace_at={"relu6": 1, "hardtanh": 3},
-       traits=_CURVE | Trait.CLAMPS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
+       traits=_CURVE | Trait.CLAMPS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS | Trait.KEEPS_LOW,
        example=lambda x: torch.clamp(x, -2, -1)),
     op("bound", between, "input min max", traits=Trait.ELEMENTWISE | Trait.NEVER_BOOLEAN,
        example=lambda x: between(x, torch.tensor(-0.7), torch.tensor(-0.1))),

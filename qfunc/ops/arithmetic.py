@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from qfunc.ops.binding import bind, exactly
 from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
@@ -89,7 +89,9 @@ def _with_alpha(sign: int) -> Rewrite:
         call = bind(op, args, kwargs)
         if call is None or alpha == 1:
             return call
-        return (plus, (*call[1], sign * alpha)) if isinstance(alpha, int | float) else None
+        if isinstance(alpha, int | float):
+            return plus, (*call[1], sign * alpha)
+        return (plus, (*call[1], alpha)) if sign == 1 and isinstance(alpha, fx.Node) else None
 
     return rewrite
 
@@ -122,7 +124,8 @@ _REAL = _EACH | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("add", torch.add, "input other", "iadd", rewrites={"add": _with_alpha(1)}, neutral=0.0,
-       traits=_FOUR | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN, example=lambda x: torch.add(x, x.flip(0))),
+       traits=_FOUR | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN | Trait.KEEPS_LOW,
+       example=lambda x: torch.add(x, x.flip(0))),
     op("sub", torch.sub, "input other", "isub", neutral=0.0, traits=_FOUR | _SUM | _INTEGER | Trait.NEVER_BOOLEAN,
        rewrites={"sub": _with_alpha(-1), "subtract": _with_alpha(-1), "rsub": _rsub},
        example=lambda x: torch.sub(x, x.flip(0))),
@@ -159,7 +162,8 @@ ROWS: tuple[Op, ...] = (
        onnx="Equal x 0; IsNaN other; Not .; And $0 .; Where . 1 other; Log .; Mul x ."),
     op("minimum", torch.minimum, "input other", "minimum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
        example=lambda x: torch.minimum(x, x.flip(0))),
-    op("maximum", torch.maximum, "input other", "maximum", traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN,
+    op("maximum", torch.maximum, "input other", "maximum",
+       traits=_BINARY | _EITHER | _SUM | _INTEGER | Trait.KEEPS_SIGN | Trait.KEEPS_LOW,
        example=lambda x: torch.maximum(x, x.flip(0))),
     op("guard", guarded, "input least", traits=_REAL | Trait.KEEPS_SIGN | Trait.FOLDABLE, example=lambda x: guarded(x, 0.1)),
     op("guard", at_least, "input least", traits=_REAL | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.FOLDABLE,

@@ -81,7 +81,7 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: sdpa(x, x, x, None, 0.0, False, None, False)),
     op("scale", scaled, "input like factor", traits=Trait.ELEMENTWISE | Trait.HOMOGENEOUS | Trait.NEVER_BOOLEAN,
        example=lambda x: scaled(x, x, -0.5)),
-    op("mask", masked, "input mask causal", traits=Trait.POSITION_IF_INPUTS | Trait.NEVER_BOOLEAN,
+    op("mask", masked, "input mask causal", traits=Trait.POSITION_IF_INPUTS | Trait.NEVER_BOOLEAN | Trait.KEEPS_LOW,
        example=lambda x: masked(x, torch.linspace(-2, 0, 30).reshape(5, 6), False)),
     op("left_out", left_out, "mask", traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS),
     op("repeat_heads", repeat_heads, "input like", traits=_COPIES, example=lambda x: repeat_heads(x, x.new_zeros(6, 1, 1))),

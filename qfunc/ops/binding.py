@@ -96,7 +96,8 @@ def axes(name: str) -> Rewrite:
 
     def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         rest = kwargs.get(name, args[1] if len(args) == 2 else args[1:])
-        dims = (rest,) if isinstance(rest, int) else tuple(rest)
+        one = isinstance(rest, int) or (isinstance(rest, fx.Node) and not is_sizes(rest))
+        dims = rest if is_sizes(rest) else (rest,) if one else tuple(rest)
         return (op.call, (kwargs.get("input", *args[:1]), dims)) if dims else None
 
     return rewrite

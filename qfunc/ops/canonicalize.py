@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
 from typing import Any
 
 import torch
@@ -15,10 +14,11 @@ from qfunc.ops.creation import CASTS, cast_of
 from qfunc.ops.definition import Call
 from qfunc.ops.indexing import element
 from qfunc.ops.opset import BY_NAME
+from qfunc.ops.sizes import IN_PLACE_FUNCTIONS, is_number
+from qfunc.ops.spelling import short_name
 
 _RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
 _IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
-IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"}
 DROPOUTS: dict[str, type[nn.Module]] = {
     "dropout": nn.Dropout,
     "dropout1d": nn.Dropout1d,
@@ -32,37 +32,6 @@ DROPOUTS: dict[str, type[nn.Module]] = {
 _DROPOUT_INPLACE_AT = 3
 _OPERATORS = (operator.and_, operator.or_, operator.not_)
 """Operators with names that end in an underscore but that do not write in place."""
-
-
-def short_name(node: fx.Node) -> str | None:
-    """Return the bare name of a torch function, method or aten op; None for any other callable.
-
-    In-place spellings keep their trailing underscore.
-
-    >>> g = fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph
-    >>> short_name([*g.nodes][1])
-    'clamp_'
-    """
-    if node.op == "call_method":
-        return str(node.target)
-    if node.op != "call_function":
-        return None
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        space, name, *_ = str(target).split(".")
-        return name if space == "aten" else None
-    module = str(getattr(target, "__module__", "") or "")
-    known = (
-        getattr(torch.Tensor, getattr(target, "__name__", ""), None) is target
-        or module.split(".")[0] == "torch"
-        or module in ("_operator", "builtins", "math")
-        or target in _BUILTINS
-    )
-    return str(getattr(target, "__name__", "")) if known else None
-
-
-# torch's own builtins, torch.conv2d for one, have no __module__.
-_BUILTINS = {f for space in (torch, F) for f in vars(space).values() if callable(f) and getattr(f, "__module__", 0) is None}
 
 
 def argument(node: fx.Node, index: int, *names: str) -> Any:
@@ -89,54 +58,6 @@ def is_in_place(node: fx.Node) -> bool:
         return not is_number(node)
     dunder = name.startswith("__") or name.endswith("__")
     return name in ("setitem", "__setitem__") or (name.endswith("_") and not dunder)
-
-
-_SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
-_ARITHMETIC = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "neg",
-    "getitem",
-    "min",
-    "max",
-    "floor",
-    "ceil",
-    "round",
-    "int",
-    *IN_PLACE_FUNCTIONS,
-)
-
-
-def is_number(node: Any) -> bool:
-    """Return True if a traced value is a size, or numbers computed from sizes, and no tensor.
-
-    >>> g = fx.symbolic_trace(lambda x: x.view(x.size(0) * 2, x.shape[1])).graph
-    >>> [n.name for n in g.nodes if is_number(n)]
-    ['size', 'mul', 'getattr_1', 'getitem']
-    """
-    # All operands of an op come before theirs: most sums of tensors have an operand that no arithmetic computes.
-    pending, seen = deque([node]), set[fx.Node]()
-    while pending:
-        value = pending.popleft()
-        if isinstance(value, list | tuple):
-            pending.extend(value)
-        elif not isinstance(value, fx.Node):
-            if not isinstance(value, int | float | slice):
-                return False
-        elif value not in seen:
-            seen.add(value)
-            name = short_name(value)
-            if name in _SIZES or (name == "getattr" and value.args[1] in ("shape", "ndim")):
-                continue
-            if name not in _ARITHMETIC:
-                return False
-            pending.extend((*value.args, *value.kwargs.values()))
-    return True
 
 
 def canonical(node: fx.Node) -> Call | None:

@@ -147,9 +147,9 @@ def _filled_like(value: Any) -> Rewrite:
 _CREATES = Trait.CREATES | Trait.POSITION_IF_INPUTS
 
 ROWS: tuple[Op, ...] = (
-    op("cast", cast, "value dtype", "cast", traits=Trait.ELEMENTWISE | Trait.POSITION_IF_INPUTS,
+    op("cast", cast, "value dtype", "cast", traits=Trait.ELEMENTWISE | Trait.POSITION_IF_INPUTS | Trait.KEEPS_LOW,
        example=lambda x: cast(x, torch.float64)),
-    op("cast", cast_like, "value like", traits=Trait.ELEMENTWISE | Trait.POSITION_IF_INPUTS,
+    op("cast", cast_like, "value like", traits=Trait.ELEMENTWISE | Trait.POSITION_IF_INPUTS | Trait.KEEPS_LOW,
        example=lambda x: cast_like(x, torch.zeros(1, dtype=torch.float64))),
     op("arange", arange, "start end step=1 dtype=None like=None", rewrites={"arange": _arange},
        traits=_CREATES | Trait.NEVER_BOOLEAN, example=lambda x: arange(-1.5, 3.0, 1, None, x)),

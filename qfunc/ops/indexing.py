@@ -71,6 +71,8 @@ def _select(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | Non
 def _narrow(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = named("input dim start length", args, kwargs)
     start, length = given["start"], given["length"]
+    if start == 0:  # the length may be computed from sizes
+        return _along(op, given["input"], given["dim"], slice(0, length))
     if not isinstance(start, int) or not isinstance(length, int) or start < 0:
         return None
     return _along(op, given["input"], given["dim"], slice(start, start + length))

@@ -9,6 +9,7 @@ from torch import fx
 
 from qfunc.ops.definition import Op, Trait
 from qfunc.ops.opset import BY_TARGET, MODULE_KINDS, traits_of
+from qfunc.ops.sizes import is_number
 
 
 def op_of(node: fx.Node) -> Op | None:
@@ -89,11 +90,12 @@ def returns_several(node: fx.Node) -> bool:
 def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
     """Return the tensors that an op reads, as (slot, producer): slots "input", "weight" and "bias", in order.
 
-    A constant second operand of a matmul is its weight.  Modules and unknown ops read inputs only.
+    A constant second operand of a matmul is its weight.  Modules and unknown ops read inputs only.  Sizes and numbers
+    computed from sizes are no tensors.
     """
     op = op_of(node)
     if op is None:
-        return [("input", n) for n in node.all_input_nodes]
+        return [("input", n) for n in node.all_input_nodes if not is_number(n)]
     found: list[tuple[str, fx.Node]] = []
     for name, value in zip(op.parameters, node.args, strict=True):
         slot = op.slots.get(name)
@@ -102,7 +104,7 @@ def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
         if slot == "operand":
             slot = "weight" if isinstance(value, fx.Node) and is_constant(value) else "input"
         entries = value if isinstance(value, list | tuple) else (value,)
-        found += [(slot, v) for v in entries if isinstance(v, fx.Node)]
+        found += [(slot, v) for v in entries if isinstance(v, fx.Node) and not is_number(v)]
     return found
 
 

@@ -42,7 +42,9 @@ MODULE_KINDS = {
 """The leaf modules of torch.nn and of qfunc, and their kinds."""
 
 # In evaluation a dropout is the identity.
-_IDENTITY = Trait.KEEPS_SIGN | Trait.ELEMENTWISE | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS | Trait.VIEW
+_IDENTITY = (
+    Trait.KEEPS_SIGN | Trait.ELEMENTWISE | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS | Trait.KEEPS_CONSTANTS | Trait.VIEW
+)
 MODULE_TRAITS = {"dropout": _IDENTITY, "batch_norm": Trait.NORM, "fake_quantize": Trait.KEEPS_SIGN}
 """The traits of kinds of modules that no record has."""
 

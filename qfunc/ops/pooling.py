@@ -47,7 +47,7 @@ _AVG = "input kernel_size stride=None padding=0 ceil_mode=False count_include_pa
 _LP_POOL = "input norm_type kernel_size stride=None ceil_mode=False"
 _WINDOW = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.NEVER_BOOLEAN
 _INTEGER = Trait.INTEGER_IF_INPUTS
-_SCALED = _WINDOW | Trait.SCALES_WITH_CHANNELS
+_SCALED = _WINDOW | Trait.SCALES_WITH_CHANNELS | Trait.KEEPS_CONSTANTS
 _MEAN = _SCALED | Trait.AVERAGES
 
 ROWS: tuple[Op, ...] = (

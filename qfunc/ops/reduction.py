@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from qfunc.ops.binding import all_axes_or_some, bind, dims_of, dtype_of, exactly, named
 from qfunc.ops.definition import Call, Op, Rewrite, Trait, op
 from qfunc.ops.pooling import global_avg_pool
+from qfunc.ops.sizes import is_number
 
 
 def variance(input: Tensor, dim: Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
@@ -140,11 +141,12 @@ def _extremum(over_all: Callable[..., Any], of_two: Callable[..., Any]) -> Rewri
     """Return a rewrite of max(x), max(x, dim) and max(x, y), or of min."""
 
     def rewrite(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        if isinstance((*args, *kwargs.values(), None)[1], fx.Node):
+        second = (*args, *kwargs.values(), None)[1]
+        if isinstance(second, fx.Node) and not is_number(second):
             given = exactly("input other", args, kwargs)
             return (of_two, (given["input"], given["other"])) if given and isinstance(given.get("other"), fx.Node) else None
         given = exactly("input dim keepdim", args, kwargs)
-        if given is None or not isinstance(given.get("dim"), int | None):
+        if given is None or not isinstance(given.get("dim"), int | fx.Node | None):
             return None
         x, dim = given["input"], given.get("dim")
         return (over_all, (x, (), False)) if dim is None else (op.call, (x, dim, given.get("keepdim", False)))
@@ -165,6 +167,7 @@ def _difference(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
 
 
 _SCALED = Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.SCALES_WITH_CHANNELS
+_EXTREME = _SCALED | Trait.KEEPS_CONSTANTS | Trait.INTEGER_IF_INPUTS
 _SPREAD = Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 _PLACE = Trait.INTEGER_RESULT | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 _TRUTH = Trait.INTEGER_RESULT | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
@@ -174,13 +177,14 @@ _MOMENTS = Trait.KEEPS_SIGN | Trait.NEVER_BOOLEAN
 
 ROWS: tuple[Op, ...] = (
     op("mean", torch.mean, "input dim keepdim=False", rewrites={"mean": _mean},
-       traits=_SCALED | Trait.AVERAGES | Trait.NEVER_BOOLEAN | Trait.FOLDABLE, example=lambda x: torch.mean(x, 1)),
+       traits=_SCALED | Trait.KEEPS_CONSTANTS | Trait.AVERAGES | Trait.NEVER_BOOLEAN | Trait.FOLDABLE,
+       example=lambda x: torch.mean(x, 1)),
     op("sum", torch.sum, "input dim keepdim=False", rewrites={"sum": all_axes_or_some},
        traits=_SCALED | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN | Trait.FOLDABLE, example=lambda x: torch.sum(x, 1)),
     op("prod", torch.prod, "input dim keepdim=False", "prod",
        traits=Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS | Trait.NEVER_BOOLEAN, example=lambda x: torch.prod(x, 1)),
-    op("amax", torch.amax, "input dim=() keepdim=False", "amax", traits=_SCALED | _INTEGER, example=lambda x: torch.amax(x, 1)),
-    op("amin", torch.amin, "input dim=() keepdim=False", "amin", traits=_SCALED | _INTEGER, example=lambda x: torch.amin(x, 1)),
+    op("amax", torch.amax, "input dim=() keepdim=False", "amax", traits=_EXTREME, example=lambda x: torch.amax(x, 1)),
+    op("amin", torch.amin, "input dim=() keepdim=False", "amin", traits=_EXTREME, example=lambda x: torch.amin(x, 1)),
     op("max", torch.max, "input dim keepdim=False", rewrites={"max": _extremum(torch.amax, torch.maximum)}, results=2,
        traits=_ORDER, example=lambda x: torch.max(x, 1)),
     op("min", torch.min, "input dim keepdim=False", rewrites={"min": _extremum(torch.amin, torch.minimum)}, results=2,

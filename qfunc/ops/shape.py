@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
 
-from qfunc.ops.binding import axes, bind, exactly, named, varargs
+from qfunc.ops.binding import axes, bind, exactly, is_sizes, named, varargs
 from qfunc.ops.definition import Call, Op, Trait, op
 
 
@@ -69,13 +69,14 @@ def _split(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None
 
 
 def _repeat(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = kwargs.get("repeats", args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:])
-    return (op.call, (args[0], tuple(given))) if given else None
+    several = len(args) == 2 and (isinstance(args[1], list | tuple) or is_sizes(args[1]))
+    given = kwargs.get("repeats", args[1] if several else args[1:])
+    return (op.call, (args[0], given if is_sizes(given) else tuple(given))) if given else None
 
 
 def _roll(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = named("input shifts dims", args, kwargs)
-    each = [(v,) if isinstance(v, int) else tuple(v or ()) for v in (given["shifts"], given.get("dims"))]
+    each = [(v,) if isinstance(v, int | fx.Node) else tuple(v or ()) for v in (given["shifts"], given.get("dims"))]
     return (op.call, (given["input"], *each)) if each[1] else None
 
 

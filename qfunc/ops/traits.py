@@ -34,6 +34,10 @@ class Trait(Flag):
     """op(x, y) = op(y, x), of ops with the parameters "input" and "other"."""
     SCALES_WITH_CHANNELS = auto()
     """op(s x) = s op(x) for one s > 0 per channel, as long as the op does not mix channels."""
+    KEEPS_CONSTANTS = auto()
+    """The result is c everywhere if the input is a number c > 0 everywhere, and padding with zeros is not read."""
+    KEEPS_LOW = auto()
+    """The result stays near the lowest numbers of its type where an input is near them: of ops that models apply to masks."""
 
     AVERAGES = auto()
     """The result is a mean of inputs."""

@@ -10,7 +10,8 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.graph.record import NodeInfo, attach, path_of, record_of
-from qfunc.ops.canonicalize import argument, short_name
+from qfunc.ops.canonicalize import argument
+from qfunc.ops.spelling import short_name
 
 Emit = Callable[..., fx.Node]
 

@@ -7,28 +7,34 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.graph.constants import read_attr, store
+from qfunc.graph.constants import store
+from qfunc.graph.evaluation_form import evaluate
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute, kind_of, op_of, slots
+from qfunc.passes.insert_weight_formulas import WeightFormula, formula_of
 
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 
 
-def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace each weight and bias that is computed from constants by one constant, in place.
+def fold_constant_weights(network: fx.GraphModule) -> tuple[WeightFormula, ...]:
+    """Replace each weight and bias that is computed from constants by one constant, in place, and return the formulas.
 
     Its value is that of evaluation; two ops that share a weight still share it.  The tensors that it was computed from
-    stay in the state_dict and are not trained.
+    stay in the state_dict.
 
     >>> from qfunc.frontend.capture import capture
     >>> class Twice(torch.nn.Linear):
     ...     def forward(self, x): return torch.nn.functional.linear(x, self.weight * 2)
-    >>> [n.target for n in fold_constant_weights(capture()(Twice(2, 3))).graph.nodes if n.op == "get_attr"]
+    >>> network = capture()(Twice(2, 3))
+    >>> [formula.path for formula in fold_constant_weights(network)]
+    ['weight_of_linear']
+    >>> [n.target for n in network.graph.nodes if n.op == "get_attr"]
     ['weight_of_linear']
     """
     constants = _constant_nodes(network.graph)
     paths: dict[fx.Node, str] = {}
     values: dict[fx.Node, Any] = {}
+    formulas: list[WeightFormula] = []
     for node in list(network.graph.nodes):
         if node.op != "call_function" or op_of(node) is None:
             continue
@@ -36,13 +42,14 @@ def fold_constant_weights(network: fx.GraphModule) -> fx.GraphModule:
             if slot == "input" or producer.op == "get_attr" or producer not in constants:
                 continue
             if producer not in paths:
-                paths[producer] = _store(network, node, slot, _value(network, producer, values))
+                paths[producer] = _store(network, node, slot, evaluate(network, producer, values))
+                formulas.append(formula_of(producer, paths[producer]))
             with network.graph.inserting_before(node):
                 node.replace_input_with(producer, network.graph.get_attr(paths[producer]))
     if paths:
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
-    return network
+    return tuple(formulas)
 
 
 def _weight_slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
@@ -80,27 +87,6 @@ def _constant_nodes(graph: fx.Graph) -> set[fx.Node]:
         if node.op == "get_attr" or (pure and bool(inputs) and constants.issuperset(inputs)):
             constants.add(node)
     return constants
-
-
-def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    pending = [node]
-    while pending:  # without recursion, because chains may be long
-        current = pending[-1]
-        unknown = [n for n in current.all_input_nodes if n not in known]
-        if current not in known and unknown:
-            pending += unknown
-            continue
-        pending.pop()
-        if current in known:
-            continue
-        if current.op == "get_attr":
-            known[current] = read_attr(network, current).detach()
-            continue
-        args, kwargs = fx.map_arg((current.args, current.kwargs), known.__getitem__)
-        call: Any = current.target if current.op == "call_function" else getattr(torch.Tensor, str(current.target))
-        with torch.no_grad():
-            known[current] = call(*args, **kwargs)
-    return known[node]
 
 
 __all__ = ["fold_constant_weights"]

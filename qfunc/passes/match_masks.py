@@ -23,10 +23,6 @@ MASK_FACTOR = -1000.0
 """The largest factor that identifies a mask of unknown dtype: models multiply no activation by so low a number."""
 
 
-_LOW_PRESERVING = ("add", "mask", "cast", "clip", "maximum")
-"""Ops that keep low values low, besides views: additions, and the bounds that keep masks finite."""
-
-
 def match_masks(network: fx.GraphModule) -> fx.GraphModule:
     """Replace each addition of a mask by the op "mask", in place."""
     positions = position_nodes(network)
@@ -50,7 +46,7 @@ def _masks(graph: fx.Graph, positions: Container[fx.Node]) -> set[fx.Node]:
         if node in positions:
             low = reads_mask or any(v <= LOW for v in _numbers(node))
         else:
-            low = reads_mask and (kind in _LOW_PRESERVING or has(node, Trait.VIEW))
+            low = reads_mask and (has(node, Trait.KEEPS_LOW) or has(node, Trait.VIEW))
             low |= kind == "mul" and any(v <= MASK_FACTOR for v in _numbers(node))  # the dtype of the input is unknown
         if low:
             masks.add(node)

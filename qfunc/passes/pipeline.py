@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import frozen
 from torch import fx
 
 from qfunc.passes.decompose_attention import decompose_attention
@@ -9,15 +10,27 @@ from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
 from qfunc.passes.fuse_activations import ACTIVATIONS
 from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.fuse_quotients import QUOTIENTS
+from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "prepare"]
 
 
-def prepare(network: fx.GraphModule, target: Target) -> fx.GraphModule:
-    """Apply the passes to a network, in place, and return it."""
-    named = rewrite(decompose_products(decompose_attention(network, target)), *NORMS, *ACTIVATIONS)
-    return match_epsilon_guards(match_masks(fold_constant_weights(named)))
+@frozen(eq=False)
+class Prepared:
+    """A network after the passes, and the formulas of the weights that it computed from its parameters."""
+
+    network: fx.GraphModule
+    formulas: tuple[WeightFormula, ...]
+
+
+def prepare(network: fx.GraphModule, target: Target) -> Prepared:
+    """Apply the passes to a network, in place."""
+    divided = rewrite(decompose_products(decompose_attention(network, target)), *QUOTIENTS)
+    named = rewrite(divided, *NORMS, *ACTIVATIONS)
+    formulas = fold_constant_weights(named)
+    return Prepared(match_epsilon_guards(match_masks(named)), formulas)

@@ -14,7 +14,8 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import is_constant, kind_of, op_of
+from qfunc.ops.node import is_constant, op_of
+from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
@@ -143,16 +144,7 @@ class Partition:
     @property
     def float_units(self) -> tuple[Unit, ...]:
         """The units without an integer kernel, apart from arithmetic on sizes."""
-        return tuple(u for u in self.units if u.reason and u.group.root not in self._sizes)
-
-    @cached_property
-    def _sizes(self) -> set[fx.Node]:
-        # The sizes, and arithmetic on sizes alone.
-        found: set[fx.Node] = set()
-        for node, kind in self.kinds.items():
-            if kind == "size" or (node.all_input_nodes and found.issuperset(node.all_input_nodes)):
-                found.add(node)
-        return found
+        return tuple(u for u in self.units if u.reason and not is_number(u.group.root))
 
     @cached_property
     def _constants(self) -> set[fx.Node]:
@@ -160,7 +152,7 @@ class Partition:
         found: set[fx.Node] = set()
         for node in self.network.graph.nodes:
             inputs = node.all_input_nodes
-            own = kind_of(node) == "size" or self.context.has(node, Trait.CREATES) or node.op == "get_attr"
+            own = is_number(node) or self.context.has(node, Trait.CREATES) or node.op == "get_attr"
             if own or (inputs and found.issuperset(inputs)):
                 found.add(node)
         return found
@@ -214,17 +206,17 @@ class Partition:
 
 
 def _number_operands(node: fx.Node, context: Context) -> int:
-    # x + 1: a number among the operands has no qparams.
-    return sum(isinstance(a, int | float) for a in node.args) if context.has(node, Trait.ARITHMETIC) else 0
+    # x + 1, x * x.size(1): a number among the operands has no qparams.
+    return sum(map(is_number, node.args)) if context.has(node, Trait.ARITHMETIC) else 0
 
 
 def _is_identity(node: fx.Node, context: Context) -> bool:
-    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1
+    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1
     op = op_of(node) or context.user_op(node)
     if op is None or op.neutral is None:
         return False
     operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
-    return any(isinstance(a, int | float) and a == op.neutral for a in operands)
+    return any(is_number(a) and (isinstance(a, fx.Node) or a == op.neutral) for a in operands)
 
 
 def summary(units: tuple[Unit, ...]) -> list[dict[str, Any]]:

@@ -197,8 +197,8 @@ class _Placement:
     def _ties(self) -> None:
         for tie in self.target.ties:
             for group in self.groups.groups:
-                if not matches(tie.select, group.root, self.context):
-                    continue
+                if not matches(tie.select, group.root, self.context) or self.rules.keep_float(group, "input"):
+                    continue  # an op in float joins values, not codes
                 members = [
                     self.of_input(n, group.root) for s, n in self.slots(group.root) if s == "input" and "input" in tie.slots
                 ]

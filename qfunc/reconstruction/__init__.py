@@ -8,9 +8,9 @@
 
 from qfunc.reconstruction.losses import Fisher, SquaredError
 from qfunc.reconstruction.methods import Method, Regulariser, mqbench
-from qfunc.reconstruction.partition import Blocks, Layers, Unit, units
+from qfunc.reconstruction.partition import Blocks, Layers, ReconstructionUnit, units
 
-__all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "Unit", "mqbench", "units"]
+__all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "ReconstructionUnit", "mqbench", "units"]
 
 
 def __dir__() -> list[str]:

@@ -22,12 +22,12 @@ from qfunc.specs._check import integer, refuse
 
 
 @frozen
-class Unit:
+class ReconstructionUnit:
     """Ops that are reconstructed together: the path in the user's model, all ops in order, and those with weights.
 
     `nodes` are names in the captured graph, `ops` the paths of the ops with weights.
 
-    >>> Unit("fc", nodes=("fc", "relu"), ops=("fc",)).nodes[-1]
+    >>> ReconstructionUnit("fc", nodes=("fc", "relu"), ops=("fc",)).nodes[-1]
     'relu'
     """
 
@@ -130,7 +130,7 @@ def _computes_tail(node: fx.Node) -> bool:
     return _ends_layer(node) or has(node, Trait.ARITHMETIC) or kind_of(node) == "exp"
 
 
-def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
+def units(how: Layers | Blocks) -> Callable[[Any], tuple[ReconstructionUnit, ...]]:
     """Return a function from a quantized model to its units, in graph order.
 
     Submodules quantized by `quantize(submodules=)` are included.
@@ -143,19 +143,19 @@ def units(how: Layers | Blocks) -> Callable[[Any], tuple[Unit, ...]]:
     >>> import qfunc
     >>> from qfunc import targets
     >>> units(Blocks())(qfunc.quantize(targets.tensorrt)(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid())))
-    (Unit(name='0', nodes=('_0', '_1'), ops=('0',)),)
+    (ReconstructionUnit(name='0', nodes=('_0', '_1'), ops=('0',)),)
     """
 
-    def found(model: Any) -> tuple[Unit, ...]:
+    def found(model: Any) -> tuple[ReconstructionUnit, ...]:
         parts = require_submodules(model, "quantized", "units")
         return tuple(unit for part in parts.values() for unit in units_of(DataFlow(float_network(part)), how))
 
     return found
 
 
-def units_of(flow: DataFlow, unit: Layers | Blocks) -> list[Unit]:
+def units_of(flow: DataFlow, unit: Layers | Blocks) -> list[ReconstructionUnit]:
     """Return the units of a float network in graph order, with unique names."""
-    units: dict[str, Unit] = {}
+    units: dict[str, ReconstructionUnit] = {}
     for name, unordered in sorted(unit.groups(flow), key=lambda group: min(flow.order[n] for n in group[1])):
         nodes = sorted(unordered, key=flow.order.__getitem__)
         ops = tuple(path_of(flow.network, n) for n in nodes if flow.is_layer(n))
@@ -163,7 +163,7 @@ def units_of(flow: DataFlow, unit: Layers | Blocks) -> list[Unit]:
             continue
         name = name or (ops[0] if len(ops) == 1 else _common([path_of(flow.network, n) for n in nodes], ops))
         unique = name if name not in units else f"{name}@{nodes[-1].name}"
-        units[unique] = Unit(unique, tuple(n.name for n in nodes), ops)
+        units[unique] = ReconstructionUnit(unique, tuple(n.name for n in nodes), ops)
     return list(units.values())
 
 
@@ -245,4 +245,4 @@ def _is_conv(node: fx.Node, depthwise: bool = False) -> bool:
     return bool(conv) and (conv["depthwise"] if depthwise else set(conv["kernel"]) == {1} and conv["groups"] == 1)
 
 
-__all__ = ["Blocks", "Layers", "Unit", "units", "units_of"]
+__all__ = ["Blocks", "Layers", "ReconstructionUnit", "units", "units_of"]

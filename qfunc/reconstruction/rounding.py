@@ -52,7 +52,7 @@ class _Part:
         torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=grad)
 
 
-class Rounding:
+class RoundingState:
     """AdaRound's soft value of each weight: w(v) = low + (high - low) h(v), between its two rounded values.
 
     `weights` are leaf tensors with these values after `soften`, in the memory layout of the given weights.  `v` are the
@@ -111,4 +111,4 @@ def rounds_up(module: FakeQuantize) -> Tensor:
     return cast(Parameters, module.stored_params()).v >= 0
 
 
-__all__ = ["Rounding", "harden", "rounds_up"]
+__all__ = ["RoundingState", "harden", "rounds_up"]

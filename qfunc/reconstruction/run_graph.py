@@ -23,7 +23,7 @@ from qfunc.reconstruction.layout import BatchAxis, NoBatchAxis, NoTensor, layout
 from qfunc.reconstruction.losses import Fisher, importances
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
-from qfunc.reconstruction.partition import Unit, units_of
+from qfunc.reconstruction.partition import ReconstructionUnit, units_of
 from qfunc.reconstruction.rounding import harden, rounds_up
 from qfunc.reconstruction.steps import Step, steps
 from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
@@ -193,4 +193,4 @@ def _store(model: fx.GraphModule, result: Optimized, with_rounding: bool = True)
         quantizers[path].set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
-__all__ = ["Subgraph", "Unit"]
+__all__ = ["Subgraph", "ReconstructionUnit"]

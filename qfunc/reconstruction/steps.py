@@ -12,7 +12,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow
-from qfunc.reconstruction.partition import Unit
+from qfunc.reconstruction.partition import ReconstructionUnit
 
 
 @frozen(eq=False)
@@ -23,7 +23,7 @@ class Step:
     unit should match, because ops outside of it read them.
     """
 
-    unit: Unit | None
+    unit: ReconstructionUnit | None
     real: fx.GraphModule
     simulated: fx.GraphModule
     inputs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Step:
     targets: tuple[str, ...]
 
 
-def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Unit], inline: frozenset[str]) -> list[Step]:
+def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[ReconstructionUnit], inline: frozenset[str]) -> list[Step]:
     """Return the steps up to the last unit, each after the steps whose outputs it reads.
 
     Args:
@@ -99,12 +99,14 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
     return fx.GraphModule(network, graph)
 
 
-def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> list[tuple[Unit | None, list[fx.Node]]]:
+def _ordered(
+    flow: DataFlow, units: Sequence[ReconstructionUnit], inline: frozenset[str]
+) -> list[tuple[ReconstructionUnit | None, list[fx.Node]]]:
     # Units and the ops between them in topological order; ops outside of units run as early as possible.
     names = {n.name: n for n in flow.order}
     group_of: dict[str, int] = {name: i for i, unit in enumerate(units) for name in unit.nodes}
     rest = [n for n in flow.nodes if n.op != "placeholder" and n.name not in group_of and n.name not in inline]
-    groups: list[tuple[Unit | None, list[fx.Node]]] = [(unit, [names[n] for n in unit.nodes]) for unit in units]
+    groups: list[tuple[ReconstructionUnit | None, list[fx.Node]]] = [(unit, [names[n] for n in unit.nodes]) for unit in units]
     groups += [(None, [n]) for n in rest]
     group_of |= {n.name: len(units) + i for i, n in enumerate(rest)}
     dependencies: list[set[int]] = []
@@ -118,7 +120,7 @@ def _ordered(flow: DataFlow, units: Sequence[Unit], inline: frozenset[str]) -> l
     priority = [(unit is not None, min(flow.order[n] for n in nodes)) for unit, nodes in groups]
     ready = [(*priority[i], i) for i, groups_before in enumerate(dependencies) if not groups_before]
     heapq.heapify(ready)
-    result: list[tuple[Unit | None, list[fx.Node]]] = []
+    result: list[tuple[ReconstructionUnit | None, list[fx.Node]]] = []
     done: set[int] = set()
     while ready:
         i = heapq.heappop(ready)[-1]

@@ -24,7 +24,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
 from qfunc.reconstruction.data_flow import has_rounding
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
-from qfunc.reconstruction.rounding import Rounding
+from qfunc.reconstruction.rounding import RoundingState
 from qfunc.specs import Int, Override, Scheme, edit
 from qfunc.specs.protocols import Function
 
@@ -100,7 +100,7 @@ class Trainable:
                 if path in learning:
                     self.activations[path] = activation
         self.paths = list(sites)
-        self.rounding = Rounding(list(sites.values()))
+        self.rounding = RoundingState(list(sites.values()))
         replacements |= {path: _Constant(weight) for path, weight in zip(sites, self.rounding.weights, strict=True)}
         self.module = _with_submodules(simulated, replacements)
 

@@ -40,7 +40,7 @@ ACTIVATIONS = (
 
 
 @frozen(eq=False)
-class Case:
+class FunctionCase:
     """One scheme and one tensor: a constant, from which parameters are initialized, or the batch of an activation."""
 
     function: Any
@@ -86,7 +86,7 @@ def each(f: Callable[[Tensor], Tensor], qparams: Affine) -> Affine:
     return Affine(f(qparams.scale), f(qparams.zero_point), None if qparams.outer is None else f(qparams.outer))
 
 
-def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: int) -> Iterator[Case]:
+def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: int) -> Iterator[FunctionCase]:
     """Yield `examples` cases for every scheme that the function's `init` accepts.
 
     Raises:
@@ -107,7 +107,7 @@ def cases(function: Any, schemes: Iterable[Scheme], constant: bool, examples: in
         raise AssertionError(f"check_function({function!r}): parameters: init accepts no scheme; {last}")
 
 
-def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
+def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> FunctionCase:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(SHAPE, generator=generator) * torch.tensor([0.3, 1.0, 2.5]).reshape(3, 1, 1)
     qparams = of_tensor(x, scheme)
@@ -117,7 +117,7 @@ def _case(function: Any, scheme: Scheme, constant: bool, seed: int) -> Case:
     place = torch.arange(x.numel()).reshape(SHAPE) % 11
     x = torch.where(place == 1, tie, torch.where(place == 4, x * 3, torch.where(place == 6, x * 1e-6, x)))
     x = torch.where(place == 8, torch.zeros_like(x), x)
-    return Case(function, scheme, constant, x, qparams, torch.rand(SHAPE, generator=generator))
+    return FunctionCase(function, scheme, constant, x, qparams, torch.rand(SHAPE, generator=generator))
 
 
 def slope(f: Callable[[Any, Tensor], Tensor], params: Any, x: Tensor, upstream: Tensor | None = None) -> Tensor:
@@ -158,4 +158,6 @@ def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
     return f"x{list(index)} = {x[index]}: found {found[index]}, wanted {wanted}"
 
 
-__all__ = ["ACTIVATIONS", "SHAPE", "WEIGHTS", "Case", "cases", "differ", "each", "rebuild_params", "same", "slope", "unlike"]
+__all__ = [
+    "ACTIVATIONS", "SHAPE", "WEIGHTS", "FunctionCase", "cases", "differ", "each", "rebuild_params", "same", "slope", "unlike",
+]  # fmt: skip

@@ -15,7 +15,7 @@ from qfunc.errors import a_or_an
 from qfunc.quantizers.params import flatten
 from qfunc.specs import Function, Scheme, from_json, to_json
 from qfunc.specs._values import mutability_error
-from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, Case, cases, each, same
+from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, FunctionCase, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
 from qfunc.testing.validate import exemptions, require_broken, require_examples, require_protocol
@@ -119,7 +119,7 @@ def _classes(value: Any) -> Iterator[type]:
             yield from _classes(getattr(value, name))
 
 
-def _parameters(case: Case) -> str | None:
+def _parameters(case: FunctionCase) -> str | None:
     params = case.params()
     if not hasattr(params, "_fields"):
         return f"init gives {a_or_an(type(params))}, not a NamedTuple"
@@ -131,7 +131,7 @@ def _parameters(case: Case) -> str | None:
     return f"learned names {missing}, parameters are {list(tensors)}" if missing else None
 
 
-def _pure(case: Case) -> str | None:
+def _pure(case: FunctionCase) -> str | None:
     x, qparams = case.x.clone(), each(Tensor.clone, case.qparams)
     params = case.params()
     before = {n: t.clone() for n, t in case.kept(params)[1].items()}
@@ -154,7 +154,7 @@ def _pure(case: Case) -> str | None:
     )
 
 
-LAWS: dict[str, Callable[[Case], str | None]] = {"parameters": _parameters, "pure": _pure, **VALUES, **GRADIENTS}
+LAWS: dict[str, Callable[[FunctionCase], str | None]] = {"parameters": _parameters, "pure": _pure, **VALUES, **GRADIENTS}
 """Name -> law in the order of checking; a law returns a description of the violation, or None."""
 
 __all__ = ["LAWS", "check_function"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve
@@ -14,7 +14,6 @@ from qfunc.errors import SpecError
 from qfunc.graph.record import attach
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode
-from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.passes.unfold_batch_norm import unquantized
@@ -72,18 +71,18 @@ def bypass(selector: Selector, roles: tuple[str, ...] = ROLES) -> Callable[[Mode
                 wanted="a selector that matches a site",
                 do="Print qfunc.explain(quantized).",
             )
-        copies = {path: _remove_quantizers(part, selected[path]) for path, part in parts.items()}
+        copies = {path: remove_quantizers(views[path], selected[path]) for path in parts}
         bypassed: Any = with_submodules(quantized, copies, "bypass")
         return bypassed  # type: ignore[no-any-return]
 
     return Transform(bypass, {"selector": selector, "roles": roles}, transform)
 
 
-def _remove_quantizers(model: fx.GraphModule, quantizers: list[QuantizerNode]) -> fx.GraphModule:
-    # Return a copy without these quantizers.
-    record = require_stage(model, "quantized", "bypass")
-    model = copy.deepcopy(model)
-    paths = {q.path for q in quantizers}
+def remove_quantizers(view: QuantizedModel, quantizers: Sequence[QuantizerNode]) -> fx.GraphModule:
+    """Return a copy of a model without these quantizers, and without those of biases whose scale is a product of theirs."""
+    record, paths = view.record, {q.path for q in quantizers}
+    paths |= {path for path, factors in derivations(view).items() if paths & set(factors.values())}
+    model = copy.deepcopy(view.model)
     for node in list(model.graph.nodes):
         if node.op == "call_module" and node.target in paths:
             node.replace_all_uses_with(unquantized(model, node))
@@ -114,7 +113,4 @@ def _select(
         candidates = (*groups.get(site.op, ()), nodes[quantizer.tensor])
         return role in roles and any(matches(selector, n, context) for n in candidates)
 
-    selected = [q for q in view.quantizers if is_selected(q)]
-    paths = {q.path for q in selected}
-    derived = {path for path, factors in derivations(view).items() if paths & set(factors.values())}
-    return [*selected, *(q for q in view.quantizers if q.path in derived - paths)]
+    return [q for q in view.quantizers if is_selected(q)]

@@ -11,13 +11,15 @@ from attrs import evolve, field, frozen
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError
-from qfunc.execution.batches import require_batches
+from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
-from qfunc.execution.feed import feeder, progress_bar
+from qfunc.execution.feed import Observe, feeder, progress_bar
 from qfunc.execution.observers import Observer, statistics
+from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
 from qfunc.graph.view import QuantizedModel
+from qfunc.placement.legality.sizes import limits_sizes, require_sizes
 from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, different_networks_error, require_through
 from qfunc.transforms.reconcile import set_qparams
 
@@ -61,13 +63,18 @@ class Calibration:
             runs = _runs(models, views, self.through)
             observers = [o for of_run in runs.values() for o in of_run.values()]
             require_mergeable(observers, group)
-            feeders = [feeder(models[i], {p: o.read for p, o in of_run.items()}, "calibrate") for i, of_run in runs.items()]
+            feeders = [
+                feeder(models[i], {p: _read(o, [views[m][p] for m in o.models]) for p, o in of_run.items()}, "calibrate")
+                for i, of_run in runs.items()
+            ]
             for count, batch in enumerate(progress_bar(self.batches, "calibrate", self.progress), 1):
                 for feed in feeders:
                     feed(batch, count)
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        for text in dict.fromkeys(text for o in observers for text in o.losses()):
+            warn_caller(text)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.models, o.qparams(path), strict=True):
@@ -88,6 +95,9 @@ def calibrate(
     models of the same network. The network runs in evaluation mode, whatever the mode of the model. Calibrating a
     calibrated model estimates the activations again; its weights keep their qparams.
 
+    A tensor with `FixedQParams` keeps these, except where `smaller` allows a smaller scale. Where they round most of the
+    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure.
+
     If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
     none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would
     get from the batches of rank 0, then of rank 1, and so on.
@@ -106,7 +116,8 @@ def calibrate(
             model that is not quantized, models of different networks, or batches between which the number of
             an activation's scales changes; in several processes also an estimator without `merge`, another
             model in another process, or a process that failed.
-        SpecError: `group` is not a process group, or this process is not in it.
+        SpecError: `group` is not a process group, or this process is not in it; or the hardware refuses the sizes of a
+            tensor (`Target.legality`).
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -145,6 +156,21 @@ def _runs(
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
         raise different_networks_error()
     return runs
+
+
+def _read(observer: Observer, views: list[QuantizedModel]) -> Observe:
+    # Return a function that updates the statistics; from the first batch it also checks the sizes of tensors.
+    targets = [target for view in views if (target := view.record.target) is not None and limits_sizes(target)]
+
+    def read(arguments: tuple[Any, ...], number: int) -> Any:
+        if targets:
+            network = views[0].float_network
+            _, sizes = run_with_sizes(network, arguments, f"calibrate, batch {number}")
+            while targets:
+                require_sizes(network, targets.pop(), sizes)
+        return observer.read(arguments, number)
+
+    return read
 
 
 def _with_qparams(view: QuantizedModel, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:

@@ -18,9 +18,10 @@ from qfunc.graph.record import NodeInfo, Record, attach, record_of
 from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
 from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
-from qfunc.placement.constraints import require_legal
+from qfunc.placement.legality.constraints import require_legal
 from qfunc.placement.place import PlacedSite, Plan, plans
 from qfunc.placement.ties import tie_parameters
 from qfunc.placement.unused_rules import require_used
@@ -41,20 +42,25 @@ def _simulations(captured: Mapping[str, fx.GraphModule], target: Target, norms: 
 
 @frozen(eq=False)
 class Placement:
-    """A folded network and its plan, the network before folding, and its BatchNorms that train."""
+    """A folded network and its plan, the network before folding, its BatchNorms that train, and its weight formulas."""
 
     network: fx.GraphModule
     plan: Plan
     before: fx.GraphModule
     norms: tuple[TrainedBatchNorm, ...]
+    formulas: tuple[WeightFormula, ...]
 
 
 def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: BatchNormMode) -> dict[str, Placement]:
     """Fold the captured parts of one model, and return the plan of quantizers of each."""
-    before = {path: prepare(network, target) for path, network in captured.items()}
+    prepared = {path: prepare(network, target) for path, network in captured.items()}
+    before = {path: each.network for path, each in prepared.items()}
     folded = {path: fold_batch_norms(network, target) for path, network in before.items()}
     made = zip(folded, plans(list(folded.values()), target), strict=True)
-    return {path: Placement(folded[path], plan, before[path], norms.trained(folded[path], before[path])) for path, plan in made}
+    return {
+        path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), prepared[path].formulas)
+        for path, plan in made
+    }
 
 
 def simulation(placement: Placement, target: Target) -> fx.GraphModule:
@@ -74,6 +80,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     for node, trained in trained_weights(network).items():
         if is_tiny(network.get_submodule(str(trained.norm.target))):
             _estimate_as_trained(network, node, trained)
+    insert_formulas(network, placement.formulas)
     tie_parameters(network)
     network.graph.lint()
     network.recompile()

@@ -12,8 +12,7 @@ from torch import nn
 
 from qfunc._transform import Transform
 from qfunc.analysis.bit_sensitivity import Key, Loss, OutputMse, Watch
-from qfunc.analysis.budgets import Budget
-from qfunc.analysis.integer_program import minimize
+from qfunc.analysis.budgets import Budget, minimize
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import Weight, weights_of
 from qfunc.analysis.report_format import Section, fragment, page, table

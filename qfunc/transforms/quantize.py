@@ -10,15 +10,19 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
+from qfunc.execution.feed import Observe, feed_all
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves, present_arguments, require_inputs, require_leaves
+from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.stages import unwrap
-from qfunc.graph.submodules import with_submodules
+from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.graph.view import QuantizedModel
+from qfunc.placement.legality.sizes import limits_sizes, require_sizes
 from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm
 from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations
 from qfunc.transforms.submodules import (
-    Call,
+    SubmoduleCall,
     arguments_of,
     capture_submodule,
     enclosing_classes,
@@ -97,7 +101,7 @@ def quantize(
     Raises:
         CaptureError: the model cannot be captured in this way.
         SpecError: a selector of the target matches nothing, the rules contradict each other, the hardware refuses an
-            op or a scheme (`Target.legality`), or `submodules` matches none, or one without anything to quantize.
+            op, a scheme or sizes (`Target.legality`), or `submodules` matches none, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
 
     >>> from qfunc import targets
@@ -124,13 +128,14 @@ def quantize(
                 to_graph = capture(example_inputs, leaves=kept, concrete_args=concrete_args, tracer=tracer)
                 simulations = _simulations({"": to_graph(model)}, target, batch_norm)
                 require_sites(model, simulations, target)
+                _require_sizes(simulations[""], target, _examples(model, example_inputs))
                 return simulations[""]
             outer = unwrap(model)
             chosen = select_submodules(outer, names)
             inputs = inputs_of(outer, chosen, example_inputs)
             captured = {}
             for path, part in chosen.items():
-                call = inputs.get(path, Call())
+                call = inputs.get(path, SubmoduleCall())
                 to_graph = capture(
                     call.inputs,
                     leaves=(*leaves_of(part, leaf_classes, chosen), *present_arguments(spellings, part)),
@@ -140,7 +145,9 @@ def quantize(
                 captured[path] = capture_submodule(path, to_graph, part, enclosing_classes(outer, path))
             simulations = _simulations(captured, target, batch_norm)
             require_sites(outer, simulations, target)
-            return with_submodules(outer, simulations, f"quantize, submodules={submodules!r}")
+            whole = with_submodules(outer, simulations, f"quantize, submodules={submodules!r}")
+            _require_sizes(whole, target, example_inputs)
+            return whole
 
     return Transform(
         quantize,
@@ -155,3 +162,31 @@ def quantize(
         },
         transform,
     )
+
+
+def _examples(model: Any, example_inputs: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    # The example inputs of a program are those of its export; keyword arguments have no order.
+    if example_inputs is None and isinstance(model, ExportedProgram) and model.example_inputs is not None:
+        args, kwargs = model.example_inputs
+        return None if kwargs else tuple(args)
+    return example_inputs
+
+
+def _require_sizes(model: nn.Module, target: Target, example_inputs: tuple[Any, ...] | None) -> None:
+    # Refuse what the chip refuses because of its sizes, if the example inputs give them; else calibrate does.
+    if example_inputs is None or not limits_sizes(target):
+        return
+
+    def check(part: fx.GraphModule) -> Observe:
+        network = QuantizedModel(part).float_network
+
+        def read(arguments: tuple[Any, ...], number: int) -> Any:
+            value, sizes = run_with_sizes(network, arguments, "quantize, example_inputs")
+            require_sizes(network, target, sizes)
+            return value
+
+        return read
+
+    checks = {path: check(part) for path, part in require_submodules(model, "quantized", "quantize").items()}
+    with torch.no_grad():
+        feed_all(model, checks, [example_inputs], "quantize", progress=False)

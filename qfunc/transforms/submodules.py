@@ -26,7 +26,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, Target
 
 __all__ = [
-    "Call",
+    "SubmoduleCall",
     "arguments_of",
     "enclosing_classes",
     "inputs_of",
@@ -119,14 +119,14 @@ def _require_float(outer: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
             raise CalibrationError(where=f"quantize, submodules={hit!r}", found=found, wanted="a float submodule", do=do)
 
 
-class Call(NamedTuple):
+class SubmoduleCall(NamedTuple):
     """Positional arguments of a call, and the defaults of the omitted arguments."""
 
     inputs: tuple[Any, ...] | None = None
     omitted: Mapping[str, Any] = MappingProxyType({})
 
 
-def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs: Any) -> dict[str, Call]:
+def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs: Any) -> dict[str, SubmoduleCall]:
     """Return the first call of each submodule when the outer module runs on the example inputs; {} without them.
 
     Raises:
@@ -134,7 +134,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     """
     if example_inputs is None:
         return {}
-    calls: dict[str, Call] = {}
+    calls: dict[str, SubmoduleCall] = {}
     forwards = {path: unwrap(module).forward for path, module in chosen.items()}
 
     def watching(path: str) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
                 bound = signature.bind(*args, **kwargs)
                 omitted = [p for p in signature.parameters.values() if p.name not in bound.arguments]
                 free = signature.replace(parameters=[p for p in signature.parameters.values() if p not in omitted])
-                calls[path] = Call(positional(free, args, kwargs), {p.name: p.default for p in omitted})
+                calls[path] = SubmoduleCall(positional(free, args, kwargs), {p.name: p.default for p in omitted})
             return copied_forwards[path](*args, **kwargs)
 
         return forward

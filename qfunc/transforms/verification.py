@@ -12,8 +12,10 @@ from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
+from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
@@ -38,6 +40,7 @@ class Verification:
         self.emulation = None if self.reason else build_emulation(self.partition)
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
         self.inside = runner.inside(self.artifact) if can_inspect else None
+        self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.tallies: dict[str, Tally] = {}
         self.encodings = self._encodings()
         self.at_path: dict[str, list[fx.Node]] = {}
@@ -78,7 +81,7 @@ class Verification:
         runtime = [torch.as_tensor(v) for v in outputs]
         if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
             pairs = zip(runtime, simulated, strict=True)
-            runtime = [_in_model_order(v, value, _examples(leaves)) if v.shape != value.shape else v for v, value in pairs]
+            runtime = [in_model_order(v, value, _examples(leaves)) if v.shape != value.shape else v for v, value in pairs]
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
@@ -115,11 +118,13 @@ class Verification:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
-        forced = _TeacherForced(self.emulation, self.encodings, codes, examples)
+        forced = _TeacherForced(self.emulation, self.encodings, codes, examples, self.joined)
 
         def compare(name: str, value: Any) -> None:
             path, _ = self.encodings[name]
-            self._tally(path, "codes").add(value, _in_model_order(codes[f"{path}.codes"], value, examples), 1.0)
+            self._tally(path, "codes").add(
+                value, in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined), 1.0
+            )
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
@@ -207,10 +212,11 @@ class _TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes replaced by the runtime's, and store both in `pairs`."""
 
     def __init__(
-        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int
-    ) -> None:
+        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int,
+        joined: bool,
+    ) -> None:  # fmt: skip
         super().__init__(emulation)
-        self.encodings, self.codes, self.examples = encodings, codes, examples
+        self.encodings, self.codes, self.examples, self.joined = encodings, codes, examples, joined
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
 
     def run_node(self, n: fx.Node) -> Any:
@@ -218,29 +224,13 @@ class _TeacherForced(fx.Interpreter):
         if n.name not in self.encodings:
             return value
         path, _ = self.encodings[n.name]
-        actual = _in_model_order(self.codes[f"{path}.codes"], value, self.examples).float()
+        actual = in_model_order(self.codes[f"{path}.codes"], value, self.examples, joined=self.joined).float()
         self.pairs.append((path, value, actual))
         return actual
 
 
 def _examples(leaves: list[Tensor]) -> int:
     return max(len(leaves[0]), 1) if leaves and leaves[0].ndim else 1
-
-
-def _in_model_order(value: Any, like: Tensor, examples: int) -> Tensor:
-    # Return a tensor in the shape of the model.  A runtime that takes one example a call joins them along the first axis,
-    # also where the batch of the model is another axis, or where no example changes the tensor.
-    tensor = torch.as_tensor(value)
-    if tensor.shape == like.shape or tensor.ndim == 0 or tensor.shape[0] % examples:
-        return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
-    each = torch.split(tensor, len(tensor) // examples)
-    shape, wanted = list(each[0].shape), list(like.shape)
-    axes = [i for i in range(len(shape)) if wanted == [*shape[:i], shape[i] * examples, *shape[i + 1 :]]]
-    if axes:
-        return torch.cat(each, axes[0])
-    if each[0].numel() == like.numel() and all(_same(each[0], e) for e in each[1:]):
-        return each[0].reshape(like.shape)
-    return tensor.reshape(like.shape) if tensor.numel() == like.numel() else tensor
 
 
 def _unknown(target: Target) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import one_line
-from qfunc.specs.legality import Refuse
+from qfunc.specs.legality import Refuse, RequireSizes
 from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, Not, Op
 
 _WIDTH = 116
@@ -91,6 +91,15 @@ def _selected(select: Any, inner: bool = False) -> str:
 def _constraint(rule: Any) -> list[str]:
     if type(rule) is Refuse:
         return [f"refused: {_selected(rule.select)}", f"    because {rule.because}", f"    {rule.do}"]
+    if type(rule) is RequireSizes:
+        sizes = [("axes", rule.rank), ("elements", rule.elements), *((f"along axis {axis}", span) for axis, span in rule.axes)]
+        lines = [f"    {span.words()} {what}" for what, span in sizes if span is not None]
+        return [
+            f"sizes of {', '.join(rule.slots)} of {_selected(rule.select)}",
+            *lines,
+            f"    because {rule.because}",
+            f"    {rule.do}",
+        ]
     formats, shared = (" or ".join(map(one_line, values)) for values in (rule.formats, rule.shared))
     held = [
         formats and f"format {formats}{'' if rule.narrower else ', all of its codes'}",

@@ -146,6 +146,7 @@ class Ranges:
     """A float model and a range for each tensor, by the names that `wrong` says."""
 
     wrong: str = ""
+    text: bool = False
 
     def lower(self, model, sites):
         from qfunc.lowering.onnx.remove_quantizers import float_model
@@ -167,8 +168,13 @@ class Ranges:
             table = {name: 1.01 * value for name, value in table.items()}
         if self.wrong == "another's":
             table = dict(zip(table, [*list(table.values())[1:], 1.0], strict=True))
-        content = json.dumps({"ranges": table}).encode()
-        return {"model.onnx": made.SerializeToString(deterministic=True), "ranges.json": content}
+        files = {"model.onnx": made.SerializeToString(deterministic=True)}
+        if not self.text:
+            return files | {"ranges.json": json.dumps({"ranges": table}).encode()}
+        rows = "".join(f"{name}: {value!r}\n" for name, value in table.items())
+        first = next(n.name for n in made.graph.node)
+        notes = f"Ranges of the chip.\n\n{first} has 3 channels, and\n2 outputs.\n"
+        return files | {"ranges.txt": f"# name: range\n{rows}".encode(), "notes.txt": notes.encode()}
 
     def _name(self, site, index):
         if self.wrong == "one name" and index == 1:

@@ -194,8 +194,18 @@ ARTIFACTS = (
           evolve(chip, lowering=parts.Ranges("values"))),
     Wrong("ranges of the tensor behind", "side_files_hold_the_qparams", evolve(chip, lowering=parts.Ranges("another's"))),
     Wrong("names of the vendor's own", "side_files_name_tensors", evolve(chip, lowering=parts.Ranges("every name"))),
+    Wrong("a line for a tensor that is gone", "side_files_name_tensors",
+          evolve(chip, lowering=parts.Ranges("one name", text=True))),
+    Wrong("lines with names of the vendor's own", "side_files_name_tensors",
+          evolve(chip, lowering=parts.Ranges("every name", text=True))),
+    Wrong("lines that are a hundredth too wide", "side_files_hold_the_qparams",
+          evolve(chip, lowering=parts.Ranges("values", text=True))),
 )  # fmt: skip
 
 WRONG = (*SPECS, *PLACED, *ARITHMETIC, *ARTIFACTS)
-GOOD = (chip, vitis, tensorrt, openvino, evolve(chip, name="chip with ranges", lowering=parts.Ranges()))
+GOOD = (
+    chip, vitis, tensorrt, openvino,
+    evolve(chip, name="chip with ranges", lowering=parts.Ranges()),
+    evolve(chip, name="chip with ranges and notes as text", lowering=parts.Ranges(text=True)),
+)  # fmt: skip
 RUN = {"chip": Chip(), "chip with ranges": None}

@@ -107,9 +107,9 @@ def emulated(net: str, arithmetic: Any, **chosen: Any) -> tuple[dict[str, Tensor
     return values, output, calibrated
 
 
-def held(values: dict[str, Tensor], exact: str = "acc") -> tuple[Tensor, Tensor]:
-    """The exact accumulator and that which the chip holds."""
-    (found,) = [v for k, v in values.items() if k.endswith("_held")]
+def sums(values: dict[str, Tensor], exact: str = "acc") -> tuple[Tensor, Tensor]:
+    """The exact sums, and the sums as the accumulator stores them."""
+    (found,) = [v for k, v in values.items() if k.endswith("_stored")]
     (acc,) = [v for k, v in values.items() if k.endswith(f"_{exact}")]
     return acc, found
 
@@ -120,19 +120,19 @@ def test_each_kind_of_op_overflows(net: str, arithmetic: str) -> None:
     make = ARITHMETICS[arithmetic]
     exact, bits = "product" if net == "mul" else "acc", BITS
     values, output, _ = emulated(net, make(bits))
-    acc, found = held(values, exact)
+    acc, found = sums(values, exact)
     assert found.long().flatten().tolist() == [oracle.wrap(int(v), bits) for v in acc.flatten()]
     assert not torch.equal(found.float(), acc.float())
     values, clamped, _ = emulated(net, make(Accumulator(bits, SaturatesAtEnd())))
-    acc, found = held(values, exact)
+    acc, found = sums(values, exact)
     assert found.long().flatten().tolist() == [oracle.saturate(int(v), bits) for v in acc.flatten()]
     assert not torch.equal(output, clamped)
     # All products in one step: what is left are the clamps of the bias, which fits, and of the sum.
     _, stepped, _ = emulated(net, make(Accumulator(bits, SaturatesEachStep(products=10**6))))
     assert torch.equal(stepped, clamped)
     wide, unlike, _ = emulated(net, make(40))
-    nodes = [k for k in wide if k.endswith("_held")]  # a proof costs no node; the length of a matmul is that of a tensor
-    assert nodes == (["matmul_held"] if net == "matmul" else [])
+    nodes = [k for k in wide if k.endswith("_stored")]  # a proof costs no node; the length of a matmul is that of a tensor
+    assert nodes == (["matmul_stored"] if net == "matmul" else [])
     assert not torch.equal(unlike, clamped)
 
 
@@ -140,7 +140,7 @@ def test_each_step_of_a_linear_layer_is_the_sum_of_integers() -> None:
     for last in (False, True):
         overflow = SaturatesEachStep(bias="last" if last else "first")
         values, _, _ = emulated("linear", Shift("floor", accumulator=Accumulator(BITS, overflow)))
-        _, found = held(values)
+        _, found = sums(values)
         x, weight, bias = (next(v for k, v in values.items() if p in k) for p in ("codes", "weight", "bias"))
         for n, o in ((n, o) for n in range(12) for o in range(5)):
             terms = [int(a * b) for a, b in zip(x.reshape(12, 20)[n], weight[o], strict=True)]
@@ -154,7 +154,7 @@ def test_bits_behind_the_point_are_in_addition(overflow: Any) -> None:
     """A bias of 12 bits with a finer scale than the products': the accumulator has 12 bits and those of the bias."""
     fine = Scheme(Int(12), Scale(power_of_two=True, high=2.0**-16))
     values, _, _ = emulated("linear", Shift("floor", accumulator=Accumulator(BITS, overflow)), bias=fine)
-    acc, found = held(values, "sum")
+    acc, found = sums(values, "sum")
     x, weight, bias = (next(v for k, v in values.items() if p in k) for p in ("codes", "weight", "bias"))
     exact = x.double() @ weight.double().T
     n = round(float(((acc - bias) / exact)[exact != 0][0].log2()))

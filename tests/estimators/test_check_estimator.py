@@ -46,6 +46,10 @@ def test_our_estimators_keep_every_law(estimator: Any) -> None:
     check_estimator(estimator, examples=8, exempt=skipped)
 
 
+def test_the_channels_of_a_target_s_schemes_are_axis_0() -> None:
+    check_estimator(MinMax(), schemes=[Scheme(Int(8), Scale(PerChannel()))], examples=2)
+
+
 @frozen
 class Base:
     """MinMax, method by method, for others to break one of them."""
@@ -348,6 +352,15 @@ def test_a_law_can_be_left_out_by_name_with_a_reason() -> None:
     with pytest.raises(AssertionError) as held:
         check_estimator(MinMax(), exempt={NAMES[0]: "none"})
     assert str(held.value) == "check_estimator(MinMax()), law 'a frozen value': it is exempt, and holds. Remove it from exempt."
+
+
+def test_the_message_about_compilation_has_its_remedy() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_estimator(Breaks(), schemes=[Scheme()], examples=1)
+    first = str(caught.value).split("\n")[0]
+    assert first.startswith("check_estimator(Breaks()), law 'compiles': torch.compile(fullgraph=True) fails: UserError: ")
+    assert first.endswith(" If it need not be compiled, pass exempt={'compiles': 'the reason'}")
+    check_estimator(Breaks(), schemes=[Scheme()], examples=1, exempt={"compiles": "calibration runs it eagerly"})
 
 
 def test_it_runs_without_a_test_framework() -> None:

@@ -18,7 +18,7 @@ import torch
 import qfunc
 from qfunc import specs, targets
 from qfunc.errors import CalibrationError, DeployError, FileError, QfuncError, SpecError, VerifyError
-from qfunc.files.fields import Count, Keyed, Many, Nullable, Number, Object, Record, Shape, Text, Word, require
+from qfunc.files.fields import Count, JsonObject, Keyed, Many, Nullable, Number, Object, Sizes, Text, Word, require
 from qfunc.files.folder import LARGEST, is_plain_name, read_folder
 from qfunc.files.json_text import DEEPEST, LONGEST, parse
 from qfunc.files.ncnn_param import read_param
@@ -92,11 +92,11 @@ VALUES = [
     (Many(Count(), most=2), [1, 2, 3], "found a list of 3, wanted a list of at most 2"),
     (Many(Count(), least=1), [], "found a list of 0, wanted a list of at least 1"),
     (Keyed(Count()), [], "found a list of 0, wanted an object"),
-    (Shape(), [1 << 20, 1 << 21], "found a list of 2, wanted a shape of at most 1,099,511,627,776 elements"),
-    (Record({"a": Count()}), {}, "a: found no such field, wanted the fields a"),
-    (Record({"a": Count()}), {"a": 1, "b": 2}, "found an unknown field 'b', wanted the fields a"),
-    (Record({"a": Many(Keyed(Count()))}), {"a": [{}, {"k": -1}]}, "a[1]['k']: found -1, wanted an integer >= 0"),
-    (Record({}, {"a": Shape()}), {"a": [2, "x" * 99]}, f"a[1]: found '{'x' * 56}..., wanted an integer >= 0"),
+    (Sizes(), [1 << 20, 1 << 21], "found a list of 2, wanted a shape of at most 1,099,511,627,776 elements"),
+    (JsonObject({"a": Count()}), {}, "a: found no such field, wanted the fields a"),
+    (JsonObject({"a": Count()}), {"a": 1, "b": 2}, "found an unknown field 'b', wanted the fields a"),
+    (JsonObject({"a": Many(Keyed(Count()))}), {"a": [{}, {"k": -1}]}, "a[1]['k']: found -1, wanted an integer >= 0"),
+    (JsonObject({}, {"a": Sizes()}), {"a": [2, "x" * 99]}, f"a[1]: found '{'x' * 56}..., wanted an integer >= 0"),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
@@ -58,3 +59,10 @@ def test_a_number_that_the_size_decides() -> None:
         "the parts: "
         "a, b = x.unbind(0); or give example_inputs=(...,), so that the model is captured by torch.export."
     )
+
+
+@pytest.mark.parametrize("call", [lambda x: F.adaptive_max_pool2d(x, 1), lambda x: F.adaptive_max_pool2d(x, (2, 3))])
+def test_the_values_of_a_pool_that_torch_export_writes_with_indices(call: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    model, x = Net(call, 8).eval(), torch.randn(2, 3, 4, 6)
+    assert torch.equal(capture((x,))(model)(x), model(x))

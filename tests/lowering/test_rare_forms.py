@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
+from qfunc.execution.joined_examples import in_model_order
 from qfunc.specs import PerTensor, Target, edit
-from qfunc.transforms.verification import _in_model_order
 
 NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
 CHANNELS_LAST = (*NHWC, targets.tosa)
@@ -221,10 +221,19 @@ def test_examples_are_joined_along_the_axis_of_the_batch():
 def test_a_wrong_example_is_not_joined_right():
     value = torch.arange(24.0).reshape(3, 2, 4)
     joined = torch.cat([value[:, i : i + 1] for i in range(2)])
-    assert torch.equal(_in_model_order(joined, value, 2), value)
-    assert not torch.equal(_in_model_order(joined.flip(0), value, 2), value)
-    assert torch.equal(_in_model_order(torch.cat([value, value]), value, 2), value)
-    assert _in_model_order(torch.cat([value, value + 1]), value, 2).shape == (6, 2, 4)
+    assert torch.equal(in_model_order(joined, value, 2), value)
+    assert not torch.equal(in_model_order(joined.flip(0), value, 2), value)
+    assert torch.equal(in_model_order(torch.cat([value, value]), value, 2), value)
+    assert in_model_order(torch.cat([value, value + 1]), value, 2).shape == (6, 2, 4)
+
+
+def test_examples_inside_of_a_merged_axis_are_compared_in_the_order_of_the_model():
+    attention = nn.MultiheadAttention(12, 1, batch_first=True)
+    target = targets.executorch_xnnpack
+    runner_of(target)
+    model = Net(lambda net, x: net.attention(x, x, x, need_weights=False)[0], attention=attention)
+    report = qfunc.verify(target)(*calibrated(model, target, 4, 12, example=True))
+    assert report.verdict.startswith("bit-exact"), report
 
 
 EDITS = {

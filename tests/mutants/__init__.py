@@ -5,6 +5,7 @@ from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
+from mutants.diagnosis import DIAGNOSIS
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.executorch import EXECUTORCH
@@ -68,6 +69,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OUTER_MODULES,
     *COMMAND_LINE,
     *CORRECTIONS,
+    *DIAGNOSIS,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,

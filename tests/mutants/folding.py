@@ -116,4 +116,18 @@ FOLDING = (
         "elif (extra := _not_computed(group, kernel, context)) == 0:",
         "tests/placement/test_fusion.py::test_an_integer_kernel_does_not_swallow_an_activation",
     ),
+    Mutation(
+        "weight-formulas-are-frozen", "qfunc.transforms.insert_quantizers:simulation",
+        "insert_formulas(network, placement.formulas)",
+        "insert_formulas(network, ())",
+        "tests/passes/test_weight_formulas.py::test_gradients_are_those_of_a_straight_through_quantizer_behind_the_formula",
+        case="standardised-fx-plain",
+    ),
+    Mutation(
+        "weight-formulas-forget-the-folded-norm", "qfunc.passes.insert_weight_formulas:_replace",
+        "value = value if factor is None else",
+        "value = value if True else",
+        "tests/passes/test_weight_formulas.py::test_gradients_are_those_of_a_straight_through_quantizer_behind_the_formula",
+        case="standardised-fx-folded norm",
+    ),
 )  # fmt: skip

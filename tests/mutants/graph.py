@@ -31,6 +31,26 @@ GRAPH = (
         "False",
         "tests/frontend/test_capture_in_place.py::test_training_equals_eager_with_the_same_seed",
     ),
+    # numbers computed from sizes
+    Mutation(
+        "number-is-a-slot", "qfunc.ops.node:slots",
+        "isinstance(v, fx.Node) and not is_number(v)",
+        "isinstance(v, fx.Node)",
+        "tests/frontend/test_computed_numbers.py::test_a_number_is_no_site",
+    ),
+    Mutation(
+        "computed-number-stays-a-node", "qfunc.lowering.onnx.context:OpContext._known",
+        "return found if _is_plain(found) else value",
+        "return value",
+        "tests/frontend/test_computed_numbers.py::test_both_ways_to_capture_give_the_same_codes_and_the_runtime_agrees",
+        case="numbers",
+    ),
+    Mutation(
+        "exported-pool-is-sliced", "qfunc.frontend.multi_output:is_only_result",
+        "return True",
+        "return False",
+        "tests/frontend/test_computed_numbers.py::test_maxima_of_an_exported_adaptive_pool",
+    ),
     # spellings
     Mutation(
         "rsub-not-swapped", "qfunc.ops.arithmetic:_rsub",

@@ -3,6 +3,7 @@
 from mutants.mutation import Mutation
 
 SPECS = "tests/specs/test_specs_legality.py"
+SIZES = "tests/placement/test_size_limits.py"
 HAS = "tests/placement/test_feasibility.py::test_what_an_opset_has"
 
 LEGALITY = (
@@ -25,55 +26,55 @@ LEGALITY = (
         "tests/placement/test_constraints_of_chips.py::test_a_zero_point_on_tensorrt",
     ),
     Mutation(
-        "activations-may-use-fewer-codes", "qfunc.placement.constraints:_fits",
+        "activations-may-use-fewer-codes", "qfunc.placement.legality.constraints:_fits",
         "if not narrower or not isinstance(wanted, Int)",
         "if not isinstance(wanted, Int)",
         "tests/placement/test_constraints.py::test_constants_may_use_fewer_codes_and_activations_may_not",
     ),
     Mutation(
-        "signs-do-not-count", "qfunc.placement.constraints:_fits",
+        "signs-do-not-count", "qfunc.placement.legality.constraints:_fits",
         "return wanted.signed == fmt.signed and wanted.qmin",
         "return wanted.qmin",
         "tests/placement/test_constraints.py::test_constants_may_use_fewer_codes_and_activations_may_not",
     ),
     Mutation(
-        "skipped-ops-are-asked", "qfunc.placement.constraints:_Check.tensor",
+        "skipped-ops-are-asked", "qfunc.placement.legality.constraints:_Check.tensor",
         "        if self.rules.keep_float(group, slot):",
         "        if False:",
         "tests/placement/test_constraints.py::test_an_op_left_in_float_is_not_asked_though_its_input_has_codes",
     ),
     Mutation(
-        "half-a-skip-moves-an-op", "qfunc.placement.constraints:_Check.op",
+        "half-a-skip-moves-an-op", "qfunc.placement.legality.constraints:_Check.op",
         'self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")',
         'self.rules.keep_float(group, "input")',
         "tests/placement/test_constraints.py::test_keeping_only_the_input_in_float_does_not_move_the_op",
     ),
     Mutation(
-        "readers-behind-moves-are-forgotten", "qfunc.placement.constraints:_Check.read_by",
+        "readers-behind-moves-are-forgotten", "qfunc.placement.legality.constraints:_Check.read_by",
         "reader, tensor = tensor, inputs[0]",
         "return None",
         "tests/placement/test_constraints.py::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
     ),
     Mutation(
-        "a-tensor-is-told-again", "qfunc.placement.constraints:violations",
+        "a-tensor-is-told-again", "qfunc.placement.legality.violation:without_repetitions",
         "(violation.tensor or violation.op, violation.found, violation.wanted)",
         "(violation.place, violation.found, violation.wanted)",
         "tests/placement/test_constraints.py::test_a_tensor_is_told_once_and_a_reader_behind_moves_counts",
     ),
     Mutation(
-        "a-zero-point-of-0-counts", "qfunc.placement.constraints:_violated",
+        "a-zero-point-of-0-counts", "qfunc.placement.legality.constraints:_violated",
         "zero_point is None or zero_point.value == 0 or",
         "zero_point is None or",
         "tests/placement/test_constraints.py::test_a_zero_point_that_is_always_0_is_none",
     ),
     Mutation(
-        "any-axis-is-the-channels", "qfunc.placement.constraints:_same",
+        "any-axis-is-the-channels", "qfunc.placement.legality.constraints:_same",
         'axis if g.axis == "channel" else int(g.axis)',
         "0",
         "tests/placement/test_constraints.py::test_scales_per_channel_are_those_of_the_output_channels",
     ),
     Mutation(
-        "blocks-of-any-size", "qfunc.placement.constraints:_same",
+        "blocks-of-any-size", "qfunc.placement.legality.constraints:_same",
         "return same_size and len(",
         "return len(",
         "tests/placement/test_constraints.py::test_blocks_have_an_axis_and_a_size",
@@ -91,13 +92,13 @@ LEGALITY = (
         "tests/specs/test_specs_edit.py::test_a_property_that_no_scheme_has_is_refused",
     ),
     Mutation(
-        "narrower-constants-always", "qfunc.placement.constraints:_violated",
+        "narrower-constants-always", "qfunc.placement.legality.constraints:_violated",
         "site.constant and rule.narrower",
         "site.constant",
         "tests/placement/test_constraints.py::test_narrower_codes_may_be_refused_of_constants_too",
     ),
     Mutation(
-        "chips-are-asked-for-sizes", "qfunc.placement.constraints:_Check.op",
+        "chips-are-asked-for-sizes", "qfunc.placement.legality.constraints:_Check.op",
         "        if node in self.sizes:",
         "        if False:",
         "tests/placement/test_constraints_of_chips.py::test_nnie_runs_what_caffe_has",
@@ -145,19 +146,19 @@ LEGALITY = (
         "tests/lowering/onnx/test_opsets.py::test_the_artifact_has_the_opset_that_the_lowering_names",
     ),
     Mutation(
-        "static-scales-a-token", "qfunc.placement.feasibility:_activation_errors",
+        "static-scales-a-token", "qfunc.placement.legality.feasibility:_activation_errors",
         "isinstance(shared, PerToken | PerBlock) and not site.dynamic",
         "False",
         "tests/placement/test_granularities.py::test_static_scales_of_what_has_no_fixed_number_of_them",
     ),
     Mutation(
-        "dynamic-scales-are-written", "qfunc.placement.feasibility:can_be_written",
+        "dynamic-scales-are-written", "qfunc.placement.legality.feasibility:can_be_written",
         "return isinstance(shared, PerTensor | PerChannel) and not site.dynamic",
         "return isinstance(shared, PerTensor | PerChannel)",
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(
-        "wide-biases-are-written", "qfunc.placement.feasibility:_too_wide",
+        "wide-biases-are-written", "qfunc.placement.legality.feasibility:_too_wide",
         "site.scheme.format.bits > 32",
         "site.scheme.format.bits > 64",
         "tests/placement/test_feasibility.py::test_biases_wider_than_every_file",
@@ -181,7 +182,7 @@ LEGALITY = (
         "tests/placement/test_constraints_of_windows.py::test_pools_of_nnie_round_sizes_up",
     ),
     Mutation(
-        "lowerings-are-not-asked", "qfunc.placement.constraints:_Check.op",
+        "lowerings-are-not-asked", "qfunc.placement.legality.constraints:_Check.op",
         "limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()",
         "limits = ()",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
@@ -203,5 +204,35 @@ LEGALITY = (
         "p >= k for p, k",
         "p > k for p, k",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
+    ),
+    Mutation(
+        "batches-are-elements", "qfunc.placement.legality.sizes:_requirement",
+        "math.prod(shape if constant else shape[1:])",
+        "math.prod(shape)",
+        SIZES,
+    ),
+    Mutation(
+        "negative-axes-reach-the-batch", "qfunc.placement.legality.sizes:_requirement",
+        "first = 0 if constant else 1",
+        "first = 0",
+        SIZES,
+    ),
+    Mutation(
+        "examples-have-no-sizes", "qfunc.transforms.quantize:_require_sizes",
+        "if example_inputs is None or not limits_sizes(target):",
+        "if True:",
+        SIZES,
+    ),
+    Mutation(
+        "batches-have-no-sizes", "qfunc.transforms.calibrate:_read",
+        "if targets:",
+        "if False:",
+        SIZES,
+    ),
+    Mutation(
+        "skipped-ops-have-sizes", "qfunc.placement.legality.sizes:wrong_sizes",
+        'if rules.keep_float(group, "input") and rules.keep_float(group, "output"):',
+        "if False:",
+        SIZES,
     ),
 )  # fmt: skip

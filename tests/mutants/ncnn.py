@@ -17,7 +17,7 @@ NCNN = (
         "np.asarray(scale",
         READ,
     ),
-    Mutation("ncnn-weights-without-padding", "qfunc.lowering.ncnn.builder:tagged", "bytes(-len(held) % 4)", 'b""', READ),
+    Mutation("ncnn-weights-without-padding", "qfunc.lowering.ncnn.builder:tagged", "bytes(-len(data) % 4)", 'b""', READ),
     Mutation(
         "ncnn-never-requantizes", "qfunc.lowering.ncnn.linear:write_product",
         "values[8] = one + 100 * requantizes",

@@ -67,9 +67,9 @@ REPORTS = (
         "tests/transforms/test_sensitivity.py::test_each_loss_is_that_of_a_model_with_this_site_only[residual-False]",
     ),
     Mutation(
-        "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:_select",
-        "return [*selected, *(q for q in view.quantizers if q.path in derived - paths)]",
-        "return selected",
+        "bypassed-weight-keeps-its-bias", "qfunc.transforms.bypass:remove_quantizers",
+        "if paths & set(factors.values())}",
+        "if not paths}",
         "tests/transforms/test_bypass.py::test_roles",
     ),
     Mutation(
@@ -103,7 +103,7 @@ REPORTS = (
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
     ),
     Mutation(
-        "a-budget-that-binds-nothing", "qfunc.analysis.integer_program:minimize",
+        "a-budget-that-binds-nothing", "qfunc.analysis.budgets:minimize",
         "constraints=[one_each, within]",
         "constraints=[one_each]",
         MIXED,

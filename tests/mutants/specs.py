@@ -135,8 +135,8 @@ SPECS = (
     ),
     Mutation(
         "ort-softmax-scale", "qfunc.targets.onnxruntime:onnxruntime",
-        "FixedQParams(ACTIVATION, 1 / 256, 0)",
-        "FixedQParams(ACTIVATION, 1 / 255, 0)",
+        "FixedQParams(ACTIVATION, 1 / 256, 0, smaller",
+        "FixedQParams(ACTIVATION, 1 / 255, 0, smaller",
         SHEETS,
     ),
     Mutation(

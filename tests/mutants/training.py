@@ -224,13 +224,13 @@ TRAINING = (
     ),
     Mutation(
         "update-bn-resets-what-is-frozen", "qfunc.quantizers.frozen_batch_norm:_reset",
-        "norm.frozen or bool(norm.stands)",
+        "norm.frozen or bool(norm.is_frozen)",
         "False",
         "tests/training/test_batch_norm.py::test_update_bn_leaves_frozen_norms_as_they_are",
     ),
     Mutation(
         "update-bn-forgets-that-a-copy-is-frozen", "qfunc.quantizers.frozen_batch_norm:_reset",
-        "norm.frozen or bool(norm.stands)",
+        "norm.frozen or bool(norm.is_frozen)",
         "norm.frozen",
         "tests/training/test_batch_norm.py::test_update_bn_leaves_frozen_norms_as_they_are[True]",
     ),

@@ -89,14 +89,14 @@ TRANSFORMS = (
     ),
     Mutation(
         "a-union-of-two-estimators", "qfunc.execution.observers:statistics",
-        '(index, site.tie) if site.tie and site.leader == "union" else quantizer.tensor',
+        "(index, site.tie) if joined else quantizer.tensor",
         "quantizer.tensor",
         "tests/transforms/test_calibrate.py::test_a_union_tie_is_one_tensor_to_its_estimator",
     ),
     Mutation(
-        "fixed-qparams-estimated", "qfunc.execution.observers:statistics",
-        "if site.constant or quantizer.module.dynamic or not isinstance(site.value, Scheme):",
-        "if site.constant or quantizer.module.dynamic:",
+        "fixed-qparams-estimated", "qfunc.execution.fixed_qparams:observed_site",
+        "if isinstance(value, FixedQParams) else site",
+        "if value is None else site",
         "tests/targets/test_datasheets_mutants.py::test_a_softmax_has_the_scale_of_the_datasheet",
     ),
     Mutation(
@@ -154,5 +154,25 @@ TRANSFORMS = (
         "if not is_plain_name(name):",
         "if not name:",
         "tests/lowering/test_artifact.py::test_names_stay_inside_the_directory",
+    ),
+    Mutation(
+        "long-softmaxes-keep-the-fixed-scale", "qfunc.execution.fixed_qparams:FixedScale._mean_is_lost",
+        "qparams.scale.double().max() / 2)",
+        "qparams.scale.double().max() / 8)",
+        "tests/transforms/test_long_softmax.py::test_long_softmaxes_get_a_smaller_scale_where_the_kernel_takes_it",
+        case="513",
+    ),
+    Mutation(
+        "short-softmaxes-are-estimated", "qfunc.execution.fixed_qparams:FixedScale._mean_is_lost",
+        "qparams.scale.double().max() / 2)",
+        "qparams.scale.double().max())",
+        "tests/transforms/test_long_softmax.py::test_short_softmaxes_keep_the_scale_of_the_tool",
+        case="511",
+    ),
+    Mutation(
+        "lost-softmaxes-without-a-word", "qfunc.execution.fixed_qparams:FixedScale.update",
+        "torch.where(codes == 0, size, 0)",
+        "torch.where(codes != 0, size, 0)",
+        "tests/transforms/test_long_softmax.py::test_a_target_that_fixes_the_scale_warns_with_the_cure",
     ),
 )  # fmt: skip

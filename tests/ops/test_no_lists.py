@@ -10,7 +10,6 @@ from qfunc.ops.opset import MODULE_KINDS, OPS
 ROOT = Path(__file__).parents[2]
 KINDS = {op.kind for op in OPS} | set(MODULE_KINDS.values())
 ALLOWED = {
-    "qfunc/corrections/channel_scaling.py": "ops that change a constant although they scale with it",
     "qfunc/corrections/expected_means.py": "a formula of its own for each",
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/emulation/pooling.py": "the table of writers",
@@ -21,7 +20,6 @@ ALLOWED = {
     "qfunc/numerics": "names of roundings, and tables of kernels",
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
     "qfunc/passes/match_epsilon_guards.py": "ops with a pole or an infinite slope at 0",
-    "qfunc/passes/match_masks.py": "ops that leave a low value low",
     "qfunc/placement/products.py": "ops with an accumulator, of those that its arithmetic computes",
     "qfunc/placement/shift_limits.py": "names of limits",
     "qfunc/testing": "names of roundings, and networks to draw",

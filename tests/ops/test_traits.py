@@ -170,6 +170,14 @@ def test_a_neutral_operand_changes_nothing() -> None:
     assert all(torch.equal(op.call(x, op.neutral), x) for op in found)
 
 
+@pytest.mark.parametrize("row", [r for r, op in ROWS.items() if Trait.SCALES_WITH_CHANNELS in op.traits])
+def test_ops_that_scale_with_channels_keep_constants_or_not(row: str) -> None:
+    op, x = ROWS[row], torch.full(SHAPE, 2.5)
+    assert op.example is not None
+    shown = all(bool((t == 2.5).all()) for t in tensors(op.example(x)))
+    assert (Trait.KEEPS_CONSTANTS in op.traits) == shown
+
+
 def test_each_name_spells_one_record() -> None:
     assert sum(len(op.names) for op in OPS) == len(BY_NAME)
     assert len({op.call for op in OPS}) == len(OPS)
@@ -182,6 +190,7 @@ def test_kinds_by_meaning() -> None:
     assert kinds(Trait.CLAMPS) == {"relu", "clip"}
     assert kinds(Trait.CREATES) == {"arange", "full"}
     assert kinds(Trait.NORM) == {"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"}
+    assert kinds(Trait.KEEPS_LOW) == {"add", "cast", "clip", "mask", "maximum"}
     assert kinds(Trait.AVERAGES) == {"avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean"}
 
 

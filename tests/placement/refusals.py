@@ -8,7 +8,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.frontend.capture import capture
-from qfunc.placement.constraints import violations
+from qfunc.placement.legality.constraints import violations
 from qfunc.placement.place import plan
 from qfunc.specs import Int, Op, Rule, Scheme, ZeroPoint
 

@@ -18,7 +18,7 @@ from qfunc.reconstruction import Fisher, Regulariser, SquaredError
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.layout import BatchAxis, MixedBatchAxis, NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import divergence, importances
-from qfunc.reconstruction.rounding import Rounding, harden
+from qfunc.reconstruction.rounding import RoundingState, harden
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
 
@@ -43,7 +43,7 @@ def sites(bits: tuple[int, int] = (3, 2)) -> list[tuple[FakeQuantize, Tensor]]:
 def test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds() -> None:
     torch.manual_seed(0)
     given = sites()
-    rounding = Rounding(given)
+    rounding = RoundingState(given)
     with torch.no_grad():
         for v in rounding.v:
             v.copy_(torch.randn_like(v) * 3)  # beyond where h is clipped, too

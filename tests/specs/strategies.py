@@ -54,6 +54,7 @@ from qfunc.specs import (
     QuantizeLanes,
     Refuse,
     Require,
+    RequireSizes,
     Rule,
     Runtime,
     SameQParams,
@@ -63,6 +64,7 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    Span,
     SumFma,
     SumScaled,
     SumShifted,
@@ -129,7 +131,7 @@ deriveds = st.builds(DerivedQParams, ints(), st.just(("input", "weight")), round
 plain = st.one_of(schemes(), deriveds, fixed, st.just(KeepFloat()))
 
 attributes = st.recursive(
-    st.none() | flags | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    st.none() | flags | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=4,
 )
@@ -216,6 +218,16 @@ legalities = st.builds(
     granularities,
     words,
 ) | st.builds(Refuse, of_ops, because=words, do=words)
+spans = st.builds(
+    lambda low, more: Span(low, None if more is None else low + more), st.integers(0, 9), st.none() | st.integers(0, 9)
+)
+legalities |= st.builds(
+    lambda s, r, a, b: RequireSizes(s, ("input",), rank=r, elements=Span(1, 16), axes=((a, r or Span()),), because=b, do=b),
+    of_ops,
+    st.none() | spans,
+    st.integers(-4, 4),
+    words,
+)
 targets = st.builds(
     Target,
     name=words,

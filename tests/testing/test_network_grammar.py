@@ -22,7 +22,8 @@ WORDS = (
     ".expand(", "scaled_dot_product_attention", ".permute(2, 0, 3, 1, 4)", ".size(-1)", "math.sqrt", "torch.roll", "F.glu",
     "F.silu", "F.pad", "F.adaptive_avg_pool2d", "F.pixel_shuffle", "torch.stack", ".chunk(", "torch.split", ".repeat(",
     "torch.meshgrid", ".to(", "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".detach()", ".view(", "nn.Embedding",
-    "nn.LayerNorm", "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(",
+    "nn.LayerNorm", "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(", ".dim() - 1",
+    ".size(-1) // 2",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.analysis.integer_program import minimize
+from qfunc.analysis.budgets import minimize
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.specs import edit
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import qfunc
-from qfunc import targets
-from qfunc.errors import VerifyError
+from qfunc import lowering, targets
+from qfunc.errors import FileError, VerifyError
 from qfunc.lowering.artifact import Artifact
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated
@@ -128,3 +130,32 @@ def test_dict_batches() -> None:
     found = "found keys 'a' for input 'batch', wanted a dict with keys 'a', 'b'"
     with pytest.raises(qfunc.errors.CalibrationError, match=found):
         qfunc.verify(TARGET)(done, [{"a": batch["a"]}])
+
+
+RUNNERS = (
+    (lowering.OnnxRuntimeRunner(), "model.onnx"),
+    (lowering.OpenVinoRunner(), "model.onnx"),
+    (lowering.LiteRtRunner(), "model.tflite"),
+    (lowering.ExecuTorchRunner(), "model.pte"),
+    (lowering.NcnnRunner(), "model.ncnn.param"),
+    (lowering.TosaRunner(), "model.tosa"),
+)
+"""The runners with the first file that each reads."""
+INSTALLED = [(r, file) for r, file in RUNNERS if isinstance(r, lowering.OnnxRuntimeRunner) or not r.missing()]
+
+
+@pytest.mark.parametrize(("runner", "wanted"), INSTALLED, ids=lambda v: type(v).__name__ if attrs.has(type(v)) else "")
+def test_a_runner_of_another_target_names_the_file_that_it_needs(runner: Any, wanted: str) -> None:
+    x, net = torch.randn(2, 3, 8, 8), nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    others = (targets.onnxruntime, targets.litert, targets.ncnn, targets.tosa, targets.executorch_xnnpack)
+    for target in others:
+        ready = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+        files = qfunc.deploy(target)(ready).files
+        if wanted in files:
+            continue
+        with pytest.raises(FileError) as caught:
+            qfunc.verify(target, runner)(ready, [x])
+        assert str(caught.value) == (
+            f"{wanted}: found no such file among {', '.join(sorted(files))}, wanted one. "
+            "Deploy the model for the target of this runner."
+        )

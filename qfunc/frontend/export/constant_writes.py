@@ -1,4 +1,4 @@
-"""Constant folding, after torch.export, of tensors that a model creates from numbers and fills slice by slice."""
+"""Constant folding, after torch.export, of tensors that a model creates from numbers, and perhaps fills slice by slice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+from qfunc.ops.opset import BY_NAME
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "arange")
 _LIKE = ("new_zeros", "new_ones", "new_full", "new_empty")
@@ -36,6 +38,26 @@ def fold_constant_writes(graph: fx.Graph, *owners: nn.Module) -> None:
         values[node] = _value(node, values, owners[0])
     for node in reversed(list(graph.nodes)):
         if node in independent and node in written | set(writes) and not node.users:
+            graph.erase_node(node)
+
+
+def fold_created_constants(graph: fx.Graph, *owners: nn.Module) -> None:
+    """Evaluate ops outside of the op vocabulary that create tensors from numbers, such as linspace and eye.
+
+    Args:
+        graph: A graph from torch.export.
+        owners: Modules that get the constants as non-persistent buffers.
+    """
+    for node in list(graph.nodes):
+        name, target = _name(node), node.target
+        if not name or node.all_input_nodes or name in BY_NAME or name in _FACTORIES:
+            continue
+        if torch.Tag.nondeterministic_seeded in target.tags:  # type: ignore[union-attr]
+            continue
+        kept = {k: v for k, v in node.kwargs.items() if k != "device"}
+        value = target(*node.args, **kept)  # type: ignore[operator]
+        if isinstance(value, Tensor):
+            node.replace_all_uses_with(_constant(graph, node, node, value, owners))
             graph.erase_node(node)
 
 
@@ -78,7 +100,7 @@ def _value(node: fx.Node, known: dict[fx.Node, Tensor], owner: nn.Module) -> Any
 
 
 def _constant(graph: fx.Graph, reader: fx.Node, source: fx.Node, value: Tensor, owners: tuple[nn.Module, ...]) -> fx.Node:
-    name = f"{source.name}_written"
+    name = f"{source.name}_constant" if reader is source else f"{source.name}_written"
     while hasattr(owners[0], name):
         name += "_"
     for owner in owners:
@@ -89,4 +111,4 @@ def _constant(graph: fx.Graph, reader: fx.Node, source: fx.Node, value: Tensor, 
     return constant
 
 
-__all__ = ["fold_constant_writes"]
+__all__ = ["fold_constant_writes", "fold_created_constants"]

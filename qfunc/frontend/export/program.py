@@ -10,7 +10,7 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.export.constant_writes import fold_constant_writes
+from qfunc.frontend.export.constant_writes import fold_constant_writes, fold_created_constants
 from qfunc.frontend.export.inline_regions import inline_regions
 from qfunc.frontend.export.norms import form_of, is_decomposed, norms_as_modules, take_counters, take_dropouts
 from qfunc.frontend.export.recompose import recompose
@@ -167,6 +167,7 @@ def _functional_form(
     trains, fixes = form
     norms_as_modules(owner, module, counted, modes_of)
     fold_constant_writes(graph, owner, module)
+    fold_created_constants(graph, owner, module)
     captured = functionalize(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None

@@ -17,8 +17,8 @@ from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
 from qfunc.frontend.fx.proxy import Proxy
 from qfunc.frontend.source_location import is_user_file, packs_sequences, source_line, user_line
-from qfunc.ops.canonicalize import is_number
 from qfunc.ops.opset import MODULE_KINDS
+from qfunc.ops.sizes import is_number
 
 _USE_EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
 

@@ -94,12 +94,12 @@ class NcnnBuilder:
 
     def _used(self, outputs: Sequence[Blob]) -> list[Layer]:
         # The layers on which an output depends, and the inputs.
-        needed, kept = {b.name for b in outputs}, []
+        needed, used = {b.name for b in outputs}, []
         for layer in reversed(self.layers):
             if layer.kind == "Input" or any(b.name in needed for b in layer.outputs):
-                kept.append(layer)
+                used.append(layer)
                 needed |= {b.name for b in layer.inputs}
-        return kept[::-1]
+        return used[::-1]
 
 
 def magnitude(kind: str, inputs: Sequence[float], parameters: Mapping[int, Any]) -> float:
@@ -141,19 +141,19 @@ def _split(layers: list[Layer]) -> list[Layer]:
     for layer in layers:
         for blob in layer.inputs:
             readers[blob.name] = readers.get(blob.name, 0) + 1
-    given, made = dict.fromkeys(readers, 0), []
+    copied, result = dict.fromkeys(readers, 0), []
     for layer in layers:
         inputs = []
         for blob in layer.inputs:
             several = readers[blob.name] > 1
-            inputs.append(Blob(f"{blob.name}.{given[blob.name]}", blob.shape) if several else blob)
-            given[blob.name] += 1
-        made.append(Layer(layer.kind, layer.name, tuple(inputs), layer.outputs, layer.parameters, layer.weights))
+            inputs.append(Blob(f"{blob.name}.{copied[blob.name]}", blob.shape) if several else blob)
+            copied[blob.name] += 1
+        result.append(Layer(layer.kind, layer.name, tuple(inputs), layer.outputs, layer.parameters, layer.weights))
         for blob in layer.outputs:
             if readers.get(blob.name, 0) > 1:
                 copies = tuple(Blob(f"{blob.name}.{i}", blob.shape) for i in range(readers[blob.name]))
-                made.append(Layer("Split", f"{blob.name}.split", (blob,), copies))
-    return made
+                result.append(Layer("Split", f"{blob.name}.split", (blob,), copies))
+    return result
 
 
 def _line(layer: Layer) -> str:
@@ -194,8 +194,8 @@ def tagged(value: Array) -> bytes:
     """Return weights as bytes of the .bin with a tag: int8, padded to whole words, or float32."""
     if value.dtype != np.int8:
         return struct.pack("<I", 0) + floats(value)
-    held = bytes(np.ascontiguousarray(value).tobytes())
-    return struct.pack("<I", INT8_WEIGHTS) + held + bytes(-len(held) % 4)
+    data = bytes(np.ascontiguousarray(value).tobytes())
+    return struct.pack("<I", INT8_WEIGHTS) + data + bytes(-len(data) % 4)
 
 
 def reciprocal(scale: Any) -> Array:

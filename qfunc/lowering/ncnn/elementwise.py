@@ -230,15 +230,15 @@ def cast(step: OpContext) -> None:
 
 def prelu(step: OpContext) -> None:
     """Write PReLU with a slope for each channel, or one."""
-    held = step.constant_input(1)
-    if held is None:
+    slopes = step.constant_input(1)
+    if slopes is None:
         raise step.refuse("slopes that are computed", "a constant", "Compute them once, outside the model.")
-    _weighted(step, "PReLU", held.real.ravel())
+    _weighted(step, "PReLU", slopes.real.ravel())
 
 
 def _weighted(step: OpContext, kind: str, slope: Array) -> None:
-    made = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
-    step.keep(made)
+    blob = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
+    step.keep(blob)
 
 
 __all__ = [

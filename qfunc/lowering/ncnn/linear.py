@@ -64,26 +64,26 @@ class Product:
         return entries
 
 
-def product(step: OpContext, axis: int, turned: bool = False) -> Product:
-    """Return the operands; the output channels of the weights move from `axis` to the front; `turned` transposes them."""
-    held = step.constant_input(1)
-    assert held is not None
+def product(step: OpContext, axis: int, transposed: bool = False) -> Product:
+    """Return the operands; the output channels of the weights move from `axis` to the front; `transposed` transposes them."""
+    weights = step.constant_input(1)
+    assert weights is not None
     bias = step.constant_input(2)
     x = step.writer.blob(step.node.input[0])
-    on_codes = x.scale is not None and _by_outputs(held, axis)
-    value = held.value if on_codes else held.real
+    on_codes = x.scale is not None and _by_outputs(weights, axis)
+    value = weights.value if on_codes else weights.real
     scale = None
-    if on_codes and held.qparams is not None:
+    if on_codes and weights.qparams is not None:
         count = value.shape[axis]
-        scale = np.broadcast_to(np.array(held.qparams.scale, np.float32), (count,))
-    weight = np.ascontiguousarray(value.T if turned else value)
+        scale = np.broadcast_to(np.array(weights.qparams.scale, np.float32), (count,))
+    weight = np.ascontiguousarray(value.T if transposed else value)
     weight = weight.astype(np.int8) if on_codes else weight
     return Product(x if on_codes else step.writer.real(x), weight, None if bias is None else bias.real, scale)
 
 
-def _by_outputs(held: Constant, axis: int) -> bool:
-    q = held.qparams
-    return q is not None and not any(q.zero_point) and (len(q.scale) == 1 or q.axis % held.value.ndim == axis)
+def _by_outputs(weights: Constant, axis: int) -> bool:
+    q = weights.qparams
+    return q is not None and not any(q.zero_point) and (len(q.scale) == 1 or q.axis % weights.value.ndim == axis)
 
 
 def write_product(
@@ -200,14 +200,14 @@ def deconv(step: OpContext) -> None:
 def gemm(step: OpContext) -> None:
     """Write InnerProduct for a product of a matrix."""
     axis = 0 if step.attribute("transB", 0) else 1
-    _linear(step, product(step, axis, turned=axis == 1))
+    _linear(step, product(step, axis, transposed=axis == 1))
 
 
 def matmul(step: OpContext) -> None:
     """Write InnerProduct for a constant matrix, else MatMul in float32."""
     held = step.constant_input(1)
     if held is not None and held.value.ndim == 2:
-        return _linear(step, product(step, 1, turned=True))
+        return _linear(step, product(step, 1, transposed=True))
     examples = [step.example(i) for i in (0, 1)]
     many = any(len(example) > MOST for example in examples)
     if many and examples[0][:-2] != examples[1][:-2]:

@@ -25,8 +25,8 @@ def layer_norm(step: OpContext) -> None:
     rows = step.reshaped(x, (math.prod(x.shape) // count, count), "rows")
     weights = _affine(step, count)
     parameters = {0: count, 1: float(step.attribute("epsilon", 1e-5)), 2: 1}
-    made = step.file.layer("LayerNorm", [rows], step.output, rows.shape, parameters, weights=weights)
-    step.keep(reshaped_like(step, made))
+    blob = step.file.layer("LayerNorm", [rows], step.output, rows.shape, parameters, weights=weights)
+    step.keep(reshaped_like(step, blob))
 
 
 def group_norm(step: OpContext) -> None:
@@ -52,17 +52,17 @@ def _by_channels(step: OpContext, groups: int) -> None:
     channels = x.shape[0]
     image = step.reshaped(x, (channels, 1, math.prod(x.shape[1:])), "image")
     parameters = {0: groups, 1: channels, 2: float(step.attribute("epsilon", 1e-5)), 3: 1}
-    made = step.file.layer("GroupNorm", [image], step.output, image.shape, parameters, weights=_affine(step, channels))
-    step.keep(reshaped_like(step, made))
+    blob = step.file.layer("GroupNorm", [image], step.output, image.shape, parameters, weights=_affine(step, channels))
+    step.keep(reshaped_like(step, blob))
 
 
 def _affine(step: OpContext, count: int) -> list[bytes]:
-    held = [step.constant_input(1), step.constant_input(2)]
+    constants = [step.constant_input(1), step.constant_input(2)]
     given = [name != "" for name in [*step.node.input[1:3], "", ""][:2]]
-    if any(g and h is None for g, h in zip(given, held, strict=True)):
+    if any(g and h is None for g, h in zip(given, constants, strict=True)):
         raise step.refuse("weights that are computed", "constants", "Compute them once, outside the model.")
     fills = (np.ones(count), np.zeros(count))
-    return [floats(fill if h is None else h.real.ravel()) for h, fill in zip(held, fills, strict=True)]
+    return [floats(fill if h is None else h.real.ravel()) for h, fill in zip(constants, fills, strict=True)]
 
 
 __all__ = ["group_norm", "instance_norm", "layer_norm"]

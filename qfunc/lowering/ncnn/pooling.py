@@ -74,8 +74,8 @@ def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
         3: w.before[1], 13: w.before[0], 14: w.after[1], 15: w.after[0], 5: 1,
     }  # fmt: skip
     shape = (x.shape[0], *signal(step.shape[1:], rank))
-    made = step.file.layer("Pooling", [x], step.output, shape, dict(sorted(parameters.items())))
-    step.keep(reshaped_like(step, made))
+    blob = step.file.layer("Pooling", [x], step.output, shape, dict(sorted(parameters.items())))
+    step.keep(reshaped_like(step, blob))
 
 
 def global_average_pool(step: OpContext) -> None:
@@ -103,8 +103,8 @@ def reduced(op: int) -> Any:
         if op == 3 and len(x.shape) == 3 and places == [1, 2]:
             return global_average_pool(step)
         shape = [1 if i in places else n for i, n in enumerate(x.shape) if keep or i not in places] or [1]
-        made = step.layer("Reduction", [x], "", shape, p0=op, p1=0, p2=1.0, p3=places, p4=keep, p5=1)
-        return step.keep(reshaped_like(step, made))
+        blob = step.layer("Reduction", [x], "", shape, p0=op, p1=0, p2=1.0, p3=places, p4=keep, p5=1)
+        return step.keep(reshaped_like(step, blob))
 
     return write
 

@@ -125,8 +125,8 @@ class Session:
         for place in range(len(batches[0])):
             extractor = self.net.create_extractor()
             extractor.set_light_mode(False)
-            held = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
-            for i, array in enumerate(held):
+            arrays = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
+            for i, array in enumerate(arrays):
                 if array.shape != self.shapes.get(f"in{i}"):
                     wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
                     do = "Give as many batches as the model has inputs, of the shapes that calibration saw."

@@ -31,10 +31,10 @@ def order_type(order: tuple[int, ...]) -> int:
 
 def reshape(step: OpContext) -> None:
     """Write Reshape."""
-    held = step.constant_input(0)
-    if held is not None and held.qparams is None:
+    constant = step.constant_input(0)
+    if constant is not None and constant.qparams is None:
         full = step.source.shape(step.output, step.node.name)
-        step.writer.constants[step.output] = Constant(held.value.reshape(full))
+        step.writer.constants[step.output] = Constant(constant.value.reshape(full))
         return
     step.keep(step.reshaped(step.input(), step.shape, ""))
 
@@ -132,8 +132,8 @@ def pad(step: OpContext) -> None:
     mode = step.attribute("mode", b"constant").decode()
     value, x = step.constant(2), step.input()
     pads = [int(p) for p in step.constant(1)]
-    rank, kept = len(pads) // 2, len(x.shape)
-    before, after = pads[rank - kept : rank], pads[2 * rank - kept :]
+    rank, dims = len(pads) // 2, len(x.shape)
+    before, after = pads[rank - dims : rank], pads[2 * rank - dims :]
     if mode == "wrap":
         return _wrapped(step, x, before, after)
     if mode not in modes:
@@ -147,11 +147,11 @@ def pad(step: OpContext) -> None:
         x = cut(step, x, cuts, f"{step.output}.cut" if any((*before, *after)) else step.output)
         if not any((*before, *after)):
             return step.keep(x)
-    places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[kept]
+    places = {1: ((2, 3),), 2: ((0, 1), (2, 3)), 3: ((7, 8), (0, 1), (2, 3)), 4: ((7, 8), (7, 8), (0, 1), (2, 3))}[dims]
     parameters: dict[int, float] = {
         n: p for pair, *both in zip(places, before, after, strict=True) for n, p in zip(pair, both, strict=True)
     }
-    if kept == 4 and (before[0] or after[0]):
+    if dims == 4 and (before[0] or after[0]):
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
     parameters |= {4: modes[mode], 5: number}

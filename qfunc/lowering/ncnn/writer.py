@@ -118,14 +118,14 @@ class Writer:
 
     def _dequantize(self, node: onnx.NodeProto) -> None:
         # Codes and their real values are one tensor.
-        given, made = node.input[0], node.output[0]
+        operand, result = node.input[0], node.output[0]
         self.examples.follow(node)
-        if given in self.constants:
-            held = self.constants[given]
-            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else held.qparams
-            self.constants[made] = Constant(held.value, known)
+        if operand in self.constants:
+            constant = self.constants[operand]
+            qparams = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
+            self.constants[result] = Constant(constant.value, qparams)
         else:
-            self.blobs[made] = self.blobs[given]
+            self.blobs[result] = self.blobs[operand]
 
     def _passes(self, node: onnx.NodeProto) -> bool:
         return copies(node) or self.implied(node)
@@ -220,8 +220,8 @@ class OpContext:
         """Return the same entries in another shape."""
         if tuple(shape) == blob.shape:
             return blob
-        made = f"{self.output}.{name}" if name else self.output
-        return self.file.layer("Reshape", [blob], made, shape, sizes(shape), scale=blob.scale)
+        full_name = f"{self.output}.{name}" if name else self.output
+        return self.file.layer("Reshape", [blob], full_name, shape, sizes(shape), scale=blob.scale)
 
     def rows_of(self, blob: Blob, shape: Sequence[int]) -> Blob:
         """Return the same entries with one more axis; codes are quantized after the reshape, because ncnn misplaces bytes."""

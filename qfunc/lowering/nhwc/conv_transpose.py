@@ -27,26 +27,26 @@ def conv_transposed(step: OpContext) -> None:
         raise step.refuse(found, "one group, not dilated", "Resize the image and convolve it.")
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
-    held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
+    weights = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
     bias = bias_of(step, weight.shape[1], x, qparams)
-    made, result = output_image(step, out_shape(step, weight.shape[1]))
+    output, result = output_image(step, out_shape(step, weight.shape[1]))
     if step.file.any_padding:
         step.file.operator(
-            "TRANSPOSE_CONV", [x, held, bias], [made], padding=(w.before[0], w.after[1], w.after[0], w.before[1]),
+            "TRANSPOSE_CONV", [x, weights, bias], [output], padding=(w.before[0], w.after[1], w.after[0], w.before[1]),
             strideH=w.stride[0], strideW=w.stride[1], dilationHFactor=w.dilation[0], dilationWFactor=w.dilation[1],
             adjustment=more, fusedActivationFunction=step.activation,
         )  # fmt: skip
-        return to_signal(step, made, result)
+        return to_signal(step, output, result)
     sizes = [(x.shape[1 + i] - 1) * w.stride[i] + w.kernel[i] + more[i] for i in (0, 1)]
-    whole = step.inner("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else made
+    whole = step.inner("whole", (x.shape[0], *sizes, weight.shape[1]), last=True) if any(w.before) else output
     step.file.operator(
-        "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), held, x, bias], [whole], "TransposeConvOptions",
+        "TRANSPOSE_CONV", [_shape(step, x, [*sizes, weight.shape[1]]), weights, x, bias], [whole], "TransposeConvOptions",
         padding="VALID", strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation,
     )  # fmt: skip
-    if whole is not made:
-        _cut(step, whole, made, w.before)
-    to_signal(step, made, result)
+    if whole is not output:
+        _cut(step, whole, output, w.before)
+    to_signal(step, output, result)
 
 
 def _shape(step: OpContext, x: NhwcTensor, sizes: list[int]) -> NhwcTensor:
@@ -61,11 +61,11 @@ def _shape(step: OpContext, x: NhwcTensor, sizes: list[int]) -> NhwcTensor:
     return shape
 
 
-def _cut(step: OpContext, whole: NhwcTensor, made: NhwcTensor, before: tuple[int, int]) -> None:
+def _cut(step: OpContext, whole: NhwcTensor, output: NhwcTensor, before: tuple[int, int]) -> None:
     begin = [0, *before, 0]
-    stop = [b + n for b, n in zip(begin, made.shape, strict=True)]
+    stop = [b + n for b, n in zip(begin, output.shape, strict=True)]
     inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (np.ones(4), "strides"))]
-    step.file.operator("STRIDED_SLICE", [whole, *inputs], [made], "StridedSliceOptions", beginMask=1, endMask=1)
+    step.file.operator("STRIDED_SLICE", [whole, *inputs], [output], "StridedSliceOptions", beginMask=1, endMask=1)
 
 
 __all__ = ["conv_transposed"]

@@ -37,8 +37,8 @@ def celu(step: OpContext) -> None:
     lowered = _binary(step, "SUB", curve, _number(step, "one", 1.0), "lowered", x)
     negative = _binary(step, "MUL", lowered, _number(step, "alpha", alpha), "negative", x)
     step.file.operator("RELU", [x], [above])
-    made = step.result(x.shape, last=x.last)
-    step.file.operator("ADD", [above, negative], [made], "AddOptions", fusedActivationFunction="NONE")
+    output = step.result(x.shape, last=x.last)
+    step.file.operator("ADD", [above, negative], [output], "AddOptions", fusedActivationFunction="NONE")
 
 
 def hard_sigmoid(step: OpContext) -> None:
@@ -49,8 +49,8 @@ def hard_sigmoid(step: OpContext) -> None:
     raised = _binary(step, "ADD", sloped, beta, "raised", x)
     positive = step.inner("positive", x.shape, x, last=x.last)
     step.file.operator("RELU", [raised], [positive])
-    made = step.result(x.shape, last=x.last)
-    step.file.operator("MINIMUM", [positive, _number(step, "one", 1.0)], [made], "MaximumMinimumOptions")
+    output = step.result(x.shape, last=x.last)
+    step.file.operator("MINIMUM", [positive, _number(step, "one", 1.0)], [output], "MaximumMinimumOptions")
 
 
 def layer_norm(step: OpContext) -> None:
@@ -58,12 +58,12 @@ def layer_norm(step: OpContext) -> None:
     x = step.writer.plain(step.input())
     rank = len(x.shape)
     axes = list(range(int(step.attribute("axis", -1)) % rank, rank))
-    held = step.file.integers(axes, f"{step.name}.axes")
+    axes_tensor = step.file.integers(axes, f"{step.name}.axes")
     mean, variance = (_reduced(step, n, x, axes) for n in ("mean", "variance"))
-    step.file.operator("MEAN", [x, held], [mean], "ReducerOptions", keepDims=True)
+    step.file.operator("MEAN", [x, axes_tensor], [mean], "ReducerOptions", keepDims=True)
     square = step.inner("square", x.shape, x)
     step.file.operator("SQUARED_DIFFERENCE", [x, mean], [square], "SquaredDifferenceOptions")
-    step.file.operator("MEAN", [square, held], [variance], "ReducerOptions", keepDims=True)
+    step.file.operator("MEAN", [square, axes_tensor], [variance], "ReducerOptions", keepDims=True)
     epsilon = _number(step, "epsilon", float(step.attribute("epsilon", 1e-5)))
     wide = _binary(step, "ADD", variance, epsilon, "wide", variance)
     inverse = step.inner("inverse", variance.shape, variance)
@@ -74,8 +74,8 @@ def layer_norm(step: OpContext) -> None:
         value = _binary(step, op, value, step.input(index), name, x)
     op, _, index = parts[-1]
     none = "NONE"
-    made, last = step.result(x.shape), step.input(index)
-    step.file.operator(op, [value, last], [made], f"{op.capitalize()}Options", fusedActivationFunction=none)
+    output, last = step.result(x.shape), step.input(index)
+    step.file.operator(op, [value, last], [output], f"{op.capitalize()}Options", fusedActivationFunction=none)
 
 
 def gather(step: OpContext) -> None:
@@ -91,8 +91,8 @@ def gather(step: OpContext) -> None:
         raise step.refuse(f"computed indices, {step.node.input[1]!r}", "an input of the model", do)
     axis = int(step.attribute("axis", 0))
     name = step.node.input[0].removesuffix(".codes")
-    held = step.file.tensor(name, value.shape, qparams, value=value)
-    step.file.operator("GATHER", [held, indices], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
+    table = step.file.tensor(name, value.shape, qparams, value=value)
+    step.file.operator("GATHER", [table, indices], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
 
 
 def _reduced(step: OpContext, name: str, x: NhwcTensor, axes: list[int]) -> NhwcTensor:
@@ -104,10 +104,10 @@ def _number(step: OpContext, name: str, value: float) -> NhwcTensor:
 
 
 def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, like: NhwcTensor) -> NhwcTensor:
-    made = step.inner(name, like.shape, like, last=like.last)
+    output = step.inner(name, like.shape, like, last=like.last)
     fields = {"fusedActivationFunction": "NONE"}
-    step.file.operator(op, [a, b], [made], f"{op.capitalize()}Options", **fields)
-    return made
+    step.file.operator(op, [a, b], [output], f"{op.capitalize()}Options", **fields)
+    return output
 
 
 __all__ = ["celu", "elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]

@@ -21,11 +21,11 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], N
     def write(step: OpContext) -> None:
         if codes:
             step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
-        held = _aligned(step, [step.input(i) for i in (0, 1)])
-        rank, last = len(step.shape), any(h.last for h in held)
+        operands = _aligned(step, [step.input(i) for i in (0, 1)])
+        rank, last = len(step.shape), any(h.last for h in operands)
         shape = (step.shape[0], *step.shape[2:], step.shape[1]) if last and rank > 2 else step.shape
         fields: dict[str, Any] = {"fusedActivationFunction": step.activation} if options in _FUSING else {}
-        step.file.operator(op, held, [step.result(shape, last=last)], options, **fields)
+        step.file.operator(op, operands, [step.result(shape, last=last)], options, **fields)
 
     return write
 
@@ -33,23 +33,23 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], N
 _FUSING = ("AddOptions", "SubOptions", "MulOptions", "DivOptions")
 
 
-def _aligned(step: OpContext, held: list[NhwcTensor]) -> list[NhwcTensor]:
+def _aligned(step: OpContext, operands: list[NhwcTensor]) -> list[NhwcTensor]:
     # Both in the layout of the model, or both with their channels last.
     rank = len(step.shape)
-    if not any(h.last for h in held) or rank < 3:
-        return [step.writer.plain(h) for h in held]
-    if any(h.value is None and len(h.shape) not in (rank, 0) for h in held):
-        return [step.writer.plain(h) for h in held]
-    return [_constant_last(step, h, rank) if h.value is not None else step.writer.channels_last(h) for h in held]
+    if not any(h.last for h in operands) or rank < 3:
+        return [step.writer.plain(h) for h in operands]
+    if any(h.value is None and len(h.shape) not in (rank, 0) for h in operands):
+        return [step.writer.plain(h) for h in operands]
+    return [_constant_last(step, h, rank) if h.value is not None else step.writer.channels_last(h) for h in operands]
 
 
-def _constant_last(step: OpContext, held: NhwcTensor, rank: int) -> NhwcTensor:
-    assert held.value is not None
-    if held.value.size == 1:
-        return held
-    value = held.value.reshape((1,) * (rank - held.value.ndim) + held.value.shape)
+def _constant_last(step: OpContext, constant: NhwcTensor, rank: int) -> NhwcTensor:
+    assert constant.value is not None
+    if constant.value.size == 1:
+        return constant
+    value = constant.value.reshape((1,) * (rank - constant.value.ndim) + constant.value.shape)
     value = np.ascontiguousarray(np.moveaxis(value, 1, -1))
-    return step.file.tensor(f"{held.name}.nhwc", value.shape, held.qparams, value=value)
+    return step.file.tensor(f"{constant.name}.nhwc", value.shape, constant.qparams, value=value)
 
 
 def unary(
@@ -61,8 +61,8 @@ def unary(
         if codes:
             step.on_codes(0, fixed=fixed)
         x = step.input()
-        made = step.result(x.shape, last=x.last)
-        step.file.operator(op, [x], [made], options, **fields)
+        output = step.result(x.shape, last=x.last)
+        step.file.operator(op, [x], [output], options, **fields)
 
     return write
 
@@ -104,9 +104,9 @@ def bounded(step: OpContext) -> None:
         raise step.refuse("a Clip without bounds", "at least one bound", "Remove it.")
     for place, (op, value) in enumerate(ends):
         bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(value, x))
-        made = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.inner("raised", x.shape, x, last=x.last)
-        step.file.operator(op, [x, bound], [made], "MaximumMinimumOptions")
-        x = made
+        output = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.inner("raised", x.shape, x, last=x.last)
+        step.file.operator(op, [x, bound], [output], "MaximumMinimumOptions")
+        x = output
 
 
 def _coded(value: float, like: NhwcTensor) -> Any:
@@ -130,11 +130,11 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
             return step.file.operator(op, [x], [step.result(x.shape, last=x.last)], options, **fields)
         order = [*(i for i in range(rank) if i != axis), axis]
         back = [int(i) for i in np.argsort(order)]
-        turned = step.inner("turned", [x.shape[i] for i in order], x)
-        step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [turned], "TransposeOptions")
-        made = step.inner("values", turned.shape)
-        step.file.operator(op, [turned], [made], options, **fields)
-        inputs = [made, step.file.integers(back, f"{step.name}.back")]
+        transposed = step.inner("turned", [x.shape[i] for i in order], x)
+        step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [transposed], "TransposeOptions")
+        output = step.inner("values", transposed.shape)
+        step.file.operator(op, [transposed], [output], options, **fields)
+        inputs = [output, step.file.integers(back, f"{step.name}.back")]
         step.file.operator("TRANSPOSE", inputs, [step.result(step.shape)], "TransposeOptions")
 
     return write
@@ -148,8 +148,8 @@ def prelu(step: OpContext) -> None:
     x = step.writer.channels_last(x)
     value = slope.reshape((1,) * (len(x.shape) - slope.ndim) + slope.shape)
     value = np.ascontiguousarray(np.moveaxis(value, 1, -1))[0] if len(x.shape) > 1 else value
-    held = step.file.tensor(step.node.input[1], value.shape, qparams, value=value)
-    step.file.operator("PRELU", [x, held], [step.result(x.shape, last=x.last)])
+    slopes = step.file.tensor(step.node.input[1], value.shape, qparams, value=value)
+    step.file.operator("PRELU", [x, slopes], [step.result(x.shape, last=x.last)])
 
 
 __all__ = ["SIGNED_UNIT", "UNIT", "binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]

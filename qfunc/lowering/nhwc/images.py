@@ -11,28 +11,28 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.windows import Window
 
 
-def image(step: OpContext, held: NhwcTensor) -> NhwcTensor:
+def image(step: OpContext, x: NhwcTensor) -> NhwcTensor:
     """Return a tensor as an image: channels last, with a height of 1 if it is a signal."""
-    held = step.writer.channels_last(held)
-    if len(held.shape) != 3:
-        return held
-    shape = (held.shape[0], 1, *held.shape[1:])
-    return step.reshaped(held, shape, step.inner("row", shape, held, last=True))
+    x = step.writer.channels_last(x)
+    if len(x.shape) != 3:
+        return x
+    shape = (x.shape[0], 1, *x.shape[1:])
+    return step.reshaped(x, shape, step.inner("row", shape, x, last=True))
 
 
 def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
     """Return (the image that an operator writes, the op's result). `to_signal` computes the result from the image."""
     if len(step.shape) == 4:
-        made = step.result(shape, last=True)
-        return made, made
+        output = step.result(shape, last=True)
+        return output, output
     inner = step.inner("rows", shape, last=True)
     return inner, step.result((shape[0], *shape[2:]), last=True)
 
 
-def to_signal(step: OpContext, made: NhwcTensor, result: NhwcTensor) -> None:
+def to_signal(step: OpContext, output: NhwcTensor, result: NhwcTensor) -> None:
     """Write a RESHAPE from an image of one row to a signal, unless both are one tensor."""
-    if made is not result:
-        step.reshaped(made, result.shape, result)
+    if output is not result:
+        step.reshaped(output, result.shape, result)
 
 
 def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ Padding = str | tuple[int, int, int, int]
 """The name of a padding in TFLite; or the padding above, right, below and left of the image, if the file can have it."""
 
 
-def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
+def padded(step: OpContext, x: NhwcTensor, w: Window, lowest: bool = False) -> tuple[NhwcTensor, Padding]:
     """Return (image, padding of the operator). If the operator cannot pad the image, a PAD is written.
 
     Args:
@@ -63,20 +63,20 @@ def padded(step: OpContext, held: NhwcTensor, w: Window, lowest: bool = False) -
     """
     around = [*w.before, *w.after]
     if step.file.any_padding:
-        return held, (w.before[0], w.after[1], w.after[0], w.before[1])
+        return x, (w.before[0], w.after[1], w.after[0], w.before[1])
     if not any(around):
-        return held, "VALID"
-    if same(w, held.shape[1:3]):
-        return held, "SAME"
+        return x, "VALID"
+    if same(w, x.shape[1:3]):
+        return x, "SAME"
     pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
-    shape = [n + sum(p) for n, p in zip(held.shape, pairs, strict=True)]
-    made = step.inner("padded", shape, held, last=True)
-    inputs = [held, step.file.integers(pairs, f"{step.name}.pads")]
+    shape = [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)]
+    output = step.inner("padded", shape, x, last=True)
+    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     if lowest:
-        value = np.array([-128], np.int8) if held.qparams else np.array([np.finfo(np.float32).min], np.float32)
-        inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), held.qparams, value=value))
-    step.file.operator("PADV2" if lowest else "PAD", inputs, [made], "PadV2Options" if lowest else "PadOptions")
-    return made, "VALID"
+        value = np.array([-128], np.int8) if x.qparams else np.array([np.finfo(np.float32).min], np.float32)
+        inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), x.qparams, value=value))
+    step.file.operator("PADV2" if lowest else "PAD", inputs, [output], "PadV2Options" if lowest else "PadOptions")
+    return output, "VALID"
 
 
 __all__ = ["Padding", "to_signal", "output_image", "image", "out_shape", "padded", "same"]

@@ -17,11 +17,11 @@ from qfunc.lowering.windows import Window, window
 
 def on_weighted_codes(step: OpContext, axis: int) -> bool:
     """Return True if the op can compute on codes: weights without zero points, their scales along `axis`, a bias of int32."""
-    held = [step.writer.tensor(n) for n in step.node.input[1:]]
-    weight = held[0].qparams
-    if weight is None or held[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in held[1:]):
+    constants = [step.writer.tensor(n) for n in step.node.input[1:]]
+    weight = constants[0].qparams
+    if weight is None or constants[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in constants[1:]):
         return False
-    along = weight.axis % held[0].value.ndim == axis or len(weight.scale) == 1
+    along = weight.axis % constants[0].value.ndim == axis or len(weight.scale) == 1
     return along and step.on_codes(0, fuses=True)
 
 
@@ -59,15 +59,15 @@ def conv(step: OpContext) -> None:
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     alone = groups == x.shape[-1] and groups > 1
     order, axis = ((1, 2, 3, 0), 3) if alone else ((0, 2, 3, 1), 0)
-    held = stored(step, weight.transpose(order), qparams, axis)
+    weights = stored(step, weight.transpose(order), qparams, axis)
     bias = bias_of(step, outputs, x, qparams)
-    made, result = output_image(step, out_shape(step, outputs))
+    output, result = output_image(step, out_shape(step, outputs))
     fields = _fields(step, w, padding)
     if alone:
         fields["depthMultiplier"] = outputs // groups
     op = ("DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions") if alone else ("CONV_2D", "Conv2DOptions")
-    step.file.operator(op[0], [x, held, bias], [made], op[1], **fields)
-    to_signal(step, made, result)
+    step.file.operator(op[0], [x, weights, bias], [output], op[1], **fields)
+    to_signal(step, output, result)
 
 
 def _fields(step: OpContext, w: Window, padding: Padding) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def matmul(step: OpContext) -> None:
         do = "Multiply by one matrix, or compute the batch of matrices."
         raise step.refuse(f"a constant of {other.value.ndim} axes as the second factor", "a matrix", do)
     step.on_codes(0, 1)
-    held = [step.writer.plain(step.input(i)) for i in (0, 1)]
-    step.file.operator("BATCH_MATMUL", held, [step.result(step.shape)], "BatchMatMulOptions")
+    operands = [step.writer.plain(step.input(i)) for i in (0, 1)]
+    step.file.operator("BATCH_MATMUL", operands, [step.result(step.shape)], "BatchMatMulOptions")
 
 
 def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
@@ -107,10 +107,10 @@ def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
         weight = weight[:, x.order]
     else:
         x = step.writer.plain(x)
-    held, bias = stored(step, weight, qparams, 0), bias_of(step, weight.shape[0], x, qparams)
-    made = step.result(step.shape)
+    weights, bias = stored(step, weight, qparams, 0), bias_of(step, weight.shape[0], x, qparams)
+    output = step.result(step.shape)
     step.file.operator(
-        "FULLY_CONNECTED", [x, held, bias], [made], "FullyConnectedOptions",
+        "FULLY_CONNECTED", [x, weights, bias], [output], "FullyConnectedOptions",
         fusedActivationFunction=step.activation, keepNumDims=len(x.shape) > 2,
     )  # fmt: skip
 

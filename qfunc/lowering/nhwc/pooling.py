@@ -35,23 +35,23 @@ def average_pool(step: OpContext) -> None:
     padding: Padding = "VALID"
     if whole and any((*w.before, *w.after)):
         pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
-        made = step.inner("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
-        step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [made], "PadOptions")
-        x = made
+        output = step.inner("padded", [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], x, last=True)
+        step.file.operator("PAD", [x, step.file.integers(pairs, f"{step.name}.pads")], [output], "PadOptions")
+        x = output
     else:
         x, padding = padded(step, x, w)
     _pool(step, "AVERAGE_POOL_2D", x, w, padding)
 
 
 def _pool(step: OpContext, op: str, x: NhwcTensor, w: Window, padding: Padding) -> None:
-    made, result = output_image(step, out_shape(step, x.shape[-1]))
+    output, result = output_image(step, out_shape(step, x.shape[-1]))
     dilation = {"dilationH": w.dilation[0], "dilationW": w.dilation[1]} if step.file.any_padding else {}
     step.file.operator(
-        op, [x], [made], "Pool2DOptions", padding=padding,
+        op, [x], [output], "Pool2DOptions", padding=padding,
         filterHeight=w.kernel[0], filterWidth=w.kernel[1], strideH=w.stride[0], strideW=w.stride[1],
         fusedActivationFunction=step.activation, **dilation,
     )  # fmt: skip
-    to_signal(step, made, result)
+    to_signal(step, output, result)
 
 
 def global_average_pool(step: OpContext) -> None:
@@ -80,13 +80,13 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
         x = step.writer.plain(x)
     at = sorted(axis_at(a, x) for a in axes)
     shape = [1 if i in at else n for i, n in enumerate(x.shape) if keep or i not in at]
-    held = step.file.integers(at, f"{step.name}.axes")
-    made = step.result(shape, last=x.last and keep)
+    axes_tensor = step.file.integers(at, f"{step.name}.axes")
+    output = step.result(shape, last=x.last and keep)
     # With keepDims the optimised kernels use another MEAN, which rounds z_x s_x / s_y separately.
-    inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else made
-    step.file.operator(op, [x, held], [inner], "ReducerOptions", keepDims=False)
+    inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else output
+    step.file.operator(op, [x, axes_tensor], [inner], "ReducerOptions", keepDims=False)
     if keep:
-        step.reshaped(inner, shape, made)
+        step.reshaped(inner, shape, output)
 
 
 __all__ = ["average_pool", "global_average_pool", "max_pool", "reduced"]

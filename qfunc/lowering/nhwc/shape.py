@@ -13,11 +13,11 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import REAL, copies
 
 
-def axis_at(axis: int, held: NhwcTensor) -> int:
+def axis_at(axis: int, tensor: NhwcTensor) -> int:
     """Return the axis in the file for an axis in the model."""
-    rank = len(held.shape)
+    rank = len(tensor.shape)
     axis %= rank
-    if not held.last or axis == 0:
+    if not tensor.last or axis == 0:
         return axis
     return rank - 1 if axis == 1 else axis - 1
 
@@ -34,13 +34,13 @@ def reshape(step: OpContext) -> None:
     varies = step.source.varies(step.output)
     if x.last and len(shape) == 2 and shape[0] == x.shape[0] and _only_linear(step):
         spatial = (x.shape[-1], *x.shape[1:-1])
-        made = step.result(shape, order=flattened(spatial))
+        reshaped = step.result(shape, order=flattened(spatial))
     else:
         x = _same_either_way(x) or step.writer.plain(x)
-        made = step.result(shape)
+        reshaped = step.result(shape)
     wanted = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
-    held = step.file.integers(wanted, f"{step.name}.shape")
-    step.file.operator("RESHAPE", [x, held], [made], "ReshapeOptions", newShape=wanted)
+    shape_tensor = step.file.integers(wanted, f"{step.name}.shape")
+    step.file.operator("RESHAPE", [x, shape_tensor], [reshaped], "ReshapeOptions", newShape=wanted)
 
 
 def _same_either_way(x: NhwcTensor) -> NhwcTensor | None:
@@ -66,8 +66,8 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
     # Return True if the node multiplies the tensor by a constant matrix.
     if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name:
         return False
-    made = step.source.producers.get(node.input[1])
-    stored = made.input[0] if made is not None and made.op_type == "DequantizeLinear" else node.input[1]
+    producer = step.source.producers.get(node.input[1])
+    stored = producer.input[0] if producer is not None and producer.op_type == "DequantizeLinear" else node.input[1]
     return stored in step.source.constants and step.source.constants[stored].ndim == 2
 
 
@@ -81,8 +81,8 @@ def transpose(step: OpContext) -> None:
     if order == list(range(rank)):
         step.keep(NhwcTensor(x.index, x.name, x.shape, x.qparams, value=x.value))
         return
-    made = step.result([x.shape[i] for i in order])
-    step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [made], "TransposeOptions")
+    output = step.result([x.shape[i] for i in order])
+    step.file.operator("TRANSPOSE", [x, step.file.integers(order, f"{step.name}.order")], [output], "TransposeOptions")
 
 
 def sliced(step: OpContext) -> None:
@@ -110,9 +110,9 @@ def cut(step: OpContext, x: NhwcTensor, cuts: dict[int, tuple[int, int, int]], i
     ends = open_ | sum(1 << a for a, r in ranges.items() if r.stop < 0)
     shape = [len(ranges[a]) if a in ranges else n for a, n in enumerate(x.shape)]
     inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (stride, "strides"))]
-    made = step.inner(inner, shape, x, last=x.last) if inner else step.result(shape, last=x.last)
-    step.file.operator("STRIDED_SLICE", [x, *inputs], [made], "StridedSliceOptions", beginMask=open_, endMask=ends)
-    return made
+    output = step.inner(inner, shape, x, last=x.last) if inner else step.result(shape, last=x.last)
+    step.file.operator("STRIDED_SLICE", [x, *inputs], [output], "StridedSliceOptions", beginMask=open_, endMask=ends)
+    return output
 
 
 def split(step: OpContext) -> None:
@@ -130,14 +130,14 @@ def concat(step: OpContext) -> None:
     """Write CONCATENATION."""
     count = len(step.node.input)
     step.on_codes(*range(count), same=True)
-    held = [step.input(i) for i in range(count)]
-    last = any(h.last for h in held)
-    held = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in held]
-    axis = axis_at(int(step.attribute("axis")), held[0])
-    shape = list(held[0].shape)
-    shape[axis] = sum(h.shape[axis] for h in held)
-    made = step.result(shape, last=last)
-    step.file.operator("CONCATENATION", held, [made], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
+    operands = [step.input(i) for i in range(count)]
+    last = any(h.last for h in operands)
+    operands = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in operands]
+    axis = axis_at(int(step.attribute("axis")), operands[0])
+    shape = list(operands[0].shape)
+    shape[axis] = sum(h.shape[axis] for h in operands)
+    output = step.result(shape, last=last)
+    step.file.operator("CONCATENATION", operands, [output], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
 
 
 def pad(step: OpContext) -> None:
@@ -165,13 +165,13 @@ def pad(step: OpContext) -> None:
         if not any(map(any, pairs)):
             return
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
-    made = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
+    output = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
     if mode == "reflect":
-        step.file.operator("MIRROR_PAD", inputs, [made], "MirrorPadOptions", mode="REFLECT")
+        step.file.operator("MIRROR_PAD", inputs, [output], "MirrorPadOptions", mode="REFLECT")
         return
     if number:
         inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
-    step.file.operator("PADV2" if number else "PAD", inputs, [made], "PadV2Options" if number else "PadOptions")
+    step.file.operator("PADV2" if number else "PAD", inputs, [output], "PadV2Options" if number else "PadOptions")
 
 
 def resize(step: OpContext) -> None:
@@ -182,14 +182,14 @@ def resize(step: OpContext) -> None:
     step.on_codes(0, same=True)
     x = step.writer.channels_last(step.input())
     size: Sequence[int] = step.shape[2:]
-    made = step.result((x.shape[0], *size, x.shape[-1]), last=True)
+    output = step.result((x.shape[0], *size, x.shape[-1]), last=True)
     op = (
         ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
         if mode == "nearest"
         else ("RESIZE_BILINEAR", "ResizeBilinearOptions")
     )
     step.file.operator(
-        op[0], [x, step.file.integers(size, f"{step.name}.size")], [made], op[1],
+        op[0], [x, step.file.integers(size, f"{step.name}.size")], [output], op[1],
         alignCorners=how == "align_corners", halfPixelCenters=how == "half_pixel",
     )  # fmt: skip
 
@@ -207,19 +207,19 @@ def expand(step: OpContext) -> None:
     if step.file.batched and shared and step.source.varies(step.output) == 0:
         x = _of_each_example(step, x)
     factors = [1 if a == b else b for a, b in zip(x.shape, step.shape, strict=True)]
-    held = step.file.integers(factors, f"{step.name}.multiples")
-    step.file.operator("TILE", [x, held], [step.result(step.shape)], "TileOptions")
+    multiples = step.file.integers(factors, f"{step.name}.multiples")
+    step.file.operator("TILE", [x, multiples], [step.result(step.shape)], "TileOptions")
 
 
 def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
     # Repeat a tensor for each example: add it to a tensor of zeros that has the batch axis.
     batch, real = _zeros(step, len(x.shape)), step.writer.real(x)
-    made = step.writer.make(f"{step.name}.examples.real", x.shape, None)
-    step.file.operator("ADD", [batch, real], [made], "AddOptions", fusedActivationFunction="NONE")
+    output = step.writer.make(f"{step.name}.examples.real", x.shape, None)
+    step.file.operator("ADD", [batch, real], [output], "AddOptions", fusedActivationFunction="NONE")
     if x.qparams is None:
-        return made
+        return output
     codes = step.inner("examples", x.shape, x)
-    step.file.operator("QUANTIZE", [made], [codes], "QuantizeOptions")
+    step.file.operator("QUANTIZE", [output], [codes], "QuantizeOptions")
     return codes
 
 
@@ -238,9 +238,9 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     step.file.operator("STRIDED_SLICE", [given, *inputs], [x], "StridedSliceOptions", beginMask=1, endMask=1)
     zero = step.file.tensor(f"{step.name}.zero", (1,), value=np.zeros(1, np.float32))
     for op in ("MINIMUM", "MAXIMUM"):
-        made = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
-        step.file.operator(op, [x, zero], [made], "MaximumMinimumOptions")
-        x = made
+        output = step.writer.make(f"{step.name}.{op.lower()}", shape, None)
+        step.file.operator(op, [x, zero], [output], "MaximumMinimumOptions")
+        x = output
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 

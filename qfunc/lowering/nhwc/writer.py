@@ -156,23 +156,23 @@ class Writer:
         if not tensor.last:
             return tensor
         order = [0, len(tensor.shape) - 1, *range(1, len(tensor.shape) - 1)]
-        return self.turned(tensor, order, last=False)
+        return self.transposed(tensor, order, last=False)
 
     def channels_last(self, tensor: NhwcTensor) -> NhwcTensor:
         """Return a tensor with its channels, axis 1 in the model, as the last axis."""
         if tensor.last or len(tensor.shape) < 3:
             return tensor
         order = [0, *range(2, len(tensor.shape)), 1]
-        return self.turned(tensor, order, last=True)
+        return self.transposed(tensor, order, last=True)
 
-    def turned(self, tensor: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
+    def transposed(self, tensor: NhwcTensor, order: Sequence[int], *, last: bool) -> NhwcTensor:
         """Return a tensor with its axes in the given order."""
         if tensor.value is not None:
             value = np.ascontiguousarray(tensor.value.transpose(order))
             if tensor.index < 0:
                 return NhwcTensor(-1, tensor.name, value.shape, tensor.qparams, last=last, value=value)
             return self.file.tensor(f"{base(tensor)}{LAST * last}", value.shape, tensor.qparams, value=value, last=last)
-        key = (tensor.index, f"turned {list(order)}")
+        key = (tensor.index, f"transposed {list(order)}")
         if key not in self.derived:
             result = self.make(base(tensor), [tensor.shape[i] for i in order], tensor.qparams, last=last)
             perm = self.file.integers(order, f"{base(tensor)}.order")

@@ -16,6 +16,7 @@ from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.ops.definition import EMPTY, Op
 from qfunc.ops.node import attribute
 from qfunc.ops.opset import BY_TARGET, OPS
+from qfunc.ops.sizes import is_number
 from qfunc.specs import OpKind
 
 QuantizeInner = Callable[[str, str], str]
@@ -44,7 +45,7 @@ class OpContext:
 
     def __getitem__(self, parameter: str) -> Any:
         if self.own is None:
-            return attribute(self.node, parameter)
+            return self._known(attribute(self.node, parameter))
         # A user's op: its arguments have the names of its parameters; what it lacks has the default of its kind.
         given = dict(arguments(self.own, self.node))
         if parameter in given:
@@ -58,6 +59,13 @@ class OpContext:
                 do="Use the parameter names of that kind in OpKind.parameters.",
             )
         return default
+
+    def _known(self, value: Any) -> Any:
+        # The value without nodes of sizes, and of numbers computed from them, that are the same in every call.
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._known, value))
+        found = self.shapes.get(value.name) if isinstance(value, fx.Node) else None
+        return found if _is_plain(found) else value
 
     def default(self, parameter: str) -> Any:
         """Return the default of a parameter of the op."""
@@ -77,7 +85,7 @@ class OpContext:
         """Return the name of a tensor argument; a Python number becomes a constant of the other operand's type."""
         value = self[parameter]
         if isinstance(value, fx.Node):
-            return self.read(value)
+            return self.read(known(self, value) if is_number(value) else value)
         shape = self.shapes[self.node.name]
         dtype = np.float32 if shape.dtype.is_floating_point else np.int64
         return self.graph.constant(np.array(value, dtype=dtype), f"{self.name}.{parameter}")
@@ -98,13 +106,17 @@ class OpContext:
         return self.graph.node(op, inputs, self.name, **attributes)
 
 
-def known(c: OpContext, dim: int | None) -> int:
-    """Return a size, which must be the same in every call.
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, tuple) and bool(value) and all(map(_is_plain, value)))
+
+
+def known(c: OpContext, dim: Any) -> Any:
+    """Return a size or a number computed from sizes, which must be the same in every call.
 
     Raises:
         DeployError: the size varies.
     """
-    if dim is None:
+    if dim is None or isinstance(dim, fx.Node):
         found, do = "a size that varies from call to call", "Export with that axis fixed, or reshape before this op."
         raise DeployError(where=f"op {c.name!r}", found=found, wanted="a fixed size", do=do)
     return dim

@@ -12,7 +12,7 @@ MICROSOFT = "com.microsoft"
 
 
 @frozen
-class Codes:
+class CodeTensor:
     """A tensor of codes with the names of its scale and zero point."""
 
     tensor: str
@@ -25,36 +25,36 @@ class Codes:
         return self.tensor, self.scale, self.zero_point
 
 
-Writer = Callable[[onnx.NodeProto, Sequence[Codes], Codes], onnx.NodeProto]
+Writer = Callable[[onnx.NodeProto, Sequence[CodeTensor], CodeTensor], onnx.NodeProto]
 """The writer of one operator. Its arguments are the real op, the codes of its inputs and the codes of its result."""
 
 
-def _node_like(node: onnx.NodeProto, op: str, inputs: Sequence[str], y: Codes, domain: str = "") -> onnx.NodeProto:
+def _node_like(node: onnx.NodeProto, op: str, inputs: Sequence[str], y: CodeTensor, domain: str = "") -> onnx.NodeProto:
     on_codes = helper.make_node(op, inputs, [y.tensor], name=node.name, domain=domain)
     on_codes.attribute.extend(node.attribute)
     return on_codes
 
 
-def _names(inputs: Sequence[Codes]) -> list[str]:
+def _names(inputs: Sequence[CodeTensor]) -> list[str]:
     return [name for codes in inputs for name in codes.names]
 
 
-def _conv(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
+def _conv(node: onnx.NodeProto, inputs: Sequence[CodeTensor], y: CodeTensor) -> onnx.NodeProto:
     bias = [codes.tensor for codes in inputs[2:]]
     return _node_like(node, "QLinearConv", [*_names(inputs[:2]), y.scale, y.zero_point, *bias], y)
 
 
-def _gemm(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
+def _gemm(node: onnx.NodeProto, inputs: Sequence[CodeTensor], y: CodeTensor) -> onnx.NodeProto:
     bias = [codes.tensor for codes in inputs[2:]] or [""]
     return _node_like(node, "QGemm", [*_names(inputs[:2]), *bias, y.scale, y.zero_point], y, MICROSOFT)
 
 
-def _concat(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
+def _concat(node: onnx.NodeProto, inputs: Sequence[CodeTensor], y: CodeTensor) -> onnx.NodeProto:
     return _node_like(node, "QLinearConcat", [y.scale, y.zero_point, *_names(inputs)], y, MICROSOFT)
 
 
 def _writer(op: str, count: int, domain: str = MICROSOFT) -> Writer:
-    def write(node: onnx.NodeProto, inputs: Sequence[Codes], y: Codes) -> onnx.NodeProto:
+    def write(node: onnx.NodeProto, inputs: Sequence[CodeTensor], y: CodeTensor) -> onnx.NodeProto:
         return _node_like(node, op, [*_names(inputs[:count]), y.scale, y.zero_point], y, domain)
 
     return write
@@ -73,4 +73,4 @@ WITH_BIAS = ("Conv", "Gemm")
 MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Resize")
 """Ops that ONNX defines on codes too; Resize only with mode="nearest"."""
 
-__all__ = ["MICROSOFT", "MOVES", "WITH_BIAS", "WRITERS", "Codes", "Writer"]
+__all__ = ["MICROSOFT", "MOVES", "WITH_BIAS", "WRITERS", "CodeTensor", "Writer"]

@@ -8,7 +8,7 @@ from onnx import helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, is_copy
-from qfunc.lowering.qlinear.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, Codes
+from qfunc.lowering.qlinear.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, CodeTensor
 
 
 def to_qlinear(model: onnx.ModelProto, sites: set[str]) -> onnx.ModelProto:
@@ -63,35 +63,35 @@ class _Rewrite:
             return None
         return WRITERS[node.op_type](node, inputs, result)
 
-    def _codes(self, real: str) -> Codes | None:
+    def _codes(self, real: str) -> CodeTensor | None:
         # The codes from which a tensor was dequantized, perhaps followed by copies.
         node = self.source.producers.get(real)
         while node is not None and is_copy(node):
             node = self.source.producers.get(node.input[0])
         if node is None or node.op_type != "DequantizeLinear" or node.output[0] not in self.sites:
             return None
-        return Codes(*node.input) if len(node.input) == 3 else None
+        return CodeTensor(*node.input) if len(node.input) == 3 else None
 
-    def _result(self, tensor: str, through: tuple[str, ...] = ()) -> Codes | None:
+    def _result(self, tensor: str, through: tuple[str, ...] = ()) -> CodeTensor | None:
         # The codes to which its only reader quantizes a tensor, perhaps after activations that the codes imply.
         steps, quantizer = self.source.result(tensor)
         clamps = [step for step in steps if not is_copy(step)]
         if quantizer is None or any(clamp.op_type not in through for clamp in clamps):
             return None
-        result = Codes(quantizer.output[0], quantizer.input[1], quantizer.input[2])
+        result = CodeTensor(quantizer.output[0], quantizer.input[1], quantizer.input[2])
         return result if all(self._is_implied(clamp, quantizer) for clamp in clamps) else None
 
     def _is_implied(self, clamp: onnx.NodeProto, quantizer: onnx.NodeProto) -> bool:
         ends = np.iinfo(self.source.constants[quantizer.input[2]].dtype)
         return self.source.qparams(quantizer).imply(self.source.bounds(clamp), (int(ends.min), int(ends.max)))
 
-    def _same_qparams(self, a: Codes, b: Codes | None) -> bool:
+    def _same_qparams(self, a: CodeTensor, b: CodeTensor | None) -> bool:
         constants = self.source.constants
         return b is not None and all(
             np.array_equal(constants[x], constants[y]) for x, y in zip(a.names[1:], b.names[1:], strict=True)
         )
 
-    def _has_product_scale(self, x: Codes, w: Codes, b: Codes) -> bool:
+    def _has_product_scale(self, x: CodeTensor, w: CodeTensor, b: CodeTensor) -> bool:
         # The operators assume that a bias has the scale s_x s_w.
         constants = self.source.constants
         product = constants[x.scale] * constants[w.scale]

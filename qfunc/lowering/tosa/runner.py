@@ -53,13 +53,13 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
+        block = block_of(file_of(artifact.files, "model.tosa"))
         values = _values(artifact.files)
         named = with_code_outputs(artifact, values["tensors"].items())
-        block = block_of(file_of(artifact.files, "model.tosa"))
         outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
         exposed = Session(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         channels_last = {name: bool(entry["last"]) for name, entry in named.items()}
-        return ModelWithCodes(self.session(artifact.files).run, exposed.codes, channels_last)
+        return ModelWithCodes(self.session(artifact.files).run, exposed.codes, channels_last, joined=True)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "": the model computes on integers, so that every CPU gives the same results."""

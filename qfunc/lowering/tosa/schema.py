@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qfunc.files.fields import Count, Flag, Keyed, Kind, Many, Number, Record, Shape, Text
+from qfunc.files.fields import Count, Flag, JsonObject, Keyed, Kind, Many, Number, Sizes, Text
 from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
@@ -52,9 +52,9 @@ GRAPH: Schema = {
 
 
 _END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 << 31), "tensor": Text()}
-VALUES = Record({
-    "inputs": Many(Record({"input": Count(), **_END})), "outputs": Many(Record(_END)),
-    "tensors": Keyed(Record({"tensor": Text(), "shape": Shape(), "last": Flag()})),
+VALUES = JsonObject({
+    "inputs": Many(JsonObject({"input": Count(), **_END})), "outputs": Many(JsonObject(_END)),
+    "tensors": Keyed(JsonObject({"tensor": Text(), "shape": Sizes(), "last": Flag()})),
 })  # fmt: skip
 """The fields of model.values.json, which `TosaBuilder.listed` writes."""
 

@@ -55,7 +55,7 @@ class ExecuTorchRunner:
         values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.session(file), self.session(_with_outputs(file, list(named.values())))
-        return ModelWithCodes(plain.run, exposed.run, {name: bool(entry["last"]) for name, entry in named.items()})
+        return ModelWithCodes(plain.run, exposed.run, {n: bool(entry["last"]) for n, entry in named.items()}, joined=True)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from qfunc.files.fields import Count, Flag, Keyed, Record, Shape
+from qfunc.files.fields import Count, Flag, JsonObject, Keyed, Sizes
 from qfunc.files.json_text import damage_error
 from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
 
@@ -62,7 +62,7 @@ GRAPH: Schema = {
 }  # fmt: skip
 """The tables of ExecuTorch's backends/xnnpack/serialization/schema.fbs that a written file has."""
 
-VALUES = Keyed(Record({"value": Count(high=0xFFFFFFFF), "shape": Shape(), "last": Flag()}))
+VALUES = Keyed(JsonObject({"value": Count(high=0xFFFFFFFF), "shape": Sizes(), "last": Flag()}))
 """The fields of model.values.json, which `XnnpackBuilder.listed` writes."""
 
 NONE = 0xFFFFFFFF

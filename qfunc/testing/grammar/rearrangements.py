@@ -32,6 +32,19 @@ REDUCTIONS = (
 """Formulas over one axis."""
 
 
+SIZED = (
+    "{} / {}.size(-1)", "{} * {}.size(-1) ** -0.5", "{} / math.sqrt({}.size(1))", "{} * ({}.shape[1] // 2)", "{}.size(1) - {}",
+    "{}.shape[1] / ({}.abs() + 1)", "{}.softmax({}.dim() - 1)", "{}.mean({}.ndim - 1, keepdim=True)", "{}.sum(1) / {}.shape[1]",
+    "{}[..., : {}.size(-1) // 2]", "{}[:, {}.size(1) // 2 :]", "{}.narrow(1, 0, {}.size(1) // 2)",
+    "torch.roll({}, {}.size(-1) // 2, -1)", "F.pad({}, (0, {}.shape[-1] // 2))", "F.layer_norm({}, {}.shape[1:])",
+    "{}.flatten({}.dim() - 2)", "{}.transpose({}.dim() - 1, 1)", "{} + torch.arange({}.size(-1)) / {}.size(-1)",
+    "{}.split({}.size(1) // 2, 1)[0]", "{}.clamp(-1 / {}.size(1), 1)", "{} ** ({}.dim() - 1)",
+    "F.leaky_relu({}, 1 / {}.size(1))",
+    "torch.cat([{}, {}.tile((1,) * {}.dim())], {}.dim() - 1)", "{}.view({}.size(0), -1) * math.log({}.size(1) + 1)",
+)  # fmt: skip
+"""Formulas with numbers that Python computes from sizes."""
+
+
 def curve(d: Draft, x: str) -> str:
     """Apply a formula to each element."""
     return _formula(d, x, d.pick(*CURVES))
@@ -40,6 +53,11 @@ def curve(d: Draft, x: str) -> str:
 def move(d: Draft, x: str) -> str:
     """Move elements."""
     return _formula(d, x, d.pick(*MOVES))
+
+
+def sized(d: Draft, x: str) -> str:
+    """Compute with numbers from the tensor's own sizes."""
+    return _formula(d, x, d.pick(*SIZED))
 
 
 def reduction(d: Draft, x: str) -> str:
@@ -85,7 +103,7 @@ def combine(d: Draft, x: str) -> str:
                         f"torch.stack([{x}, {y}], 0).mean(0)", f"({x} + {y}) / 2", f"{x} / ({y}.abs() + 1)"))  # fmt: skip
 
 
-SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, constant, combine)
+SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, sized, constant, combine)
 """Single ops, the common ones more than once."""
 
 __all__ = ["SINGLE_OPS"]

@@ -89,7 +89,7 @@ class _TeacherForced(fx.Interpreter):
         super().__init__(simulation)
         self.partition, self.emulation = partition, emulation
         self.codes: dict[str, Tensor] = {}
-        self.held = {n.name: n for n in emulation.graph.nodes}
+        self.stored = {n.name: n for n in emulation.graph.nodes}
         self.beside = {u.group.output.name: side_by_side(u, partition.output_encoding(u.group.output)) for u in partition.units}
         outputs = {u.group.output for u in partition.units if u.integer}
         self.integer = {n.name for n in outputs if partition.output_encoding(n) is not None}
@@ -133,7 +133,7 @@ class _TeacherForced(fx.Interpreter):
 
     def _overflowed(self, name: str, like: Tensor) -> Tensor:
         # The elements whose accumulators do not hold the exact sum, which the simulation does not compute.
-        node = self.held.get(f"{name}_held")
+        node = self.stored.get(f"{name}_stored")
         return torch.zeros_like(like) if node is None else self.codes[node.name] != self.codes[node.all_input_nodes[0].name]
 
     def _quantizing(self, tensor: str, encoding: Encoding) -> str:

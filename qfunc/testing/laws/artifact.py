@@ -20,7 +20,7 @@ from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
 from qfunc.specs.protocols import VersionedLowering
-from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams
+from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams, text_rows
 from qfunc.testing.pipeline import Pipeline
 
 _RUNNABLE = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -122,8 +122,8 @@ def side_files_name_tensors(trial: Pipeline) -> None:
     """Check that side files name only tensors of the artifact's models.
 
     Known names are those of the tensors and nodes of the artifact's models and of its constants, alone or before "_".
-    If a JSON object has a known key, every key must be known; if a text has a line with a known first word, every first
-    word must be known.  Each side file must have a known name if anything is quantized.
+    If a JSON object has a known key, every key must be known; if a row of a text has a known name, the names of all rows
+    must be known.  Each JSON file, and each text with rows, must have a known name if anything is quantized.
     """
     models = _models(trial)
     names = {n for m in models.values() for n in _names(m)} | set(_constants(trial))
@@ -132,8 +132,9 @@ def side_files_name_tensors(trial: Pipeline) -> None:
     for file, content in _files(trial).items():
         if not file.endswith(SIDE):
             continue
-        tables = _tables(json.loads(content)) if file.endswith(".json") else iter([_first_words(content.decode())])
-        some = False
+        json_file = file.endswith(".json")
+        tables = list(_tables(json.loads(content)) if json_file else [[name for name, _ in text_rows(content.decode())]])
+        some = not json_file and not any(tables)
         for table in tables:
             strange = [key for key in table if not _known(key, names)]
             some = some or len(strange) < len(table)
@@ -218,10 +219,6 @@ def _tables(value: Any) -> Iterator[list[str]]:
         yield [one["name"] for one in value if isinstance(one, dict) and isinstance(one.get("name"), str)]
         for one in value:
             yield from _tables(one)
-
-
-def _first_words(text: str) -> list[str]:
-    return [line.split()[0].removesuffix(":") for line in text.splitlines() if line.strip()]
 
 
 def _known(key: str, names: set[str]) -> bool:

@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from qfunc.errors import first_line
 from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import MergeableEstimator
@@ -16,7 +17,7 @@ from qfunc.testing.laws.qparams import cancelled, close, feasible, leaves, plain
 
 
 @frozen
-class Case:
+class EstimatorCase:
     """An estimator, a scheme, and non-empty batches of one shape."""
 
     estimator: Any
@@ -45,7 +46,7 @@ class Case:
         return found
 
 
-def init_reads_shapes_only(case: Case) -> None:
+def init_reads_shapes_only(case: EstimatorCase) -> None:
     """Check that init does not depend on values, and that finalize accepts its state."""
     x = case.batches[0]
     empty, other = (case.estimator.init(case.scheme, like) for like in (x, torch.full_like(x, torch.nan)))
@@ -54,7 +55,7 @@ def init_reads_shapes_only(case: Case) -> None:
     feasible(case.estimator.finalize(empty, case.scheme), case.scheme, tuple(x.shape), "before any data")
 
 
-def pure(case: Case) -> None:
+def pure(case: EstimatorCase) -> None:
     """Check that update, merge and finalize change neither state nor x, and that a state owns its memory."""
     state, x = case.fold(*case.batches[:1]), case.batches[-1].clone()
     kept, given = [leaf.clone() for leaf in leaves(state)], x.clone()
@@ -71,7 +72,7 @@ def pure(case: Case) -> None:
     assert same(owned, leaves(after)), "finalize changes the state"
 
 
-def empty_changes_nothing(case: Case) -> None:
+def empty_changes_nothing(case: EstimatorCase) -> None:
     """Check that an update by an empty tensor changes nothing, before and after data."""
     x = case.batches[0]
     for state in (case.estimator.init(case.scheme, x), case.fold(x)):
@@ -79,7 +80,7 @@ def empty_changes_nothing(case: Case) -> None:
         assert same(state, after), "an empty x changes the state"
 
 
-def deterministic(case: Case) -> None:
+def deterministic(case: EstimatorCase) -> None:
     """Check that the same batches give the same qparams, bit for bit, and that finalize can be called twice."""
     state = case.fold(*case.batches)
     first, second = (case.estimator.finalize(state, case.scheme) for _ in range(2))
@@ -87,14 +88,14 @@ def deterministic(case: Case) -> None:
     assert same(first, case.qparams(*case.batches)), "the same batches give other qparams the second time"
 
 
-def finalize_is_feasible(case: Case) -> None:
+def finalize_is_feasible(case: EstimatorCase) -> None:
     """Check that the scheme allows the qparams after every batch."""
     for count in range(1, len(case.batches) + 1):
         found = case.qparams(*case.batches[:count])
         feasible(found, case.scheme, tuple(case.batches[0].shape), f"after {count} batches")
 
 
-def channels_equal_a_loop(case: Case) -> None:
+def channels_equal_a_loop(case: EstimatorCase) -> None:
     """Check that one update per channel equals the loop over the channels."""
     axis, alone = case.axis, plain(case.scheme, PerTensor())
     scheme = plain(case.scheme, PerChannel(axis))
@@ -105,7 +106,7 @@ def channels_equal_a_loop(case: Case) -> None:
         close(mine, single, scheme, f"channel {i} of axis {axis} differs from the channel alone")
 
 
-def channels_permute(case: Case) -> None:
+def channels_permute(case: EstimatorCase) -> None:
     """Check that permuted channels give permuted qparams."""
     axis = case.axis
     scheme, order = plain(case.scheme, PerChannel(axis)), torch.arange(case.batches[0].shape[axis]).roll(1)
@@ -115,7 +116,7 @@ def channels_permute(case: Case) -> None:
     close(rolled, expected, scheme, f"qparams do not follow the channels of axis {axis}")
 
 
-def elements_permute(case: Case) -> None:
+def elements_permute(case: EstimatorCase) -> None:
     """Check that the order of elements in a batch does not matter."""
     scheme = plain(case.scheme, PerTensor())
     straight = case.qparams(*case.batches, scheme=scheme)
@@ -123,7 +124,7 @@ def elements_permute(case: Case) -> None:
     close(moved, straight, scheme, "the order of the elements matters")
 
 
-def merge_equals_the_fold(case: Case) -> None:
+def merge_equals_the_fold(case: EstimatorCase) -> None:
     """Check that merge(fold(A), fold(B)) is fold(A + B), in this order, and that init is the identity."""
     if not merges(case.estimator):
         return
@@ -138,7 +139,7 @@ def merge_equals_the_fold(case: Case) -> None:
         assert same(merged, whole), "init is not an identity of merge"
 
 
-def every_dtype(case: Case) -> None:
+def every_dtype(case: EstimatorCase) -> None:
     """Check that bfloat16 and float64 give the same qparams and dtypes as the same values in float32."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     rounded = [x.bfloat16() for x in case.batches]
@@ -150,7 +151,7 @@ def every_dtype(case: Case) -> None:
         close(found, wanted, scheme, f"{dtype} differs from float32")
 
 
-def equivariant(case: Case) -> None:
+def equivariant(case: EstimatorCase) -> None:
     """Check that a power of two in the values is a factor of the scales, if the scheme does not bound scales."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     small = case.qparams(*case.batches, scheme=scheme)
@@ -164,7 +165,7 @@ def equivariant(case: Case) -> None:
         close(found, wanted, scheme, f"values times {power} do not give scales times {power}")
 
 
-def bad_values_reach_the_state(case: Case) -> None:
+def bad_values_reach_the_state(case: EstimatorCase) -> None:
     """Check that NaN and infinities make a float of the state not finite, so that calibrate can raise."""
     for bad in (torch.nan, torch.inf, -torch.inf):
         x = case.batches[-1].clone()
@@ -173,7 +174,7 @@ def bad_values_reach_the_state(case: Case) -> None:
         assert not all(bool(leaf.isfinite().all()) for leaf in floats), f"{bad} in x does not show in the state"
 
 
-def extremes_are_feasible(case: Case) -> None:
+def extremes_are_feasible(case: EstimatorCase) -> None:
     """Check values of +-2^120 (above 2^126 the scale itself may overflow float32), one element, and a scalar."""
     x, top = case.batches[0], 2.0**120
     for value in (top, -top):
@@ -186,7 +187,7 @@ def extremes_are_feasible(case: Case) -> None:
         feasible(case.qparams(one, scheme=scheme), scheme, tuple(one.shape), "after one element")
 
 
-def compiles(case: Case) -> None:
+def compiles(case: EstimatorCase) -> None:
     """Check that update and finalize each trace as one graph, with the same results."""
     scheme = plain(case.scheme, case.scheme.scale.shared)
     update = compiled(lambda state, x: case.estimator.update(state, x, scheme))
@@ -197,9 +198,8 @@ def compiles(case: Case) -> None:
             state = update(state, x)
         found = finalize(state)
     except Exception as e:  # torch's own classes of these errors are private
-        raise AssertionError(
-            f"torch.compile(fullgraph=True) fails: {type(e).__name__}: {str(e).strip().splitlines()[0]}"
-        ) from e
+        do = "If it need not be compiled, pass exempt={'compiles': 'the reason'}"
+        raise AssertionError(f"torch.compile(fullgraph=True) fails: {first_line(e)} {do}") from e
     close(found, case.qparams(*case.batches, scheme=scheme), scheme, "the compiled estimator differs")
 
 
@@ -215,11 +215,11 @@ def merges(estimator: Any) -> bool:
     return isinstance(estimator, MergeableEstimator)
 
 
-LAWS: tuple[Callable[[Case], None], ...] = (
+LAWS: tuple[Callable[[EstimatorCase], None], ...] = (
     init_reads_shapes_only, pure, empty_changes_nothing, deterministic, finalize_is_feasible, extremes_are_feasible,
     channels_equal_a_loop, channels_permute, elements_permute, merge_equals_the_fold, every_dtype, equivariant,
     bad_values_reach_the_state,
 )  # fmt: skip
 """The laws checked on every case; `compiles` is slow, so it is checked on a few."""
 
-__all__ = ["LAWS", "Case", "compiles"]
+__all__ = ["LAWS", "EstimatorCase", "compiles"]

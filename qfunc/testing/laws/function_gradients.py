@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from qfunc.specs.protocols import RelaxedFunction
-from qfunc.testing.function_cases import SHAPE, Case, differ, rebuild_params, slope, unlike
+from qfunc.testing.function_cases import SHAPE, FunctionCase, differ, rebuild_params, slope, unlike
 
 
-def _gradient(case: Case) -> str | None:
+def _gradient(case: FunctionCase) -> str | None:
     gradient = slope(case.apply, case.params(), case.x)
     if not gradient.isfinite().all():
         return unlike(case.x, gradient, gradient.isfinite(), "a finite gradient")
     return None if gradient.any() else "the gradient to x is 0 everywhere"
 
 
-def _saturation(case: Case) -> str | None:
+def _saturation(case: FunctionCase) -> str | None:
     params, far = case.params(), 1e6 * case.x.abs().amax().clamp(min=1.0)
     for sign in (1, -1):
         x = torch.full(SHAPE, float(sign * far))
@@ -30,7 +30,7 @@ def _saturation(case: Case) -> str | None:
     return None
 
 
-def _learned(case: Case) -> str | None:
+def _learned(case: FunctionCase) -> str | None:
     names, seen = case.learned(), set[str]()
     kept, tensors = case.kept(case.params())
     for factor in (1.0, 1.7, 0.4) if names else ():
@@ -46,7 +46,7 @@ def _learned(case: Case) -> str | None:
     return f"{', '.join(map(repr, untrained))} never gets a gradient: it would not train" if untrained else None
 
 
-def _relax(case: Case) -> str | None:
+def _relax(case: FunctionCase) -> str | None:
     if not isinstance(case.function, RelaxedFunction):
         return None
     params = case.params()
@@ -57,7 +57,7 @@ def _relax(case: Case) -> str | None:
     return None
 
 
-def _func(case: Case) -> str | None:
+def _func(case: FunctionCase) -> str | None:
     params = [case.params(qparams=case.qparams._replace(scale=case.qparams.scale * k)) for k in (1.0, 2.0, 0.5)]
     kept, _ = case.kept(params[0])
     tensors = [case.kept(p)[1] for p in params]
@@ -76,7 +76,7 @@ def _func(case: Case) -> str | None:
     return None
 
 
-def _compile(case: Case) -> str | None:
+def _compile(case: FunctionCase) -> str | None:
     params = case.params()
     for name, f in _forms(case):
         torch.compiler.reset()
@@ -93,11 +93,11 @@ def _compile(case: Case) -> str | None:
     return None
 
 
-def _forms(case: Case) -> tuple[tuple[str, Callable[[Any, Tensor], Tensor]], ...]:
+def _forms(case: FunctionCase) -> tuple[tuple[str, Callable[[Any, Tensor], Tensor]], ...]:
     return (("apply", case.apply), *((("relax", case.trained),) if isinstance(case.function, RelaxedFunction) else ()))
 
 
-GRADIENTS: dict[str, Callable[[Case], str | None]] = {
+GRADIENTS: dict[str, Callable[[FunctionCase], str | None]] = {
     "gradient": _gradient,
     "saturation": _saturation,
     "learned": _learned,

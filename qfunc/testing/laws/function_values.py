@@ -15,10 +15,10 @@ from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine, block_size, of_tensor, qparams_shape, spread
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import ScalableFunction
-from qfunc.testing.function_cases import SHAPE, Case, differ, each, unlike
+from qfunc.testing.function_cases import SHAPE, FunctionCase, differ, each, unlike
 
 
-def _codes(case: Case) -> str | None:
+def _codes(case: FunctionCase) -> str | None:
     params, fmt = case.params(), case.scheme.format
     codes, qparams = case.function.export(params, case.x, case.scheme)
     low, high = _code_range(case.scheme)
@@ -50,7 +50,7 @@ def _code_range(scheme: Scheme) -> tuple[float, float]:
             return 0, (2 << fmt.magnitude_bits) - 1
 
 
-def _export(case: Case) -> str | None:
+def _export(case: FunctionCase) -> str | None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         x = case.x.to(dtype)
         params = case.params(x)
@@ -59,7 +59,7 @@ def _export(case: Case) -> str | None:
     return None
 
 
-def _exported(case: Case, params: Any, x: Tensor) -> str | None:
+def _exported(case: FunctionCase, params: Any, x: Tensor) -> str | None:
     value = case.apply(params, x.requires_grad_(False))
     codes, qparams = case.function.export(params, x, case.scheme)
     wanted = dequantize(codes, qparams, case.scheme).to(x.dtype)
@@ -69,7 +69,7 @@ def _exported(case: Case, params: Any, x: Tensor) -> str | None:
         return differ(x, case.apply(params, x), wanted, "without gradients dequantize(*export) gives")
 
 
-def _idempotent(case: Case) -> str | None:
+def _idempotent(case: FunctionCase) -> str | None:
     params = case.params()
     value = case.apply(params, case.x).detach()
     exported = each(Tensor.detach, case.function.export(params, case.x, case.scheme)[1])
@@ -77,7 +77,7 @@ def _idempotent(case: Case) -> str | None:
     return differ(value, again, value, "apply(apply(x)) should be")
 
 
-def _monotone(case: Case) -> str | None:
+def _monotone(case: FunctionCase) -> str | None:
     size = block_size(case.scheme, SHAPE)[-1]
     whole = isinstance(case.scheme.scale.shared, PerTensor)
     x = case.x.flatten().sort().values.reshape(SHAPE) if whole else case.x.sort(-1).values
@@ -90,7 +90,7 @@ def _monotone(case: Case) -> str | None:
     return f"x = {xs[i, j]} gives {rows[i, j]}, but the larger {xs[i, j + 1]} gives {rows[i, j + 1]}"
 
 
-def _zero(case: Case) -> str | None:
+def _zero(case: FunctionCase) -> str | None:
     fmt = case.scheme.format
     if isinstance(fmt, Levels) and 0.0 not in fmt.values:
         return None
@@ -99,7 +99,7 @@ def _zero(case: Case) -> str | None:
     return unlike(x, y, (x != 0) | (y == 0), "0")
 
 
-def _dtype(case: Case) -> str | None:
+def _dtype(case: FunctionCase) -> str | None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         x = case.x.to(dtype)
         params = case.params(x)
@@ -113,7 +113,7 @@ def _dtype(case: Case) -> str | None:
     return None
 
 
-def _channels(case: Case) -> str | None:
+def _channels(case: FunctionCase) -> str | None:
     if not isinstance(case.scheme.scale.shared, PerChannel):
         return None
     one = evolve(case.scheme, scale=evolve(case.scheme.scale, shared=PerTensor()))
@@ -124,14 +124,14 @@ def _channels(case: Case) -> str | None:
     return differ(case.x, case.apply(case.params(), case.x), torch.stack(rows), "the loop over channels gives")
 
 
-def _permutation(case: Case) -> str | None:
+def _permutation(case: FunctionCase) -> str | None:
     flipped = each(lambda q: q.flip(0) if q.ndim else q, case.qparams)
     x = case.x.flip(0)
     found = case.apply(case.params(x, flipped), x)
     return differ(x, found, case.apply(case.params(), case.x).flip(0), "the reversed result is")
 
 
-def _scaled(case: Case) -> str | None:
+def _scaled(case: FunctionCase) -> str | None:
     # Powers of two, one for each scale, multiply without rounding.
     scale = case.qparams.scale
     factor = torch.exp2(torch.arange(scale.numel()).reshape(scale.shape) % 5 - 2)
@@ -143,7 +143,7 @@ def _scaled(case: Case) -> str | None:
     return differ(case.x, case.apply(known, case.x * times), wanted, "factor * apply(x) is")
 
 
-def _extremes(case: Case) -> str | None:
+def _extremes(case: FunctionCase) -> str | None:
     top = case.x.abs().amax()
     inputs = {"constant": torch.full(SHAPE, 2.5), "huge": case.x / top * 1e37, "denormal": case.x / top * 1e-40}
     if not isinstance(case.scheme.scale.shared, PerBlock):
@@ -162,20 +162,20 @@ def _extremes(case: Case) -> str | None:
     return None
 
 
-def _nan(case: Case) -> str | None:
+def _nan(case: FunctionCase) -> str | None:
     params, x = case.params(), case.x.clone()
     x[1, 2, 3] = torch.nan
     value = case.apply(params, x)
     return differ(x, value, case.apply(params, case.x).masked_fill(x.isnan(), torch.nan), "wanted")
 
 
-def _infinity(case: Case) -> str | None:
+def _infinity(case: FunctionCase) -> str | None:
     params, x = case.params(), case.x.clone()
     x[1, 2, 3], x[2, 0, 1] = torch.inf, -torch.inf
     return differ(x, case.apply(params, x), case.apply(params, x.clamp(-3e38, 3e38)), "+-3e38 give")
 
 
-VALUES: dict[str, Callable[[Case], str | None]] = {
+VALUES: dict[str, Callable[[FunctionCase], str | None]] = {
     "codes": _codes,
     "export": _export,
     "idempotent": _idempotent,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from qfunc.graph.sites import quantizer_nodes
@@ -14,11 +16,13 @@ from qfunc.testing.pipeline import Pipeline
 SIDE = (".json", ".txt", ".scale")
 """The suffixes of files with qparams."""
 
+_SEPARATOR = re.compile(r"[\s,;=]+|:\s+")
+
 
 def side_files_hold_the_qparams(trial: Pipeline) -> None:
     """Check that each entry of a side file under an activation's name agrees with the activation's qparams.
 
-    An entry is the value of a JSON object's key, an object with a "name", or the rest of a line after its first word.
+    An entry is the value of a JSON object's key, an object with a "name", or a row of a text (`text_rows`).
     One of its numbers must equal, up to 2^-20, the scale of the activation or of an input of the node with this name, or
     the scale times one of: the smallest or largest code, with or without the zero point; the number of steps or codes,
     or half of it.  For logarithms it may be the largest magnitude.
@@ -30,7 +34,7 @@ def side_files_hold_the_qparams(trial: Pipeline) -> None:
     for file, content in trial.artifact.files.items():
         if file == REPORT or not file.endswith(SIDE):
             continue
-        entries = _entries(json.loads(content)) if file.endswith(".json") else _lines(content.decode())
+        entries = _entries(json.loads(content)) if file.endswith(".json") else text_rows(content.decode())
         for name, value in entries:
             numbers = [abs(v) for v in _numbers(value) if v]
             if name not in expected or not numbers:
@@ -81,11 +85,20 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _entries(entry)
 
 
-def _lines(text: str) -> Iterator[tuple[str, Any]]:
+def text_rows(text: str) -> Iterator[tuple[str, list[float]]]:
+    """Yield the rows of a text as (name, numbers); comments, titles and sentences are not rows.
+
+    After its name a row has only numbers, each with at most one word before it: "conv 0.5 0", "conv: scale=0.5".
+
+    >>> list(text_rows("# of qfunc\\nname, scale\\nconv, 0.5\\nadd: scale=2 zero=-1\\nThe model has 3 outputs."))
+    [('conv', [0.5]), ('add', [2.0, -1.0])]
+    """
     for line in text.splitlines():
-        words = line.split()
-        if words:
-            yield words[0].removesuffix(":"), [v for word in words[1:] if (v := _number(word)) is not None]
+        name, *words = _SEPARATOR.split(line.strip())
+        values = [_number(word) for word in words]
+        named = all(v is not None or w is not None for v, w in pairwise(values))
+        if name and not name.startswith("#") and named and values and values[-1] is not None:
+            yield name.removesuffix(":"), [v for v in values if v is not None]
 
 
 def _number(word: str) -> float | None:
@@ -103,4 +116,4 @@ def _numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-__all__ = ["side_files_hold_the_qparams"]
+__all__ = ["side_files_hold_the_qparams", "text_rows"]

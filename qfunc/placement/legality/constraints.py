@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
-from attrs import frozen
 from torch import fx
 
-from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attributes, constant_shape, matches
 from qfunc.ops.node import kind_of
-from qfunc.placement.feasibility import infeasibility
 from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.legality.feasibility import infeasibility
+from qfunc.placement.legality.sizes import wrong_sizes
+from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
 from qfunc.quantizers.site import Site
 from qfunc.specs import (
@@ -34,27 +35,6 @@ from qfunc.specs import (
 from qfunc.specs.protocols import LimitedLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
 
-_LISTED = 5
-"""The maximum number of reasons in a message, and of places for each reason."""
-_WITHOUT_FILE = " To simulate it without a file, use attrs.evolve(target, lowering=None)."
-
-
-@frozen
-class Violation:
-    """One refusal: the op and tensor, and the parts found, wanted and do of its message."""
-
-    op: str
-    slot: str
-    tensor: str
-    found: str
-    wanted: str
-    do: str
-
-    @property
-    def place(self) -> str:
-        """The op, and the tensor if a tensor is refused."""
-        return f"op {self.op!r}" + (f", {self.slot} {self.tensor!r}" if self.slot else "")
-
 
 def require_legal(plan: Plan, target: Target) -> None:
     """Raise if the target's `legality` or its lowering refuses a part of a plan, or if a part is not feasible.
@@ -62,28 +42,7 @@ def require_legal(plan: Plan, target: Target) -> None:
     Raises:
         SpecError: something is refused; the message names the first ops and tensors, the vendor's rule and the remedy.
     """
-    found = violations(plan, target)
-    if not found:
-        return
-    by_reason: dict[tuple[str, str, str], list[Violation]] = {}
-    for violation in found:
-        by_reason.setdefault((violation.found, violation.wanted, violation.do), []).append(violation)
-    if len(by_reason) == 1:
-        refused, wanted, do = next(iter(by_reason))
-        raise SpecError(where=f"target {target.name!r}, {_places(found)}", found=refused, wanted=wanted, do=do)
-    lines = [f"{_places(group)}: found {refused}, wanted {wanted}. {do}" for (refused, wanted, do), group in by_reason.items()]
-    rest = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    raise SpecError(
-        where=f"target {target.name!r}",
-        found=f"{len(found)} violations, for {len(by_reason)} reasons",
-        wanted="none",
-        do="\n  ".join(["Resolve each:", *lines[:_LISTED], *rest]),
-    )
-
-
-def _places(found: Sequence[Violation]) -> str:
-    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
-    return "; ".join([*(v.place for v in found[:_LISTED]), *more])
+    raise_violations(violations(plan, target), target)
 
 
 def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
@@ -96,10 +55,8 @@ def violations(plan: Plan, target: Target) -> tuple[Violation, ...]:
     >>> violations(plan(capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), tensorrt), tensorrt)
     ()
     """
-    found: dict[tuple[str, str, str], Violation] = {}
-    for violation in _each_violation(plan, target):
-        found.setdefault((violation.tensor or violation.op, violation.found, violation.wanted), violation)
-    return tuple(found.values())
+    of_constants = wrong_sizes(plan.context, plan.groups, plan.rules, target, {})
+    return without_repetitions(chain(_each_violation(plan, target), of_constants))
 
 
 def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
@@ -149,7 +106,7 @@ class _Check:
         limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()
         for rules, wanted, more in (
             (self.target.legality, "an op that it runs", ""),
-            (limits, f"an op that {lowering!r} writes", _WITHOUT_FILE),
+            (limits, f"an op that {lowering!r} writes", WITHOUT_FILE),
         ):
             refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
             for rule in refused:

@@ -1,0 +1,220 @@
+"""diagnose: why a quantized model loses accuracy, and what its target can do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import fx, nn
+from tqdm import tqdm
+
+from qfunc._transform import Transform
+from qfunc.analysis.integer_share import integer_share
+from qfunc.diagnosis.causes import DETECTORS, Suspect
+from qfunc.diagnosis.evidence import Evidence, largest_by_channel
+from qfunc.diagnosis.plan import Plan, Setting
+from qfunc.diagnosis.remedies import keep_float
+from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
+from qfunc.diagnosis.scoring import Metric, Score, Scorer
+from qfunc.errors import CalibrationError, QfuncError, SpecError
+from qfunc.execution.batches import Binder, require_batches
+from qfunc.graph.constants import read_attr
+from qfunc.graph.selectors import Context
+from qfunc.graph.view import QuantizedModel
+from qfunc.ops.node import slots
+from qfunc.specs import Int, Target
+from qfunc.transforms.bypass import remove_quantizers
+from qfunc.transforms.compare import compare
+from qfunc.transforms.explain import explain
+from qfunc.transforms.sensitivity import sensitivity
+from qfunc.transforms.validate import require_target_value
+
+SMALLEST_SHARE = 0.05
+"""Causes of a smaller share of the loss are not reported."""
+KEPT = (1, 2, 4)
+"""The numbers of ops, the most sensitive first, that plans keep in float."""
+JOINED = 3
+"""The largest number of plans that are joined."""
+
+
+def diagnose(
+    target: Target,
+    batches: Iterable[Any],
+    *,
+    metric: Metric | None = None,
+    calibration: Iterable[Any] | None = None,
+    example_inputs: tuple[Any, ...] | None = None,
+    progress: bool = True,
+) -> Callable[[nn.Module], Diagnosis]:
+    """Return a function from a float model to a `Diagnosis`: why it loses accuracy on a target, and what recovers it.
+
+    It quantizes and calibrates the model, and looks for causes in the ranges and channels of its tensors: batches of the
+    calibration that are unlike the evaluated ones, clipped values, tied tensors of unlike ranges, channels of unlike
+    ranges under one scale, biases that do not fit, and the rounding of weights and of activations. The share of a cause is
+
+        1 - loss(without the quantizers that it names) / loss(all quantizers),
+
+    where the loss is the float network's metric less the simulation's; without a metric, noise / signal of the outputs.
+    For each cause it then measures the plans that may remove it, each with the loss that it recovers, the share of
+    multiply-accumulates that stay on integers and the size of the weights. Plans that the target refuses are listed with
+    its reason. The best plans are joined as long as they recover more.
+
+    Args:
+        target: The hardware.
+        batches: The evaluated batches; they are iterated many times.
+        metric: A function (outputs, batch) -> one number per example, higher is better, such as
+            `outputs[0].argmax(1) == batch[1]`.
+        calibration: The batches for `calibrate`; None for the evaluated ones.
+        example_inputs: As for `quantize`.
+        progress: Show a progress bar if standard error is a terminal.
+    Raises:
+        CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
+        SpecError: the target refuses the model.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> from qfunc.specs import PerTensor, edit
+    >>> coarse = edit.weights(granularity=PerTensor())(targets.onnxruntime)
+    >>> model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+    >>> _ = model[0].weight.data[0].mul_(100)
+    >>> _ = model[2].weight.data[:, 0].div_(100)
+    >>> report = diagnose(coarse, [torch.randn(64, 8)], progress=False)(model)
+    >>> report.causes[0].kind, report.choose().recovered > 0.5
+    ('channels of weights', True)
+    """
+    require_target_value(target, "diagnose")
+    for name, given in (("batches", batches), ("calibration", calibration)):
+        if given is not None:
+            require_batches(given, "diagnose", progress)
+            if isinstance(given, Iterator):
+                do = "Put them into a list, or pass a DataLoader."
+                where = f"diagnose, {name}"
+                raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+    setting = Setting(target, batches, batches if calibration is None else calibration, {"example_inputs": example_inputs})
+
+    def transform(model: nn.Module) -> Diagnosis:
+        with torch.inference_mode(False):
+            return _Study(setting, metric, model, progress).diagnosis()
+
+    arguments = {
+        "target": target, "batches": batches, "metric": metric, "calibration": calibration,
+        "example_inputs": example_inputs, "progress": progress,
+    }  # fmt: skip
+    return Transform(diagnose, arguments, transform)
+
+
+@frozen(eq=False)
+class _Remedy:
+    plan: Plan
+    causes: tuple[str, ...]
+
+
+class _Study:
+    """The measurements of one model."""
+
+    def __init__(self, setting: Setting, metric: Metric | None, model: nn.Module, progress: bool) -> None:
+        self.setting, self.model, self.progress = setting, model, progress
+        calibrated = setting.calibrated(Plan(), model)
+        self.view = QuantizedModel(calibrated)
+        self.metric = "SQNR, dB" if metric is None else getattr(metric, "__name__", type(metric).__name__)
+        binder = Binder(calibrated)
+        self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
+        self.base = self._trial(Plan(), (), calibrated, None)
+
+    def diagnosis(self) -> Diagnosis:
+        calibrated, separate = self.view.model, self.setting.calibration is not self.setting.batches
+        bind, target = self.scorer.bind, self.setting.target
+        inputs = [bind(batch) for batch in self.setting.batches]
+        evidence = Evidence(
+            view=self.view,
+            context=Context(self.view.float_network, target.ops),
+            evaluated=compare(inputs, progress=False)(calibrated),
+            calibrated=compare([bind(b) for b in self.setting.calibration], progress=False)(calibrated) if separate else None,
+            channels=largest_by_channel(self.view, bind, self.setting.batches),
+        )
+        causes, suspects = self._causes(evidence)
+        trials, refused = self._measured(self._remedies(suspects, inputs))
+        trials = sorted(trials + self._joined(trials), key=_usefulness, reverse=True)
+        floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
+        best = self.scorer.best
+        return Diagnosis(target.name, self.metric, best, self.base, causes, tuple(trials), refused, floats, self.setting)
+
+    def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
+        suspects = [s for detect in DETECTORS for s in detect(evidence)]
+        found = []
+        for place, suspect in enumerate(suspects):
+            without = remove_quantizers(self.view, evidence.quantizers(suspect.sites))
+            share = self.scorer.score(without).recovered(self.base.score)
+            if share >= SMALLEST_SHARE:
+                # Of causes with about the same share, the more specific comes first.
+                found.append(
+                    (-round(min(share, 1.0), 1), place, Cause(suspect.kind, suspect.text, share, suspect.sites), suspect)
+                )
+        found.sort(key=lambda entry: entry[:2])
+        return tuple(entry[2] for entry in found), [entry[3] for entry in found]
+
+    def _remedies(self, suspects: Sequence[Suspect], inputs: list[Any]) -> list[_Remedy]:
+        plans: dict[Plan, list[str]] = {}
+        for suspect in suspects:
+            for plan in suspect.plans:
+                plans.setdefault(plan, []).append(suspect.kind)
+        if suspects:
+            rows = sensitivity(inputs[:2], progress=False)(self.view.model).worst(len(self.view.quantizers))
+            ops = list(dict.fromkeys(row.op for row in rows))
+            for plan in (p for count in KEPT for p in keep_float(ops[:count])):
+                plans.setdefault(plan, []).append("sensitive ops")
+        return [_Remedy(plan, tuple(dict.fromkeys(kinds))) for plan, kinds in plans.items()]
+
+    def _measured(self, remedies: list[_Remedy]) -> tuple[list[Trial], tuple[tuple[str, str], ...]]:
+        trials, refused = [], []
+        bar = tqdm(remedies, desc="diagnose", unit="plan", disable=not self.progress or not sys.stderr.isatty())
+        for remedy in bar:
+            try:
+                trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
+            except QfuncError as e:
+                refused.append((repr(remedy.plan), f"{e.where}: {e.found}"))
+        return trials, tuple(refused)
+
+    def _joined(self, trials: list[Trial]) -> list[Trial]:
+        # The best plan, then with it each other that recovers more together with it.
+        ordered = sorted((t for t in trials if t.recovered > 0), key=lambda t: t.recovered, reverse=True)
+        found: list[Trial] = []
+        best = ordered[0] if ordered else None
+        for other in ordered[1:]:
+            if best is None or len(found) >= JOINED:
+                break
+            plan = best.plan.joined(other.plan)
+            try:
+                trial = self._trial(plan, (*best.causes, *other.causes), self.setting.calibrated(plan, self.model))
+            except SpecError:
+                continue
+            if trial.recovered > best.recovered + 0.01:
+                found.append(trial)
+                best = trial
+        return found
+
+    def _trial(self, plan: Plan, causes: tuple[str, ...], calibrated: fx.GraphModule, base: Any = ...) -> Trial:
+        score: Score = self.scorer.score(calibrated)
+        view = QuantizedModel(calibrated)
+        share = integer_share(view, self.scorer.bind(next(iter(self.setting.batches)))).share
+        recovered = 0.0 if base is None else score.recovered(self.base.score)
+        return Trial(plan, tuple(dict.fromkeys(causes)), score, recovered, share, _weight_bits(view))
+
+
+def _usefulness(trial: Trial) -> tuple[Any, ...]:
+    enough = trial.recovered >= ENOUGH
+    return enough, round(trial.integer, 3) if enough else 0.0, trial.recovered, -trial.bits
+
+
+def _weight_bits(view: QuantizedModel) -> int:
+    formats = {q.tensor: q.module.site.scheme.format for q in view.quantizers if q.module.site.constant}
+    network = view.float_network
+    weights = {v for n in network.graph.nodes for slot, v in slots(n) if slot == "weight" and v.op == "get_attr"}
+    widths = {name: fmt.bits if isinstance(fmt, Int) else 32 for name, fmt in formats.items()}
+    return sum(read_attr(network, v).numel() * widths.get(v.name, 32) for v in weights)
+
+
+__all__ = ["diagnose"]

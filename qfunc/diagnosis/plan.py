@@ -1,0 +1,102 @@
+"""A plan: the corrections, the edits of the target and the batches with which a float model is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import nn
+
+from qfunc.specs import Target, edit
+from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.quantize import quantize
+
+
+@frozen
+class Correction:
+    """A transform of a model by its maker, such as `qfunc.equalize`, and the maker's arguments.
+
+    `reads_batches`: the maker's first argument is the batches of the calibration.
+
+    >>> import qfunc
+    >>> Correction(qfunc.correct_bias, reads_batches=True)
+    qfunc.correct_bias(batches)
+    """
+
+    maker: Callable[..., Callable[[Any], Any]]
+    arguments: tuple[Any, ...] = ()
+    reads_batches: bool = False
+
+    def transform(self, batches: Iterable[Any]) -> Callable[[Any], Any]:
+        """Return the transform."""
+        return self.maker(batches, *self.arguments, progress=False) if self.reads_batches else self.maker(*self.arguments)
+
+    def __repr__(self) -> str:
+        given = (*(("batches",) if self.reads_batches else ()), *map(repr, self.arguments))
+        return f"qfunc.{self.maker.__name__}({', '.join(given)})"
+
+
+@frozen
+class Plan:
+    """How a float model becomes a calibrated one.
+
+    Attributes:
+        before: Corrections of the float model.
+        edits: Edits of the target: pairs of the code that makes an edit, and the edit.
+        after: Corrections of the calibrated model.
+        evaluated: True to calibrate on the evaluated batches.
+
+    >>> Plan(edits=(("edit.weights(bits=4)", edit.weights(bits=4)),))
+    edit.weights(bits=4)
+    """
+
+    before: tuple[Correction, ...] = ()
+    edits: tuple[tuple[str, Callable[[Target], Target]], ...] = ()
+    after: tuple[Correction, ...] = ()
+    evaluated: bool = False
+
+    def joined(self, other: Plan) -> Plan:
+        """Return a plan that does what both do; a correction that both have is made once."""
+        fields = {n: tuple(dict.fromkeys((*getattr(self, n), *getattr(other, n)))) for n in ("before", "edits", "after")}
+        return Plan(**fields, evaluated=self.evaluated or other.evaluated)
+
+    def target(self, target: Target) -> Target:
+        """Return the edited target."""
+        return edit.pipe(target, *(change for _, change in self.edits))
+
+    def __repr__(self) -> str:
+        words = (*map(repr, self.before), *(code for code, _ in self.edits), *map(repr, self.after))
+        return "; ".join((*words, *(("calibrate on the evaluated batches",) if self.evaluated else ()))) or "as it is"
+
+
+@frozen
+class Setting:
+    """What all plans of a diagnosis have in common: the target, the batches and the options of `quantize`."""
+
+    target: Target
+    batches: Iterable[Any] = field(repr=False, eq=False)
+    calibration: Iterable[Any] = field(repr=False, eq=False)
+    options: Mapping[str, Any] = field(factory=dict, eq=False)
+
+    def calibrated(self, plan: Plan, model: nn.Module) -> Any:
+        """Return a float model, quantized and calibrated by a plan.
+
+        Raises:
+            SpecError: the target cannot do what the plan asks.
+        """
+        batches = self.batches if plan.evaluated else self.calibration
+        for correction in plan.before:
+            model = correction.transform(batches)(model)
+        quantized = quantize(plan.target(self.target), **self.options)(model)
+        calibrated = calibrate(batches, progress=False)(quantized)
+        for correction in plan.after:
+            calibrated = correction.transform(batches)(calibrated)
+        return calibrated
+
+    def with_target(self, target: Target) -> Setting:
+        """Return the setting with another target."""
+        return evolve(self, target=target)
+
+
+__all__ = ["Correction", "Plan", "Setting"]

@@ -1,0 +1,153 @@
+"""The report of `diagnose`: what was lost, why, and what recovers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import field, frozen
+from torch import fx, nn
+
+from qfunc.analysis.report_format import HtmlReport, Section, page, table
+from qfunc.diagnosis.plan import Plan, Setting
+from qfunc.diagnosis.scoring import Score
+from qfunc.errors import CalibrationError
+
+ENOUGH = 0.9
+"""The share of the loss that a plan has to recover by default."""
+
+
+@frozen
+class Cause:
+    """One cause of the loss.
+
+    Attributes:
+        kind: Its name.
+        text: What was measured.
+        share: The share of the loss that the model does not have without the quantizers of `sites`.
+        sites: The names of these sites.
+    """
+
+    kind: str
+    text: str
+    share: float
+    sites: tuple[str, ...] = field(repr=False)
+
+
+@frozen
+class Trial:
+    """One plan, as measured.
+
+    Attributes:
+        plan: The plan.
+        causes: The causes that it addresses.
+        score: What the model scores.
+        recovered: The share of the loss that it recovers.
+        integer: The share of multiply-accumulates on integers.
+        bits: The bits of all weights.
+    """
+
+    plan: Plan
+    causes: tuple[str, ...]
+    score: Score
+    recovered: float
+    integer: float
+    bits: int
+
+
+@frozen(repr=False)
+class Diagnosis(HtmlReport):
+    """The report of `diagnose`.  `repr` is one line, `print` shows tables, `html` returns a page.
+
+    Attributes:
+        target: The name of the target.
+        metric: The name of the metric; "SQNR, dB" without one.
+        best: The metric of the float network, or None.
+        base: The model as it was quantized.
+        causes: The causes, the greatest share of the loss first.
+        trials: The plans that the target can do; first those that recover enough, with the most on integers first.
+        refused: (plan, reason) of the plans that it cannot do.
+        floats: (op, reason) of the ops that compute in float.
+    """
+
+    target: str
+    metric: str
+    best: float | None
+    base: Trial
+    causes: tuple[Cause, ...]
+    trials: tuple[Trial, ...]
+    refused: tuple[tuple[str, str], ...]
+    floats: tuple[tuple[str, str], ...]
+    setting: Setting = field(repr=False)
+
+    def choose(self, *, recovered: float = ENOUGH, integer: float = 0.0) -> Trial:
+        """Return the trial of a budget: of those within it, the one with the most multiply-accumulates on integers.
+
+        Args:
+            recovered: The least share of the loss to recover, in [0, 1].
+            integer: The least share of multiply-accumulates on integers, in [0, 1].
+        Raises:
+            CalibrationError: no trial is within the budget; the message has the nearest.
+        """
+        trials = (self.base, *self.trials)
+        within = [t for t in trials if t.integer >= integer and t.recovered >= recovered]
+        if not within:
+            nearest = max((t for t in trials if t.integer >= integer), key=lambda t: t.recovered, default=self.base)
+            found = f"{nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}"
+            wanted = f"a plan that recovers {recovered:.1%} with at least {integer:.1%} on integers"
+            do = "Lower one of the two, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
+            raise CalibrationError(where="Diagnosis", found=found, wanted=wanted, do=do)
+        return max(within, key=lambda t: (round(t.integer, 3), -t.bits, t.recovered))
+
+    def apply(self, *, recovered: float = ENOUGH, integer: float = 0.0) -> Callable[[nn.Module], fx.GraphModule]:
+        """Return the transform of the float model to the calibrated model of a budget's plan.
+
+        Args and errors are those of `choose`.
+        """
+        chosen = self.choose(recovered=recovered, integer=integer)
+
+        def transform(model: nn.Module) -> fx.GraphModule:
+            calibrated: fx.GraphModule = self.setting.calibrated(chosen.plan, model)
+            return calibrated
+
+        return transform
+
+    def sections(self) -> tuple[Section, ...]:
+        """Return the tables: causes, plans, plans that the target refuses, ops in float."""
+        causes = tuple((f"{c.share:.1%}", c.kind, c.text) for c in self.causes)
+        head = (self.metric, "recovered", "on integers", "weights, KiB", "plan")
+        rows = tuple(self._cells(t) for t in (self.base, *self.trials))
+        return (
+            Section("Causes", ("of the loss", "cause", "what was measured"), causes),
+            Section("Plans", head, rows),
+            Section("Not on this target", ("plan", "why"), self.refused),
+            Section("In float", ("op", "why"), self.floats),
+        )
+
+    def _cells(self, trial: Trial) -> tuple[str, ...]:
+        share = f"{trial.recovered:.1%}" if trial is not self.base else ""
+        return (f"{trial.score.value:.4g}", share, f"{trial.integer:.1%}", f"{trial.bits / 8192:.4g}", repr(trial.plan))
+
+    @property
+    def _title(self) -> str:
+        of = "" if self.best is None else f" of {self.best:.4g}"
+        first = f"; first cause: {self.causes[0].kind}" if self.causes else "; no cause found"
+        return f"{self.target}: {self.metric} {self.base.score.value:.4g}{of}{first}"
+
+    def __repr__(self) -> str:
+        return f"Diagnosis({self.target!r}, {len(self.causes)} causes, {len(self.trials)} plans)"
+
+    def __str__(self) -> str:
+        """Return the tables as text."""
+        tables = (f"{s.title}\n{table(s.head, s.rows, 200)}" for s in self.sections() if s.rows)
+        return "\n\n".join((self._title, *tables))
+
+    def html(self) -> str:
+        """Return a self-contained page."""
+        intro = (
+            "The share of a cause is what the model recovers without the quantizers of its sites. "
+            "Each plan was measured on the evaluated batches; its code is what a program writes."
+        )
+        return page(self._title, intro, self.sections())
+
+
+__all__ = ["Cause", "Diagnosis", "Trial"]

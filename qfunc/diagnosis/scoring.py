@@ -1,0 +1,88 @@
+"""The score of a network on batches: the mean of a metric, or the agreement of its outputs with those of the float network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.analysis.metrics import Sums
+from qfunc.errors import CalibrationError
+from qfunc.execution.batches import tensors_of
+from qfunc.execution.evaluate import evaluated_value
+
+Metric = Callable[[list[Tensor], Any], Any]
+"""(the outputs in the model's order, the original batch) -> one number per example, or one for all; higher is better."""
+
+
+@frozen
+class Score:
+    """What one network scores, and what it loses.
+
+    Attributes:
+        value: The mean of the metric; without a metric, the SQNR of the outputs in dB.
+        loss: The metric of the float network less `value`; without a metric, noise / signal of the outputs.
+    """
+
+    value: float
+    loss: float
+
+    def recovered(self, base: Score) -> float:
+        """Return the share of another score's loss that this one does not have: 1 - loss / loss of `base`.
+
+        >>> Score(0.9, 0.05).recovered(Score(0.75, 0.2))
+        0.75
+        """
+        return 1.0 - self.loss / base.loss if base.loss > 0 else 0.0
+
+
+class Scorer:
+    """Scores networks on the same batches.
+
+    Args:
+        network: The float network.
+        bind: Returns the arguments of a batch.
+        batches: The batches.
+        metric: The metric, or None.
+    """
+
+    def __init__(
+        self, network: fx.GraphModule, bind: Callable[[Any], tuple[Any, ...]], batches: Iterable[Any], metric: Metric | None
+    ) -> None:
+        self.network, self.bind, self.batches, self.metric = network, bind, batches, metric
+        self.best = None if metric is None else self._mean(network, metric)
+
+    def score(self, network: fx.GraphModule) -> Score:
+        """Return the score of a simulation."""
+        if self.metric is not None and self.best is not None:
+            value = self._mean(network, self.metric)
+            return Score(value, self.best - value)
+        sums = Sums()
+        for batch in self.batches:
+            leaves = tensors_of(self.bind(batch))
+            for x, y in zip(self._outputs(self.network, leaves), self._outputs(network, leaves), strict=True):
+                if x.is_floating_point():
+                    sums.add(x, y)
+        found = sums.agreement()
+        return Score(found.sqnr, found.noise / found.signal if found.signal else found.noise)
+
+    def _outputs(self, network: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
+        return tensors_of(evaluated_value(network, leaves, "diagnose"))
+
+    def _mean(self, network: fx.GraphModule, metric: Metric) -> float:
+        found = []
+        for batch in self.batches:
+            value = metric(self._outputs(network, tensors_of(self.bind(batch))), batch)
+            try:
+                found.append(torch.as_tensor(value, dtype=torch.float64).flatten().cpu())
+            except (TypeError, ValueError, RuntimeError) as e:
+                do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
+                where = "diagnose, metric"
+                raise CalibrationError(where=where, found=repr(value)[:80], wanted="one number per example", do=do) from e
+        return float(torch.cat(found).mean())
+
+
+__all__ = ["Metric", "Score", "Scorer"]
