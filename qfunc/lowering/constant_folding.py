@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from qfunc.lowering.qdq_reader import Array, QdqModel
 
 __all__ = ["folded", "folded_constants"]
 
-_KEPT = ("QuantizeLinear", "DequantizeLinear", "Bernoulli", "Multinomial", "Dropout")
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_KEPT = ("Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
@@ -30,16 +32,16 @@ def folded(model: onnx.ModelProto) -> tuple[QdqModel, dict[str, Array]]:
     return source, one
 
 
-def folded_constants(source: QdqModel) -> dict[str, Array]:
-    """Return the values of `folded` for a reader of a model."""
-    return _values(source)[0]
+def folded_constants(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> dict[str, Array]:
+    """Return the values of `folded` for a reader of a model; `kept` are types of nodes that are not folded."""
+    return _values(source, kept)[0]
 
 
-def _values(source: QdqModel) -> list[dict[str, Array]]:
+def _values(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> list[dict[str, Array]]:
     # The folded tensors for batches of one, two and three examples.
     known = [dict(source.constants) for _ in range(3)]
     for node in source.graph.node:
-        if node.op_type in _KEPT or node.op_type.startswith("Random"):
+        if node.op_type in (*_KEPT, *kept) or node.op_type.startswith("Random"):
             continue
         results = [_evaluated(source, node, values, count) for count, values in enumerate(known, 1)]
         if None in results or _turns_batch_size_into_numbers(source, node, *known[:2]):

@@ -120,7 +120,8 @@ def magnitude(kind: str, inputs: Sequence[float], parameters: Mapping[int, Any])
         return min(inputs[0], max(abs(float(parameters[0])), abs(float(parameters[1]))))
     if kind == "BinaryOp":
         a, b = (*inputs, float(abs(parameters.get(2, 0.0))))[:2]
-        return _BINARY.get(int(parameters[0]), lambda a, b: math.inf)(a, b)
+        bound = _BINARY.get(int(parameters[0]))
+        return math.inf if bound is None else bound(a, b)
     return math.inf
 
 
