@@ -70,8 +70,8 @@ def pages() -> dict[str, str]:
     found["examples/index.md"] = "# Examples\n\n" + _contents("", [path.stem for path in examples], hidden=False)
     found |= {f"api/{module}.rst": module_page(module) for module in MODULES}
     found["api/index.md"] = "# API\n\n" + _contents("", MODULES, hidden=False)
-    names = [path.stem for path in sorted((ROOT / "targets").glob("*.py")) if path.stem != "__init__"]
-    found |= {f"targets/{name}.md": target_page(name) for name in names}
+    names = target_files()
+    found |= {f"targets/{name}.md": target_page(name, file) for name, file in names.items()}
     intro = "One page for each target, printed from the value that qfunc computes with.\n\n"
     found["datasheets.md"] = "# Datasheets\n\n" + intro + _contents("", [f"targets/{name}" for name in names], hidden=False)
     return found
@@ -161,9 +161,15 @@ def module_page(module: str) -> str:
     return "\n".join(lines)
 
 
-def target_page(name: str) -> str:
+def target_files() -> dict[str, Path]:
+    """Return the file of each target by the target's name, as `targets/__init__.py` imports them."""
+    imports = [n for n in ast.parse((ROOT / "targets" / "__init__.py").read_text()).body if isinstance(n, ast.ImportFrom)]
+    return {a.name: ROOT / "targets" / f"{str(n.module).rpartition('.')[2]}.py" for n in imports for a in n.names}
+
+
+def target_page(name: str, path: Path) -> str:
     """Return the page of a target: the docstring of its file, the printed value, and the file."""
-    file = (ROOT / "targets" / f"{name}.py").read_text()
+    file = path.read_text()
     value = getattr(importlib.import_module("qfunc.targets"), name)
     title, _, rest = (ast.get_docstring(ast.parse(file)) or name).partition("\n")
     blocks = [f"# {name}", _prose(title), *map(_prose, filter(None, rest.strip().split("\n\n")))]

@@ -3,6 +3,8 @@
     python -m qfunc quantize MODEL.pt2 --target A --data DATA.npz -o DIR
                                     from an exported program and examples to the files for a runtime: exit code 1 if
                                     the runtime and the emulation differ
+    python -m qfunc diagnose MODEL.pt2 --target A --data DATA.npz
+                                    print why a model loses accuracy on a target, and what recovers it
     python -m qfunc inspect DIR     print the quantized tensors and the units of an artifact
     python -m qfunc verify DIR      check the files of artifact.save or qfunc.save: exit code 1 if a check fails
     python -m qfunc targets         list the targets
@@ -62,11 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from qfunc.command_line import quantize
+    from qfunc.command_line import diagnose, quantize
 
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser("python -m qfunc", description=__doc__, formatter_class=formatter)
-    commands = parser.add_subparsers(required=True, metavar="quantize | inspect | verify | targets | show | diff | check")
+    names = "quantize | diagnose | inspect | verify | targets | show | diff | check"
+    commands = parser.add_subparsers(required=True, metavar=names)
 
     def add(name: str, command: Any, help_text: str, *arguments: str) -> argparse.ArgumentParser:
         found: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
@@ -77,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     quantize.add_arguments(add("quantize", quantize.run, "quantize an exported program"))
+    diagnose.add_arguments(add("diagnose", diagnose.run, "find out why a model loses accuracy"))
     add("inspect", _inspect, "print the tensors and units of an artifact", "DIR")
     add("verify", _verify, "check a saved artifact or model", "DIR")
     add("targets", _targets, "list the targets")

@@ -35,6 +35,7 @@ from qfunc.specs.arithmetic.requantization import (
     SumShifted,
     Unknown,
 )
+from qfunc.specs.arithmetic.stages import KPU, ScaleStage, SegmentStage, Stages
 from qfunc.specs.formats import (
     BFLOAT16,
     E2M1,
@@ -53,6 +54,7 @@ from qfunc.specs.formats import (
     Levels,
     Log,
 )
+from qfunc.specs.host import Host
 from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, Span
 from qfunc.specs.microscaling import (
     GGUF_Q4_0,
@@ -85,6 +87,7 @@ from qfunc.specs.selectors import (
     Last,
     ModuleType,
     Name,
+    NodeName,
     NonNegative,
     Not,
     Op,
@@ -101,14 +104,14 @@ __all__ = [
     "Bounds", "Cases", "ClampImplied", "Constant", "Copy", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3", "E3M2",
     "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits",
     "FixedPoint", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format",
-    "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Int",
-    "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE",
-    "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint",
-    "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "QuantizeLanes",
-    "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
-    "SaturatesEachStep", "Scale", "Scheme", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span",
-    "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
-    "from_json", "to_json",
+    "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Host",
+    "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS",
+    "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
+    "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel",
+    "PerTensor", "PerToken", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
+    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector",
+    "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target",
+    "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -123,7 +123,7 @@ class VersionedLowering(Protocol):
 
     @property
     def opset(self) -> int:
-        """The version of the opset."""
+        """The version of the opset; for one before 13 the lowering receives a model of opset 21."""
         ...
 
 
@@ -143,6 +143,16 @@ class RefusingLowering(Protocol):
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that it accepts, or "" if it accepts this one."""
+        ...
+
+
+@runtime_checkable
+class WideLowering(Protocol):
+    """A lowering whose files hold biases of more than 32 bits."""
+
+    @property
+    def bias_bits(self) -> int:
+        """The number of bits of a bias."""
         ...
 
 
@@ -229,7 +239,7 @@ class RoundingArithmetic(Protocol):
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
-    Lowering: (VersionedLowering, LimitedLowering, RefusingLowering),
+    Lowering: (VersionedLowering, LimitedLowering, RefusingLowering, WideLowering),
     Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
@@ -239,5 +249,5 @@ __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
     "LimitedLowering", "Lowering", "MergeableEstimator", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
     "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
-    "VersionedLowering",
+    "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -110,6 +110,20 @@ class Name(Selector):
 
 @readable
 @frozen
+class NodeName(Selector):
+    """Ops and tensors whose node in the captured graph has a name that matches a pattern: `NodeName("add_1")`.
+
+    `print(qfunc.capture()(model).graph)` shows the names.
+
+    >>> NodeName("add_1")
+    NodeName('add_1')
+    """
+
+    glob: str = field(validator=text())
+
+
+@readable
+@frozen
 class ModuleType(Selector):
     """Ops inside a module whose class has this name, bare or qualified: `ModuleType("Bottleneck")`.
 
@@ -290,5 +304,5 @@ class Not(Selector):
 
 SELECTORS = (
     AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Name,
-    NonNegative, Not, Op, Where,
+    NodeName, NonNegative, Not, Op, Where,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from qfunc.specs._check import (
 )
 from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
+from qfunc.specs.host import Host
 from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
@@ -107,8 +108,8 @@ class Runtime:
 
 
 _HARDWARE = (
-    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "legality", "ops", "runtime", "lowering",
-    "source",
+    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "legality", "host", "ops", "runtime",
+    "lowering", "source",
 )  # fmt: skip
 
 
@@ -128,6 +129,7 @@ class Target:
         kernels: The arithmetic of units.
         commuting: Kinds of ops that only move codes.
         legality: Schemes, ops and sizes that the chip refuses.
+        host: The processor that runs what the chip refuses, and everything after it; None if nothing does.
         ops: User-defined kinds of ops.
         runtime: The software that executes the artifact.
         lowering: Writes the artifact; None for simulation only.
@@ -152,6 +154,7 @@ class Target:
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
     commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
     legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse, RequireSizes))
+    host: Host | None = field(default=None, validator=instance_of(Host, optional=True))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))
     lowering: Lowering | None = field(default=None, validator=implements(Lowering, optional=True))

@@ -39,7 +39,6 @@ from qfunc.targets.litert import (
     MEANS,
     MOVES,
     NARROW,
-    NORMS,
     POOLS,
     S8,
     SAME,
@@ -51,14 +50,9 @@ from qfunc.targets.litert import (
     litert,
 )
 
-TABLES = ("celu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink")
 BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
-ONE_GROUP = (
-    "ExecuTorch 1.5, backends/xnnpack/operators/op_conv2d.py: transposed convolutions with scales per channel have one group"
-)
-
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
@@ -86,10 +80,7 @@ executorch_xnnpack = evolve(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
-        Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP, do="Use one group, or resize the image and convolve it."),
         Refuse(Op("gelu") & Attr("approximate", "tanh"), because=NO_NODE, do='Use approximate="none".'),
-        Refuse(Op(TABLES), because=NO_NODE, do="Use elu, leaky_relu, gelu or hardswish."),
-        Refuse(NORMS, because=NO_NODE, do="Use batch_norm or layer_norm."),
         Refuse(
             Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Compute it outside the deployed model."
         ),

@@ -24,6 +24,7 @@ from qfunc.specs import (
     FixedQParams,
     FloatKernel,
     FloatMultiplier,
+    From,
     Fusion,
     FusionStep,
     HardSwish16,
@@ -76,8 +77,7 @@ UNITS = (
 )
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
-CURVES = Op(("elu", "selu", "mish", "softplus", "softsign", "softshrink", "hardshrink", "tanhshrink"))
-NORMS = Op(("group_norm", "instance_norm", "local_response_norm"))
+MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
 DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1)) & ~Attr("dilation", (1, 1, 1))
 BECAUSE = (
     "TensorFlow Lite 8-bit quantization specification: int8 activations per tensor, weights [-127, 127] without zero point"
@@ -93,7 +93,8 @@ litert = Target(
             output=ACTIVATION,
         ),
         Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
-        Rule(Op(("softmax", "sigmoid")), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
+        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128), edges=~From(MASKS)),
+        Rule(Op("sigmoid"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
         Rule(Op("tanh"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 128, 0)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
@@ -114,14 +115,8 @@ litert = Target(
     legality=(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
-        Refuse(
-            TRANSPOSED & (DILATED | ~Attr("groups", 1)),
-            because=NO_OPERATOR,
-            do="Resize the image and convolve it, or use one group, not dilated.",
-        ),
+        Refuse(TRANSPOSED & DILATED, because=NO_OPERATOR, do="Resize the image and convolve it."),
         Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
-        Refuse(CURVES, because=NO_OPERATOR, do="Use leaky_relu, gelu or hardswish."),
-        Refuse(NORMS, because=NO_OPERATOR, do="Use batch_norm or layer_norm."),
         Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),

@@ -53,8 +53,8 @@ ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mas
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' except for one scale, or one per output channel"
-BYTES = (("input", (U8,)), ("weight", (S8,)), ("output", (U8,)))
-INTO_REAL = (("input", (U8,)), ("weight", (S8,)), ("output", (FLOAT32,)))
+BYTES = (("input", (U8,)), ("weight", (S8, U8)), ("output", (U8,)))
+INTO_REAL = (("input", (U8,)), ("weight", (S8, U8)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 FLOAT_KERNELS = (
     Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),

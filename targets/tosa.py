@@ -86,11 +86,7 @@ tosa = Target(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=PRO_INT, do="Slide along one or two axes."),
-        Refuse(
-            TRANSPOSED & (DILATED | ~Attr("groups", 1)),
-            because=PRO_INT,
-            do="Resize the image and convolve it, or use one group, not dilated.",
-        ),
+        Refuse(TRANSPOSED & DILATED, because=PRO_INT, do="Resize the image and convolve it."),
         Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
         Refuse(Op("softplus") & (~Attr("beta", 1) | ~Attr("threshold", 20)), because=PRO_INT, do="Use nn.Softplus()."),
         Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),

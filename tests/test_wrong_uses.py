@@ -17,21 +17,22 @@ from tests.wrong_uses.world import told, world
 ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *selections.ROWS, *values.ROWS)
 
 NAMES = (
-    "academic, academic_nlp, executorch_xnnpack, litert, litert_optimised, litert_reference, ncnn, nnie, onnx_qnn, "
-    "onnxruntime, openvino, ppl_cuda, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
+    "academic, academic_nlp, cmsis_nn, cmsis_nn_16x8, edge_tpu, executorch_xnnpack, k210, litert, litert_optimised, "
+    "litert_reference, ncnn, nnie, onnx_qnn, onnxruntime, openvino, ppl_cuda, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
+COMMANDS = "quantize | diagnose | inspect | verify | targets | show | diff | check"
 LINES = (
     (
         "no command",
         [],
-        "python -m qfunc: the following arguments are required: quantize | inspect | verify | targets | show | diff | check",
+        f"python -m qfunc: the following arguments are required: {COMMANDS}",
     ),
     (
         "no such command",
         ["shaw"],
-        "python -m qfunc: argument quantize | inspect | verify | targets | show | diff | check: invalid choice: 'shaw' "
-        "(choose from 'quantize', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
+        f"python -m qfunc: argument {COMMANDS}: invalid choice: 'shaw' "
+        "(choose from 'quantize', 'diagnose', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
     ),
     ("one target to compare", ["diff", "vitis"], "python -m qfunc diff: the following arguments are required: B"),
     (

@@ -54,6 +54,16 @@ class OverflowRow:
     source: str
 
 
+@frozen
+class HostRow:
+    """One op that the host of the chip runs: its kind, the reason, and its line in the user's code."""
+
+    op: str
+    kind: str
+    why: str
+    source: str
+
+
 @frozen(repr=False)
 class Explanation(HtmlReport):
     """The report of `explain`.  `repr` is one line, `print` shows tables, `html` returns a page.
@@ -65,6 +75,8 @@ class Explanation(HtmlReport):
         floats: The ops that compute in float, with reasons.
         misses, unmatched: Fusions and rewrites that almost matched, with reasons.
         overflows: The ops whose accumulators may overflow, if the model is calibrated.
+        host: The software of the chip's host, or "".
+        hosted: The ops that the host runs, if the model is calibrated.
     """
 
     target: str
@@ -74,19 +86,24 @@ class Explanation(HtmlReport):
     misses: tuple[tuple[str, str, str], ...] = field(default=())
     unmatched: tuple[tuple[str, str, str], ...] = field(default=())
     overflows: tuple[OverflowRow, ...] = field(default=())
+    host: str = ""
+    hosted: tuple[HostRow, ...] = field(default=())
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the tables: quantized tensors, rules, float ops, overflows, fusions and rewrites that almost matched."""
+        """Return the tables: tensors, rules, float ops, ops on the host, overflows, near misses of fusions and rewrites."""
         names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
         head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
         rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
         floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
         overflow_names = [f.name for f in fields(OverflowRow)]
         overflows = tuple([str(getattr(r, n)) for n in overflow_names] for r in self.overflows)
+        host_names = [f.name for f in fields(HostRow)]
+        hosted = tuple([str(getattr(r, n)) for n in host_names] for r in self.hosted)
         return (
             Section(f"{self.target}: {len(self.sites)} quantized tensors", head, rows),
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
             Section("in float", tuple(float_names), floats),
+            Section(f"on the host, {self.host}", tuple(host_names), hosted),
             Section("may overflow", tuple(overflow_names), overflows),
             Section("not fused", ("op", "with", "why"), self.misses),
             Section("not rewritten", ("op", "as", "why"), self.unmatched),

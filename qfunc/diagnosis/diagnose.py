@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from attrs import frozen
 from torch import fx, nn
+from torch.export import ExportedProgram
 from tqdm import tqdm
 
 from qfunc._transform import Transform
@@ -48,7 +49,7 @@ def diagnose(
     calibration: Iterable[Any] | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     progress: bool = True,
-) -> Callable[[nn.Module], Diagnosis]:
+) -> Callable[[nn.Module | ExportedProgram], Diagnosis]:
     """Return a function from a float model to a `Diagnosis`: why it loses accuracy on a target, and what recovers it.
 
     It quantizes and calibrates the model, and looks for causes in the ranges and channels of its tensors: batches of the
@@ -95,7 +96,7 @@ def diagnose(
                 raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
     setting = Setting(target, batches, batches if calibration is None else calibration, {"example_inputs": example_inputs})
 
-    def transform(model: nn.Module) -> Diagnosis:
+    def transform(model: nn.Module | ExportedProgram) -> Diagnosis:
         with torch.inference_mode(False):
             return _Study(setting, metric, model, progress).diagnosis()
 
@@ -115,7 +116,7 @@ class _Remedy:
 class _Study:
     """The measurements of one model."""
 
-    def __init__(self, setting: Setting, metric: Metric | None, model: nn.Module, progress: bool) -> None:
+    def __init__(self, setting: Setting, metric: Metric | None, model: Any, progress: bool) -> None:
         self.setting, self.model, self.progress = setting, model, progress
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen
-from torch import nn
+from attrs import field, frozen
 
 from qfunc.specs import Target, edit
 from qfunc.transforms.calibrate import calibrate
@@ -79,7 +78,7 @@ class Setting:
     calibration: Iterable[Any] = field(repr=False, eq=False)
     options: Mapping[str, Any] = field(factory=dict, eq=False)
 
-    def calibrated(self, plan: Plan, model: nn.Module) -> Any:
+    def calibrated(self, plan: Plan, model: Any) -> Any:
         """Return a float model, quantized and calibrated by a plan.
 
         Raises:
@@ -93,10 +92,6 @@ class Setting:
         for correction in plan.after:
             calibrated = correction.transform(batches)(calibrated)
         return calibrated
-
-    def with_target(self, target: Target) -> Setting:
-        """Return the setting with another target."""
-        return evolve(self, target=target)
 
 
 __all__ = ["Correction", "Plan", "Setting"]

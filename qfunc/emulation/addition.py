@@ -58,7 +58,8 @@ def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
     # TFLite: both inputs are rescaled to twice the larger scale and shifted left; the sum is rescaled to the output.
     a, b = operand_codes(job)
     ratios = [v.encoding.scale / job.output.scale for v in (a, b)]
-    if sum(ratios) * 255 >= 2.0 ** (arithmetic.bits - 1) - 128:
+    span, (_, low, _) = max(v.encoding.format.qmax - v.encoding.format.qmin for v in (a, b)), job.range()
+    if sum(ratios) * span >= 2.0 ** (arithmetic.bits - 1) + min(low, -128):
         raise _scale_error(job, ratios, f"a sum of {arithmetic.bits} bits")
     sign = -1 if job.unit.kind == "sub" else 1
     double_scale = 2 * max(a.encoding.scale, b.encoding.scale)

@@ -11,6 +11,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.placement.encoding import Encoding
@@ -44,7 +45,7 @@ class EmulationBuilder:
 
     def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
         self.root, self.graph, self.results = root, fx.Graph(), results
-        arithmetics = [k.arithmetic for k in target.kernels]
+        arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
         self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
@@ -104,6 +105,8 @@ class EmulationBuilder:
         arguments = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax, scheme.rounding, scheme.division)
         if self.quantize_lanes is not None:
             return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
+        if scheme.zero_point is not None and scheme.zero_point.added == "before":
+            return self.call(quantize_interior, real, *arguments, "before", name=name)
         return self.call(quantize_codes, real, *arguments, name=name)
 
     def _qparams(self, encoding: Encoding) -> Sequence[Any]:

@@ -34,6 +34,7 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    Stages,
     SumFma,
     SumScaled,
     SumShifted,
@@ -130,6 +131,8 @@ KERNELS: dict[tuple[type, str], Writer] = {
         for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
         for kind in SUMS_OF_PRODUCTS
     },
+    (Stages, "conv"): requantize,
+    (Stages, "linear"): requantize,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,

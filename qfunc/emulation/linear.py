@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
+from qfunc.emulation.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
     EXACT_FLOAT32,
@@ -32,9 +33,9 @@ from qfunc.numerics.kernels.requantize import (
 )
 from qfunc.ops.node import attribute, slots
 from qfunc.placement.products import Products, exponents, largest_offset, products_of
-from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift
+from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift, Stages
 
-ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize
+ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages
 
 
 def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
@@ -44,6 +45,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.output_encoding is None:
         terms = _real_terms(job, arithmetic, product, bias)
         return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
+    if isinstance(arithmetic, Stages):
+        return requantize_in_stages(job, arithmetic, acc, product, bias)
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)
     match arithmetic:
@@ -66,8 +69,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
-        case FixedPoint(steps, bits):
-            pair = _multiplier(job, product / scale.double(), bits)
+        case FixedPoint(steps, bits, reduced=reduced):
+            pair = _multiplier(job, product / scale.double(), bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case Shift(rounding):
             shift = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
@@ -98,9 +101,12 @@ def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:
     return job.emitter.call(clamp_to_bounds, value, job.bounds(), name=job.name, result=True)
 
 
-def _multiplier(job: UnitContext, ratio: Tensor, bits: int) -> list[fx.Node]:
-    pair = zip(fixed_point.fixed_multiplier(ratio, bits), ("multiplier", "shift"), strict=True)
-    return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in pair]
+def _multiplier(job: UnitContext, ratio: Tensor, bits: int, reduced: int | None = None) -> list[fx.Node]:
+    pair = fixed_point.fixed_multiplier(ratio, bits)
+    if reduced is not None:
+        pair = fixed_point.reduced_multiplier(*pair, bits, reduced)
+    named = zip(pair, ("multiplier", "shift"), strict=True)
+    return [job.emitter.constant(t, f"{job.unit.path}.{n}") for t, n in named]
 
 
 def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:

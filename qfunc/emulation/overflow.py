@@ -22,7 +22,7 @@ from qfunc.numerics.overflow import (
 )
 from qfunc.ops.node import attribute
 from qfunc.placement.products import Products, SumRange, range_of_unit
-from qfunc.specs import SaturatesEachStep, Wraps
+from qfunc.specs import FixedPoint, SaturatesEachStep, Wraps
 
 
 def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx.Node:
@@ -32,13 +32,16 @@ def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = N
         EmulationError: sums that may overflow, and that float64 does not hold.
     """
     sums = range_of_unit(job.partition, job.unit, products)
-    if sums is None or not bool(sums.at_risk.any()):
+    if sums is None:
         return acc
-    if sums.largest >= EXACT_FLOAT64:
+    if sums.largest >= EXACT_FLOAT64 and not sums.per_product:
         do = "Use fewer bits for the input, the weight or the bias."
         raise EmulationError(
             where=f"unit {job.unit.path!r}", found=f"sums up to {sums.largest:.4g}", wanted="sums below 2^53", do=do
         )
+    _require_products(job, sums)
+    if not bool(sums.at_risk.any()):
+        return acc
     overflow, name = sums.accumulator.overflow, f"{job.name}_stored"
     if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":
         return _saturate_each_step(job, acc, products, sums, overflow, name)
@@ -46,6 +49,20 @@ def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = N
         function = wrap_products if isinstance(overflow, Wraps) else saturate_products
         return job.emitter.call(function, acc, operand_codes(job)[0].node, sums.largest, sums.bits, name=name)
     return job.emitter.call(wrap if isinstance(overflow, Wraps) else saturate, acc, sums.bits, name=name)
+
+
+def _require_products(job: UnitContext, sums: SumRange) -> None:
+    # A sum times its multiplier, before the shift, is an integer of 64 bits.
+    arithmetic = job.unit.kernel.arithmetic if job.unit.kernel is not None else None
+    if not isinstance(arithmetic, FixedPoint) or len(arithmetic.steps) > 1:
+        return
+    bits = arithmetic.reduced or arithmetic.bits
+    if min(sums.largest, 2.0 ** (sums.bits - 1)) * 2.0**bits >= 2.0**63:
+        found, do = (
+            f"sums up to {sums.largest:.4g} and a multiplier of {bits} bits",
+            "Use fewer bits for the bias or the input.",
+        )
+        raise EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted="products below 2^63", do=do)
 
 
 def _saturate_each_step(

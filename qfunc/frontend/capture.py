@@ -75,7 +75,7 @@ def capture(
             compute in float; selectors match their class (`edit.module("MyBlock")`).  For torch.fx only.
         concrete_args: Values for arguments of `forward`, by name; these arguments are no longer inputs.
         tracer: A custom `torch.fx.Tracer`, as a class or an instance.  For torch.fx only.  Modules of torch.nn
-            are leaves as without it; its `is_leaf_module` decides for all others.
+            are leaves as without it; its `is_leaf_module` decides for `nn.Sequential` and all others.
     Raises:
         CaptureError: control flow on values, a write through a view, a leaf that hides weights; the
             message gives the file and line of the model's code and an alternative that works.  Also a leaf

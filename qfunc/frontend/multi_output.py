@@ -88,8 +88,11 @@ _POOL_WITH_PLACES = re.compile(r"aten\.adaptive_max_pool[123]d\.default")
 def select_output(call: Any) -> Any:
     """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
 
-    x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice.
+    x.unbind(dim)[i] is x[..., i], an op with one result; x.topk(k)[0] is not a slice; x.max(dim)[0] is x.amax(dim), if the
+    places of the maxima are not read.
     """
+    if call is not None and call[0] in (operator.getitem, element) and (extremum := _extremum_alone(*call[1])) is not None:
+        return extremum
     if call is None or call[0] is not operator.getitem or not isinstance(call[1][0], fx.Node):
         return call
     if not isinstance(call[1][1], int):
@@ -101,6 +104,15 @@ def select_output(call: Any) -> Any:
     if parts is None or parts[1][1] < 0:
         return call
     return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
+
+
+def _extremum_alone(source: Any, index: Any) -> Any:
+    over_dim = canonical(source) if isinstance(source, fx.Node) and index == 0 else None
+    alone = {torch.max: torch.amax, torch.min: torch.amin}.get(over_dim[0]) if over_dim is not None else None
+    read = [canonical(user) for user in source.users] if alone is not None else []
+    if not read or any(c is None or c[0] not in (operator.getitem, element) or c[1][1] != 0 for c in read):
+        return None
+    return alone, over_dim[1]  # type: ignore[index]
 
 
 __all__ = ["is_only_result", "output_count", "reads_tuple", "select_output"]

@@ -201,8 +201,9 @@ def custom_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.T
     user_is_leaf = tracer.is_leaf_module
 
     def is_leaf_module(m: nn.Module, module_qualified_name: str) -> bool:
-        ours = is_leaf(m, module_qualified_name)
-        return ours or (not type(m).__module__.startswith("torch.nn") and user_is_leaf(m, module_qualified_name))
+        # torch.fx keeps all of torch.nn as leaves but nn.Sequential, which is a leaf only if the user's class says so.
+        asks = isinstance(m, nn.Sequential) or not type(m).__module__.startswith("torch.nn")
+        return is_leaf(m, module_qualified_name) or (asks and user_is_leaf(m, module_qualified_name))
 
     call_module = tracer.call_module
 

@@ -35,6 +35,8 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Name(glob):
             path = context.fact(node).path
             return fnmatchcase(path, glob)
+        case s.NodeName(glob):
+            return fnmatchcase(node.name, glob)
         case s.ModuleType(name):
             return any(m == name or m.rpartition(".")[2] == name for m in context.fact(node).modules)
         case s.Attr(name, equals):
@@ -171,7 +173,7 @@ def _conditions(node: fx.Node, context: Context) -> list[Any]:
 def names_one_op(selector: Any) -> bool:
     """Return True if a selector refers to one model (a name, a class, a predicate) rather than to op kinds."""
     match selector:
-        case s.Name() | s.ModuleType() | s.Where():
+        case s.Name() | s.NodeName() | s.ModuleType() | s.Where():
             return True
         case s.AllOf(of) | s.AnyOf(of):
             return any(names_one_op(one) for one in of)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from qfunc.lowering.qdq_reader import QdqModel
 
 
+_INT8, _INT32 = Int(8), Int(32)
+
+
 def require(site: QuantizedTensor, fits: bool, found: str, wanted: str, do: str) -> None:
     """Raise unless a tensor fits the artifact.
 
@@ -39,21 +42,21 @@ def require_one_scale(site: QuantizedTensor, artifact: str) -> None:
     require(site, len(site.scale) == 1, f"{len(site.scale)} scales", wanted, do)
 
 
-def require_int8(site: QuantizedTensor, target: str, artifact: str) -> None:
-    """Raise unless an activation is int8, a weight int8 or narrower, a bias int32: TFLite's operators have no other formats.
+def require_int8(site: QuantizedTensor, target: str, artifact: str, activation: Int = _INT8, bias: Int = _INT32) -> None:
+    """Raise unless activation and bias have these formats, a weight int8 or narrower: TFLite's operators have no others.
 
     Raises:
         DeployError: names the tensor.
     """
     fmt = site.format
     if site.role == "bias":
-        fits = fmt == Int(32)
+        fits = fmt == bias
     elif site.role == "activation":
-        fits = fmt == Int(8)
+        fits = fmt == activation
     else:
         fits = isinstance(fmt, Int) and fmt.bits <= 8 and fmt.signed
     do = f"Use the schemes of targets.{target}, or edit.deploy(QdqLowering())."
-    require(site, fits, repr(fmt), "Int(8), for weights Int(8) or narrower, for biases Int(32)", do)
+    require(site, fits, repr(fmt), f"{activation!r}, for weights Int(8) or narrower, for biases {bias!r}", do)
     if site.role == "activation":
         require_one_scale(site, artifact)
 

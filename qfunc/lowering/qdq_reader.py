@@ -19,6 +19,7 @@ __all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "deq
 
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
+_CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)
 Array = np.ndarray[Any, Any]
 
 
@@ -71,7 +72,7 @@ class QdqModel:
     def is_real(self, name: str) -> bool:
         """Return True if a tensor has real values or codes; sizes have neither."""
         two, _ = self._types
-        return name not in two or two[name][0] in (REAL, onnx.TensorProto.INT8)
+        return name not in two or two[name][0] in (REAL, *_CODES)
 
     def kind(self, name: str) -> int:
         """Return ONNX's number of a tensor's element type."""

@@ -143,7 +143,7 @@ def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None)
     # onnx is imported here, where it is first needed.
     import onnx
 
-    from qfunc.lowering.onnx_file import read_model
+    from qfunc.files.onnx_model import read_model
 
     graph: list[Any] = []
 

@@ -41,8 +41,11 @@ ROWS: tuple[Op, ...] = (
     op("reciprocal", torch.reciprocal, "input", "reciprocal", traits=_ODD, onnx="Reciprocal x"),
     op("square", torch.square, "input", "square", traits=_POSITIVE | Trait.INTEGER_IF_INPUTS, onnx="Pow x 2"),
     op("exp2", torch.exp2, "input", "exp2", traits=_POSITIVE, onnx="Mul x 0.6931471805599453; Exp ."),
-    op("expm1", torch.expm1, "input", "expm1", traits=_ODD, onnx="Exp x; Sub . 1"),
-    op("log1p", torch.log1p, "input", "log1p", traits=_ODD, onnx="Add x 1; Log ."),
+    # tanh(x/2) (exp(x) + 1), which cancels nowhere
+    op("expm1", torch.expm1, "input", "expm1", traits=_ODD, onnx="Mul x 0.5; Tanh .; Exp x; Add . 1; Mul $1 ."),
+    # log(u) + (x - (u - 1)) / u with u = float32(x + 1): the second term corrects the rounding of u
+    op("log1p", torch.log1p, "input", "log1p", traits=_ODD,
+       onnx="Add x 1; Sub . 1; Sub x .; Max $0 1e-30; Div $2 .; Log $0; Add . $4"),
     op("log2", torch.log2, "input", "log2", traits=_REAL, onnx="Log x; Div . 0.6931471805599453"),
     op("log10", torch.log10, "input", "log10", traits=_REAL, onnx="Log x; Div . 2.302585092994046"),
     op("erf", torch.erf, "input", "erf", traits=_ODD, onnx="Erf x"),

@@ -11,7 +11,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import DerivedQParams, FloatKernel, FloatMultiplier, FloatRequantize, Int, Log, PerChannel, PerTensor
+from qfunc.specs import DerivedQParams, FloatKernel, FloatMultiplier, FloatRequantize, Int, Log, PerChannel, PerTensor, Stages
 
 
 @frozen(eq=False)
@@ -64,7 +64,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatRequantize | FloatKernel) or (
+    return isinstance(arithmetic, FloatRequantize | FloatKernel | Stages) or (
         isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
     )
 

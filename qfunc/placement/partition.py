@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from attrs import field, frozen
 from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
@@ -19,8 +21,9 @@ from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
+from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import Copy, Int, Kernel, Target
+from qfunc.specs import Copy, Host, Int, Kernel, Target
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -34,6 +37,7 @@ class Unit:
     """One unit: its nodes in the float network, the kernel that runs it, and the reason if no integer kernel does.
 
     `integer` is True if the kernel reads or writes codes.  Other kernels compute in float32, bit for bit as the runtime.
+    `host` is the reason why the host of the chip runs the unit, or "".
     """
 
     group: FusedGroup
@@ -43,6 +47,7 @@ class Unit:
     kernel: Kernel | None
     reason: str = ""
     codes: bool = True
+    host: str = ""
     integer: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -93,6 +98,7 @@ class Partition:
         self._shared: dict[str, Encoding | None] = {}
         for node in self.network.graph.nodes:  # in order, because an op that only moves codes has those of its input
             self._shared[node.name] = self._shared_encoding(node)
+        self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
         self.units = tuple(self._unit(g) for g in groups.groups)
 
     def encoding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
@@ -188,12 +194,27 @@ class Partition:
 
     def _unit(self, group: FusedGroup) -> Unit:
         operands = self._operands(group)
-        kernel, reason = integer_kernel(group, operands, self.target.kernels, self.context)
+        hosted = self._hosted.get(group.root, "")
+        kernels = self.target.host.kernels if hosted and self.target.host is not None else self.target.kernels
+        kernel, reason = integer_kernel(group, operands, kernels, self.context)
         if kernel is None:
-            kernel = float_kernel(group, self.target.kernels, self.context)
+            kernel = float_kernel(group, kernels, self.context)
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
         root, output = group.root, group.output
-        return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes)
+        return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes, hosted)
+
+    def _on_host(self, host: Host, view: QuantizedModel, groups: Sequence[FusedGroup]) -> dict[fx.Node, str]:
+        sizes: dict[str, tuple[int, ...]] = {}
+        if measures_sizes(host) and view.record.inputs:
+            examples = tuple(torch.zeros(i.shape, dtype=getattr(torch, i.dtype.split(".")[-1])) for i in view.record.inputs)
+            device = next((t.device for t in self.network.parameters()), None)
+            with torch.no_grad():
+                _, sizes = run_with_sizes(self.network, tuple(t.to(device) for t in examples), "partition")
+        nowhere = {*self._sizes, *self._constants}
+        return on_host(host, groups, self.context, sizes, self._is_float, nowhere)
+
+    def _is_float(self, group: FusedGroup) -> bool:
+        return any(operand.encoding is None and operand.slot != "bias" for operand in self._operands(group))
 
     def _operands(self, group: FusedGroup) -> list[Operand]:
         found = []
@@ -221,4 +242,8 @@ def _is_identity(node: fx.Node, context: Context) -> bool:
 
 def summary(units: tuple[Unit, ...]) -> list[dict[str, Any]]:
     """Return the units as plain data, for reports."""
-    return [{"path": u.path, "tensor": u.tensor, "kind": u.kind, "integer": u.integer, "reason": u.reason} for u in units]
+    return [
+        {"path": u.path, "tensor": u.tensor, "kind": u.kind, "integer": u.integer, "reason": u.reason}
+        | ({"host": u.host} if u.host else {})
+        for u in units
+    ]

@@ -14,7 +14,16 @@ from qfunc.numerics.overflow import fits, outputs_first, range_of_sums
 from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Accumulator, DerivedQParams, FixedPoint, FloatMultiplier, FloatRequantize, SaturatesEachStep, Shift
+from qfunc.specs import (
+    Accumulator,
+    DerivedQParams,
+    FixedPoint,
+    FloatMultiplier,
+    FloatRequantize,
+    SaturatesEachStep,
+    Shift,
+    Stages,
+)
 
 LARGEST_SHIFT = 40
 """A longer shift would not fit into 64 bits; scales that differ by more are a mistake."""
@@ -65,6 +74,8 @@ def products_of(partition: Partition, unit: Unit, arithmetic: Any) -> Products |
     scale = x.qparams.scale.double() * encoding.qparams.scale.double().flatten()
     if encoding.qparams.scale.ndim == 0:
         scale = scale.reshape(())
+    elif unit.kind == "conv_transpose" and len(scale) > 1:
+        scale = scale.repeat(attribute(root, "groups"))  # the weight has the outputs of one group
     bias_node, real_bias, bias, fraction_bits = tensors.get("bias"), None, None, 0
     if bias_node is not None:
         own = partition.encoding(bias_node, root)
@@ -112,7 +123,7 @@ def accumulator_of(arithmetic: object) -> Accumulator | None:
     >>> accumulator_of(Shift("floor", accumulator=16))
     Accumulator(16)
     """
-    if not isinstance(arithmetic, FloatMultiplier | FloatRequantize | FixedPoint | Shift):
+    if not isinstance(arithmetic, FloatMultiplier | FloatRequantize | FixedPoint | Shift | Stages):
         return None
     held = arithmetic.accumulator
     return Accumulator(held) if isinstance(held, int) else held

@@ -22,26 +22,32 @@ ATTRIBUTES = frozenset(
 )
 """All attributes of an op that selectors can name."""
 
+_NAMING = s.Name, s.NodeName, s.ModuleType
+"""The selectors that refer to parts of one model by a name, which must exist."""
+
 
 def require_match(selector: s.Selector, contexts: Sequence[Context], where: str, constants: bool = True) -> None:
     """Refuse a selector that matches nothing in any of a model's graphs; without `constants`, weights do not count.
 
-    A name or class in a composed selector must also match something.
+    A name, node or class in a composed selector must also match something.
 
     Raises:
         SpecError: nothing matches; the message lists the names closest to each pattern.
     """
-    named = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, s.Name | s.ModuleType)]
+    named = [leaf for leaf in atoms(selector) if leaf is not selector and isinstance(leaf, _NAMING)]
     for leaf in named:
         require_match(leaf, contexts, where)
     nodes = [(n, c) for c in contexts for n in c.model.graph.nodes if n.op != "output"]
     if any(matches(selector, n, context) for n, context in nodes if constants or n.op != "get_attr"):
         return
-    paths = sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"})
-    classes = sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules})
-    similar = [p for word in _patterns(selector, s.Name) for p in _similar(word.strip("*."), paths)]
-    similar += [p for word in _patterns(selector, s.ModuleType) for p in _similar(word.rpartition(".")[2], classes)]
-    candidates = paths if _patterns(selector, s.Name) or not _patterns(selector, s.ModuleType) else classes
+    names: dict[type, list[str]] = {
+        s.Name: sorted({context.fact(n).path for n, context in nodes if n.op != "get_attr"}),
+        s.NodeName: sorted({n.name for n, _ in nodes if n.op != "get_attr"}),
+        s.ModuleType: sorted({kind.rpartition(".")[2] for n, context in nodes for kind in context.fact(n).modules}),
+    }
+    words = {kind: _words(selector, kind) for kind in names}
+    similar = [near for kind, known in names.items() for word in words[kind] for near in _similar(word, known)]
+    candidates = next((names[kind] for kind in names if words[kind]), names[s.Name])
     only_weights = not constants and any(matches(selector, n, context) for n, context in nodes)
     raise SpecError(
         where=where,
@@ -65,7 +71,7 @@ def require_matches(target: Target, contexts: Sequence[Context], unfolded: Seque
             for selector in _selectors(value):
                 _require_kinds(selector, target, where)
                 for leaf in atoms(selector):
-                    if isinstance(leaf, s.Name | s.ModuleType):
+                    if isinstance(leaf, _NAMING):
                         require_match(leaf, graphs, where)
             if part == "overrides" or (part in ("rules", "legality") and names_one_op(value.select)):
                 require_match(value.select, contexts, where, constants=part != "rules")
@@ -127,9 +133,10 @@ def _similar(word: str, words: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word, words, 3, 0.4)
 
 
-def _patterns(selector: s.Selector, kind: type[s.Name] | type[s.ModuleType]) -> list[str]:
-    words = (leaf for leaf in atoms(selector) if isinstance(leaf, kind))
-    return [leaf.glob if isinstance(leaf, s.Name) else leaf.name for leaf in words]
+def _words(selector: s.Selector, kind: type) -> list[str]:
+    # Return the names in a selector's patterns of one kind, without wildcards at their ends and without packages.
+    named = (leaf for leaf in atoms(selector) if isinstance(leaf, kind))
+    return [leaf.name.rpartition(".")[2] if isinstance(leaf, s.ModuleType) else leaf.glob.strip("*.") for leaf in named]
 
 
 __all__ = ["ATTRIBUTES", "KINDS", "atoms", "require_match", "require_matches"]

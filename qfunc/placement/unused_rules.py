@@ -20,6 +20,7 @@ from qfunc.specs import (
     KeepFloat,
     ModuleType,
     Name,
+    NodeName,
     Op,
     Override,
     Rule,
@@ -63,7 +64,7 @@ def _may_match_nothing(selector: Selector) -> bool:
 
 
 def _names_something(selector: Selector) -> bool:
-    return any(isinstance(leaf, Name | ModuleType | Where) for leaf in atoms(selector))
+    return any(isinstance(leaf, Name | NodeName | ModuleType | Where) for leaf in atoms(selector))
 
 
 def _matches_no_op(selector: Selector) -> bool:

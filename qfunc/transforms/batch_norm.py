@@ -11,13 +11,16 @@ from torch import fx, nn
 from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
+from qfunc.execution.batches import warn_caller
 from qfunc.graph.evaluation_form import evaluation_form, trained_norms
 from qfunc.graph.module import require_both_modes
 from qfunc.graph.sites import find_quantizers
-from qfunc.graph.stages import require_stage
+from qfunc.graph.stages import require_stage, unwrap
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
 from qfunc.quantizers.frozen_batch_norm import freeze
+
+_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 @frozen
@@ -80,6 +83,19 @@ def require_batch_norm(value: Any) -> None:
         found = value.__name__ if isinstance(value, type) else repr(value)
         wanted, do = "qfunc.FoldBatchNorm() or qfunc.TrainBatchNorm()", "Write batch_norm=qfunc.TrainBatchNorm()."
         raise SpecError(where="quantize, batch_norm", found=found, wanted=wanted, do=do)
+
+
+def warn_of_folded(model: Any, simulated: nn.Module) -> None:
+    """Warn if BatchNorms of a float model that are in training mode are folded in its simulation."""
+    kept = {path for path, m in simulated.named_modules() if isinstance(m, _NORMS)}
+    modules = unwrap(model).named_modules() if isinstance(model, nn.Module) else ()
+    folded = [path for path, m in modules if isinstance(m, _NORMS) and m.training and m.running_mean is not None]
+    if folded := [path for path in folded if path not in kept]:
+        more = f" and {len(folded) - 1} more" if len(folded) > 1 else ""
+        warn_caller(
+            f"quantize: found BatchNorms in training mode ({folded[0]!r}{more}), which are folded and no longer train, wanted "
+            "BatchNorms in evaluation mode. Call model.eval() first, or train them with batch_norm=qfunc.TrainBatchNorm()."
+        )
 
 
 def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | None = None) -> nn.Module:
@@ -163,4 +179,6 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
         return result
 
 
-__all__ = ["TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm"]
+__all__ = [
+    "TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm", "warn_of_folded",
+]  # fmt: skip

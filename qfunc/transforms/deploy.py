@@ -130,7 +130,7 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
         CalibrationError: scales that training has moved beyond a limit of the target.
     """
     # Import here, so that `import qfunc` does not import onnx.
-    from qfunc.lowering.onnx.opset import OPSET
+    from qfunc.lowering.onnx.opset import OPSET, written_opset
     from qfunc.lowering.onnx.writer import write_model
 
     partition, inputs, record = deployed.partition, deployed.inputs, record_of(deployed.model)
@@ -140,7 +140,7 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     require_limits(partition)
     whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
     axes = None if whole else record.axes
-    opset = lowering.opset if isinstance(lowering, VersionedLowering) else OPSET
+    opset = written_opset(lowering.opset if isinstance(lowering, VersionedLowering) else OPSET)
     proto, tensors = write_model(partition, inputs, opset, axes)
     require_same_function(proto, tensors, deployed.model, inputs)
     proto, tensors = names.apply(proto, tensors)

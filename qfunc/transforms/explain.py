@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from torch import Tensor, fx, nn
 
-from qfunc.analysis.explanation import Explanation, FloatRow, OverflowRow, SiteRow
+from qfunc.analysis.explanation import Explanation, FloatRow, HostRow, OverflowRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
 from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
@@ -25,7 +25,8 @@ def explain(model: nn.Module) -> Explanation:
     """Return the sites of a quantized model, its rules, and its float ops with the reasons.
 
     Of a calibrated model it also lists the ops whose accumulators may overflow, with the largest sum that weights and
-    ranges allow. In all other ops they prove that no sum overflows.
+    ranges allow. In all other ops they prove that no sum overflows. If the chip has a host, it lists the ops that the host
+    runs.
 
     Returns:
         An `Explanation`: data, and a table when printed.
@@ -56,6 +57,8 @@ def explain(model: nn.Module) -> Explanation:
         tuple(row for e in explanations for row in e.misses),
         tuple(row for e in explanations for row in e.unmatched),
         tuple(row for e in explanations for row in e.overflows),
+        ", ".join(dict.fromkeys(e.host for e in explanations if e.host)),
+        tuple(row for e in explanations for row in e.hosted),
     )
 
 
@@ -83,8 +86,13 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     fused = match_fusions(context, target.fusions, target.rules)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     overflows: tuple[OverflowRow, ...] = ()
-    if public and all(q.module.ready and is_integer_encoding(q) for q in view.quantizers):
-        partition = Partition(view, target)
+    hosted: tuple[HostRow, ...] = ()
+    ready = all(q.module.ready and is_integer_encoding(q) for q in view.quantizers)
+    partition = Partition(view, target) if ready and (public or target.host is not None) else None
+    if partition is not None:
+        units = ((u, nodes[u.group.root.name]) for u in partition.units if u.host)
+        hosted = tuple(HostRow(u.path, u.kind, u.host, context.fact(node).source) for u, node in units)
+    if public and partition is not None:
         float_ops = {u.path: (nodes[u.group.root.name], u.reason) for u in partition.float_units}
         rows_of_units = (_overflow(partition, unit, context) for unit in partition.units)
         overflows = tuple(row for row in rows_of_units if row is not None)
@@ -101,7 +109,8 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     used = sorted({r.rule for r in rows if r.rule >= 0})
     rules = tuple((i, repr(target.rules[i].select)) for i in used)
     misses = (*record.unfolded, *unfused)
-    return Explanation(target.name, tuple(rows), rules, floats, misses, record.unmatched, overflows)
+    host = "" if target.host is None else target.host.name
+    return Explanation(target.name, tuple(rows), rules, floats, misses, record.unmatched, overflows, host, hosted)
 
 
 _LONG_SUM = 2**15

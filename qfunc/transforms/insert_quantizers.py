@@ -17,6 +17,7 @@ from qfunc.graph.evaluation_form import TrainedWeight, trained_weights
 from qfunc.graph.record import NodeInfo, Record, attach, record_of
 from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
+from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.passes.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
@@ -72,7 +73,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     """
     network = placement.network
     require_legal(placement.plan, target)
-    record = record_of(network)
+    record, folded = record_of(network), _folded_norms(placement)
     assert record is not None
     inserted = [_insert(network, placed, record) for placed in placement.plan.placed]
     attach(network, evolve(record, facts={**record.facts, **dict(inserted)}))
@@ -87,7 +88,14 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     network.register_state_dict_post_hook(write_metadata)  # type: ignore[no-untyped-call]
     record = record_of(network)
     assert record is not None
-    return attach(network, evolve(record, target=target, stage="quantized"))
+    return attach(network, evolve(record, target=target, stage="quantized", folded=folded))
+
+
+def _folded_norms(placement: Placement) -> int:
+    # Return the number of BatchNorms that are folded and do not train.
+    names = {node.name for node in placement.network.graph.nodes}
+    norms = [n for n in placement.before.graph.nodes if kind_of(n) == "batch_norm" and n.name not in names]
+    return len(norms) - len(placement.norms)
 
 
 def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[str, NodeInfo]:

@@ -19,7 +19,7 @@ from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.sizes import limits_sizes, require_sizes
 from qfunc.specs import Target
-from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm
+from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm, warn_of_folded
 from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations
 from qfunc.transforms.submodules import (
     SubmoduleCall,
@@ -103,6 +103,8 @@ def quantize(
         SpecError: a selector of the target matches nothing, the rules contradict each other, the hardware refuses an
             op, a scheme or sizes (`Target.legality`), or `submodules` matches none, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
+    Warns:
+        UserWarning: BatchNorms in training mode were folded.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
@@ -116,6 +118,39 @@ def quantize(
     require_batch_norm(batch_norm)
     names = None if submodules is None else require_names(submodules)
     leaf_classes = require_leaves(leaves)
+    simulate = simulation_of(target, example_inputs, names, leaf_classes, concrete_args, tracer, batch_norm)
+
+    def transform(model: Any) -> Any:
+        simulated = simulate(model)
+        if isinstance(batch_norm, FoldBatchNorm):
+            warn_of_folded(model, simulated)
+        return simulated
+
+    return Transform(
+        quantize,
+        {
+            "target": target,
+            "example_inputs": example_inputs,
+            "submodules": submodules,
+            "leaves": leaves,
+            "concrete_args": concrete_args,
+            "tracer": tracer,
+            "batch_norm": batch_norm,
+        },
+        transform,
+    )
+
+
+def simulation_of(
+    target: Target,
+    example_inputs: tuple[Any, ...] | None,
+    names: tuple[str, ...] | None,
+    leaf_classes: tuple[str | type[nn.Module], ...],
+    concrete_args: Mapping[str, Any] | None,
+    tracer: fx.Tracer | type[fx.Tracer] | None,
+    batch_norm: BatchNormMode,
+) -> Callable[[Any], Any]:
+    """Return the transform of `quantize` for valid arguments; it does not warn."""
 
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
@@ -145,23 +180,12 @@ def quantize(
                 captured[path] = capture_submodule(path, to_graph, part, enclosing_classes(outer, path))
             simulations = _simulations(captured, target, batch_norm)
             require_sites(outer, simulations, target)
-            whole = with_submodules(outer, simulations, f"quantize, submodules={submodules!r}")
+            given = names[0] if len(names) == 1 else names
+            whole = with_submodules(outer, simulations, f"quantize, submodules={given!r}")
             _require_sizes(whole, target, example_inputs)
             return whole
 
-    return Transform(
-        quantize,
-        {
-            "target": target,
-            "example_inputs": example_inputs,
-            "submodules": submodules,
-            "leaves": leaves,
-            "concrete_args": concrete_args,
-            "tracer": tracer,
-            "batch_norm": batch_norm,
-        },
-        transform,
-    )
+    return transform
 
 
 def _examples(model: Any, example_inputs: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

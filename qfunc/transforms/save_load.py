@@ -21,7 +21,7 @@ from qfunc.errors import CalibrationError
 from qfunc.files.folder import read_file
 from qfunc.files.tensors import read_tensors
 from qfunc.frontend.capture import capture
-from qfunc.frontend.options import Leaves
+from qfunc.frontend.options import Leaves, require_leaves
 from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import trained_norms
 from qfunc.graph.record import TensorInfo, attach
@@ -33,7 +33,7 @@ from qfunc.lowering.report_fields import SAVED_MODEL, read_report, read_target
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
-from qfunc.transforms.quantize import quantize
+from qfunc.transforms.quantize import simulation_of
 from qfunc.transforms.submodules import capture_submodule
 from qfunc.transforms.validate import require_directory
 
@@ -121,9 +121,7 @@ def load(
             captured = {path: capture_submodule(path, to_graph, float_model, tuple(report.get("around", ())))}
             quantized = simulation(placements(captured, target, norms)[path], target)
         else:
-            simulate = quantize(
-                target, example_inputs, batch_norm=norms, leaves=leaves, concrete_args=concrete_args, tracer=tracer
-            )
+            simulate = simulation_of(target, example_inputs, None, require_leaves(leaves), concrete_args, tracer, norms)
             quantized = simulate(float_model)
         for quantizer in quantizer_nodes(quantized):
             quantizer.module.load_shape(state, f"{quantizer.path}.")

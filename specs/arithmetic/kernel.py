@@ -33,6 +33,7 @@ from qfunc.specs.arithmetic.requantization import (
     SumShifted,
     Unknown,
 )
+from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
 from qfunc.specs.selectors import Selector, selector
@@ -41,7 +42,7 @@ Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes
+    | QuantizeLanes | Stages
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

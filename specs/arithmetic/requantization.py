@@ -78,7 +78,10 @@ class FixedPoint:
     multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
     has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
-    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32.
+    `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
+
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
+        REDUCE_MULTIPLIER (31 bits, then 15).
 
     >>> FixedPoint("half_up")
     FixedPoint('half_up')
@@ -87,6 +90,12 @@ class FixedPoint:
     steps: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=_each_step)
     bits: int = field(default=31, validator=integer(7, 31))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
+    reduced: int | None = field(default=None, kw_only=True, validator=integer(7, 30, optional=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.reduced is not None and (self.reduced >= self.bits or len(self.steps) > 1):
+            wanted, do = "fewer bits than the multiplier's, and one step", 'Give e.g. FixedPoint("half_up", reduced=15).'
+            raise refuse(self, "reduced", self.reduced, wanted, do)
 
 
 @readable
@@ -97,8 +106,7 @@ class Shift:
     Products, sums of two tensors, and biases with a power of two of their own: acc is exact, with as many
     bits behind the point as it needs, and is rounded once.
 
-    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up); Kendryte K210
-        (floor).
+    Source: Vitis AI DPU, vart/cpu-runner/src/op/conv2d_fix.cpp and eltwise_fix.cpp (half up).
 
     >>> Shift("half_up")
     Shift('half_up')

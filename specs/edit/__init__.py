@@ -6,10 +6,10 @@ This module holds public names only, so that an editor completes those and no ot
 from qfunc.specs.edit._functions import activations, deploy, fuse, override, pipe, weights
 from qfunc.specs.edit._rewrites import Edit, SchemeChange, narrowed
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
-from qfunc.specs.edit._selectors import module, name, op, where
+from qfunc.specs.edit._selectors import module, name, node, op, where
 
 __all__ = [
-    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "op",
+    "Edit", "SchemeChange", "activations", "add", "deploy", "fuse", "inputs", "module", "name", "narrowed", "node", "op",
     "outputs", "override", "pipe", "skip", "weights", "where",
 ]  # fmt: skip
 

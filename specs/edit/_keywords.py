@@ -15,7 +15,7 @@ class WeightProperties(TypedDict, total=False):
     signed: bool
     symmetric: bool
     granularity: Granularity
-    power_of_two: bool
+    power_of_two: bool | str
     rounding: str
     division: bool
 

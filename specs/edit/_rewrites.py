@@ -9,16 +9,25 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of
+from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scheme, ZeroPoint
+from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.slots import Cases, FixedQParams
 from qfunc.specs.target import Override, Target
 
 Edit = Callable[[Target], Target]
 """A function that returns a new target."""
+
+_POWERS = {"ceil": "ceil", "floor": "floor", "nearest": "half_even"}
+"""The roundings of log2 of a scale; "nearest" has no ties, because log2 of a float is never half an odd number."""
+
+
+def _power_of_two(instance: Any, attribute: Any, value: Any) -> None:
+    if value is not None and type(value) is not bool and not (type(value) is str and value in _POWERS):
+        do = "Write power_of_two='nearest'."
+        raise refuse(instance, attribute.name, value, "a bool, None, 'ceil', 'floor' or 'nearest'", do)
 
 
 @readable
@@ -35,7 +44,7 @@ class SchemeChange:
         signed: Whether codes are signed.
         symmetric: True for no zero point, False for a zero point.
         granularity: The elements that share a scale.
-        power_of_two: Whether scales are powers of two.
+        power_of_two: Whether scales are powers of two; or how log2 of the scale is rounded: "ceil", "floor", "nearest".
         rounding: A name of `specs.ROUNDINGS`.
         division: True for x / s, False for x * (1 / s).
     Raises:
@@ -45,6 +54,8 @@ class SchemeChange:
     Int(4, low=-7)
     >>> SchemeChange(symmetric=True)(Scheme(Int(8, signed=False), zero_point=ZeroPoint()))
     Scheme()
+    >>> SchemeChange(power_of_two="nearest")(Scheme()).scale
+    Scale(power_of_two=True, rounding='half_even')
     """
 
     bits: int | None = field(default=None, validator=integer(2, 64, optional=True))
@@ -53,7 +64,7 @@ class SchemeChange:
     granularity: Granularity | None = field(
         default=None, validator=instance_of(PerTensor, PerChannel, PerBlock, PerToken, optional=True)
     )
-    power_of_two: bool | None = field(default=None, validator=instance_of(bool, optional=True))
+    power_of_two: bool | str | None = field(default=None, validator=_power_of_two)
     rounding: str | None = field(default=None, validator=optional(one_of(ROUNDINGS)))
     division: bool | None = field(default=None, validator=instance_of(bool, optional=True))
 
@@ -67,11 +78,7 @@ class SchemeChange:
         if not isinstance(value, Scheme):
             return value
         fmt, scale = value.format, value.scale
-        scale = evolve(
-            scale,
-            shared=self._or("granularity", scale.shared, fmt),
-            power_of_two=self._or("power_of_two", scale.power_of_two, fmt),
-        )
+        scale = evolve(scale, shared=self._or("granularity", scale.shared, fmt), **self._powers(scale, fmt))
         how = {n: self._or(n, getattr(value, n), fmt) for n in ("rounding", "division")}
         if not isinstance(fmt, Int):
             return evolve(value, scale=scale, **how)
@@ -84,6 +91,12 @@ class SchemeChange:
             zero_point = zero_point or ZeroPoint()
             scale = evolve(scale, divisor="qmax", signed=False)  # a range with two ends is divided by all codes
         return evolve(value, format=fmt, scale=scale, zero_point=zero_point, **how)
+
+    def _powers(self, scale: Scale, fmt: Format) -> dict[str, Any]:
+        new = self._or("power_of_two", None, fmt)
+        if isinstance(new, str):
+            return {"power_of_two": True, "rounding": _POWERS[new]}
+        return {} if new is None else {"power_of_two": new, "rounding": scale.rounding if new else "ceil"}
 
     def _or(self, name: str, old: Any, fmt: Format) -> Any:
         new = getattr(self, name)

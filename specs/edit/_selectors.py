@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qfunc.errors import SpecError
-from qfunc.specs.selectors import AnyOf, ModuleType, Name, Op, Selector, Where
+from qfunc.specs.selectors import AnyOf, ModuleType, Name, NodeName, Op, Selector, Where
 
 
 def name(*globs: str) -> Selector:
@@ -25,6 +25,27 @@ def name(*globs: str) -> Selector:
         do = 'Write e.g. edit.name("layer4.*").'
         raise SpecError(where="edit.name", found="no pattern", wanted="at least one non-empty str", do=do)
     names = tuple(map(Name, globs))
+    return names[0] if len(names) == 1 else AnyOf(names)
+
+
+def node(*globs: str) -> Selector:
+    """Select ops and tensors by the names of their nodes in the captured graph: `node("add_1", "relu_*")`.
+
+    Use it for ops that share a path, such as two additions in one module. The names are those in
+    `print(qfunc.capture()(model).graph)`, captured with the arguments of `quantize`.
+
+    Args:
+        globs: Shell-style patterns of names of nodes, as in `fnmatch`.
+    Raises:
+        SpecError: no pattern, or one that is not a str.
+
+    >>> node("add_1") | op("mul")
+    AnyOf((NodeName('add_1'), Op('mul')))
+    """
+    if not globs:
+        do = 'Write e.g. edit.node("add_1").'
+        raise SpecError(where="edit.node", found="no pattern", wanted="at least one non-empty str", do=do)
+    names = tuple(map(NodeName, globs))
     return names[0] if len(names) == 1 else AnyOf(names)
 
 
@@ -70,4 +91,4 @@ def where(predicate: Callable[..., bool]) -> Selector:
     return Where(predicate)
 
 
-__all__ = ["module", "name", "op", "where"]
+__all__ = ["module", "name", "node", "op", "where"]

@@ -53,6 +53,9 @@ def datasheet(target: Any) -> str:
     lines += _part("limits", ([one_line(limit)] for limit in target.limits))
     lines += _part("commute with quantization", [[", ".join(target.commuting)]] if target.commuting else [])
     lines += _part("constraints", (_constraint(rule) for rule in target.legality))
+    if target.host is not None:
+        lines += _part(f"run by the host, {target.host.name}, with all after them", map(_constraint, target.host.refuses))
+        lines += _part("kernels of the host", map(_kernel, target.host.kernels))
     lines += _part("op kinds", ([one_line(kind)] for kind in target.ops))
     lines += _part("overrides", ([one_line(override)] for override in target.overrides))
     return "\n".join(lines)

@@ -22,12 +22,12 @@ from qfunc.files.fields import Count, JsonObject, Keyed, Many, Nullable, Number,
 from qfunc.files.folder import LARGEST, is_plain_name, read_folder
 from qfunc.files.json_text import DEEPEST, LONGEST, parse
 from qfunc.files.ncnn_param import read_param
+from qfunc.files.onnx_model import read_model
 from qfunc.files.tensors import read_tensors
 from qfunc.graph.record import TensorInfo
 from qfunc.lowering import report_fields
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.flatbuffer import parse as parse_flatbuffer
-from qfunc.lowering.onnx_file import read_model
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.saved_check import check_saved
 from qfunc.lowering.tosa.schema import GRAPH

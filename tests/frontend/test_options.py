@@ -224,6 +224,34 @@ def test_an_own_tracer_with_leaves_and_arguments() -> None:
     assert capture(tracer=NeedsWords("a"), leaves=MyBlock)(Net()).graph.nodes
 
 
+class SequentialLeaves(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Sequential) or super().is_leaf_module(m, module_qualified_name)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.block(self.first(x)))
+
+
+def test_a_sequential_is_a_leaf_where_an_own_tracer_says_so() -> None:
+    model, through = Blocks().eval(), ["call_function first", "call_function block_0", "call_module block_1",
+                                       "call_module block_2", "call_function last"]  # fmt: skip
+    captured = capture(tracer=SequentialLeaves)(model)
+    assert ops(captured) == ["call_function first", "call_module block", "call_function last"]
+    assert torch.equal(captured(X), model(X))
+    assert ops(capture(leaves=nn.Sequential)(model)) == ops(captured)
+    for tracer in (None, fx.Tracer, Opaque):
+        assert ops(capture(tracer=tracer)(model)) == through
+    names = [s.module.site.name for s in quantizer_nodes(qfunc.quantize(TARGET, tracer=SequentialLeaves)(model))]
+    assert not [n for n in names if n.startswith("block.")]
+
+
 def test_wrong_tracers() -> None:
     for given, name in ((nn.Linear, "a Linear"), (3, "an int")):
         with pytest.raises(CaptureError) as caught:

@@ -27,7 +27,7 @@ def text_of(content: bytes) -> str:
         if q is not None and q.scale is not None:
             held += f" scale {_array(q.scale)} zero point {_array(q.zeroPoint)} axis {q.quantizedDimension}"
         if data is not None:
-            dtype = {"FLOAT32": np.float32, "INT8": np.int8, "INT32": np.int32}[kinds[tensor.type]]
+            dtype = np.dtype(kinds[tensor.type].lower())
             held += f" = {_array(np.frombuffer(bytes(data), dtype))}"
         lines.append(held)
     for operator in graph.operators:

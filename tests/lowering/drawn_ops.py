@@ -101,12 +101,12 @@ def linear(draw: Any, shape: Shape) -> Drawn:
 
 
 @st.composite
-def pair(draw: Any, shape: Shape) -> Drawn:
-    """A sum, difference or product of two tensors that broadcast."""
+def pair(draw: Any, shape: Shape, curved: Callable[[], nn.Module] = nn.Tanh) -> Drawn:
+    """A sum, difference or product of two tensors that broadcast; one may be a function of the other."""
     kind, activation = draw(st.tuples(st.sampled_from(("add", "sub", "mul")), ACTIVATIONS))
     other = {
         "convolved": draw(weighted(nn.Conv2d, shape[1], shape[1], 1)), "itself": nn.Identity(), "column": Apply(_column),
-        "averaged": nn.AdaptiveAvgPool2d(1), "curved": nn.Tanh(),
+        "averaged": nn.AdaptiveAvgPool2d(1), "curved": curved(),
     }[draw(st.sampled_from(("convolved", "itself", "column", "averaged", "curved")))]  # fmt: skip
     call = {"add": _add, "sub": _sub, "mul": _mul}[kind]
     return kind, nn.Sequential(Apply(call, other), activation)
@@ -168,8 +168,8 @@ def resized(draw: Any, shape: Shape) -> Drawn:
 
 
 @st.composite
-def curve(draw: Any, shape: Shape, without: str = "elu") -> Drawn:
-    """A function of each entry, but for one."""
+def curve(draw: Any, shape: Shape, without: tuple[str, ...] = ("elu",)) -> Drawn:
+    """A function of each entry, but for some."""
     slope, seed = draw(st.sampled_from((0.01, 0.125, 0.3, 0.9))), draw(st.integers(0, 99))
     prelu = nn.PReLU(shape[1])
     prelu.weight.data = torch.randn(shape[1], generator=torch.Generator().manual_seed(seed))
@@ -178,7 +178,7 @@ def curve(draw: Any, shape: Shape, without: str = "elu") -> Drawn:
         "prelu": prelu, "gelu": nn.GELU(), "gelu, tanh": nn.GELU("tanh"), "elu": nn.ELU(),
         "relu": nn.ReLU(), "relu6": nn.ReLU6(), "clip": nn.Hardtanh(-slope, 0.8),
     }  # fmt: skip
-    kind = draw(st.sampled_from(sorted({*made} - {without})))
+    kind = draw(st.sampled_from(sorted({*made} - {*without})))
     return kind, made[kind]
 
 
@@ -237,4 +237,7 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
     return (q - module.zero_point) * module.scale
 
 
-__all__ = ["KINDS", "Side", "Trial", "curve", "image", "move", "pool", "softmax", "transposed", "trials"]
+__all__ = [
+    "ACTIVATIONS", "KINDS", "Drawn", "Shape", "Side", "Trial", "convolution", "curve", "image", "linear", "move",
+    "pair", "pool", "softmax", "transposed", "trials", "weighted",
+]  # fmt: skip

@@ -1,11 +1,13 @@
 """Named one-line breakages of the library, by area."""
 
 from mutants.channels import CHANNELS
+from mutants.cmsis_nn import CMSIS_NN
 from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
 from mutants.diagnosis import DIAGNOSIS
+from mutants.edge_tpu import EDGE_TPU
 from mutants.emulation import EMULATION
 from mutants.estimators import ESTIMATORS
 from mutants.executorch import EXECUTORCH
@@ -17,6 +19,7 @@ from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
+from mutants.k210 import K210
 from mutants.kept import KEPT_OF_THE_USER
 from mutants.legality import LEGALITY
 from mutants.lowerings_runtimes import LOWERINGS_RUNTIMES
@@ -50,6 +53,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FIXED_CURVES,
     *FAKE_QUANTIZE,
     *CHANNELS,
+    *CMSIS_NN,
     *FORMATS,
     *FUNCTIONS,
     *ESTIMATORS,
@@ -86,6 +90,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TARGET_LAWS,
     *ROUNDING_FUNCTIONS,
     *VITIS,
+    *K210,
+    *EDGE_TPU,
     *REPORTS,
 )
 

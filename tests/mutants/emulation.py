@@ -14,7 +14,7 @@ EMULATION = (
     ),
     Mutation(
         "accumulators-never-overflow", "qfunc.emulation.overflow:apply_overflow",
-        "if sums is None or not bool(sums.at_risk.any()):",
+        "if not bool(sums.at_risk.any()):",
         "if True:",
         NARROW, case="wraps",
     ),

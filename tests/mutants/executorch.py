@@ -92,12 +92,6 @@ EXECUTORCH = (
         CURVES,
     ),
     Mutation(
-        "xnnpack-groups-of-transposed-convolutions", "qfunc.targets.executorch_xnnpack:executorch_xnnpack",
-        'Refuse(TRANSPOSED & ~Attr("groups", 1), because=ONE_GROUP',
-        'Refuse(TRANSPOSED & Attr("groups", 99), because=ONE_GROUP',
-        REFUSED, case="ConvTranspose2d-str",
-    ),
-    Mutation(
         "xnnpack-gelu-by-tanh", "qfunc.targets.executorch_xnnpack:executorch_xnnpack",
         'Attr("approximate", "tanh")',
         'Attr("approximate", "erf")',

@@ -47,7 +47,7 @@ FILES = (
         "tests/files/test_messages.py::test_headers_of_tensors",
     ),
     Mutation(
-        "constants-of-other-files", "qfunc.lowering.onnx_file:_require_whole",
+        "constants-of-other-files", "qfunc.files.onnx_model:_require_whole",
         "if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:",
         "if False:",
         "tests/files/test_messages.py::test_tensors_in_other_files",

@@ -59,8 +59,8 @@ KEPT_OF_THE_USER = (
     ),
     Mutation(
         "a-tracer-hides-the-weights-of-torch", "qfunc.frontend.options:custom_tracer",
-        'return ours or (not type(m).__module__.startswith("torch.nn") and user_is_leaf(m, module_qualified_name))',
-        "return ours or user_is_leaf(m, module_qualified_name)",
+        "(asks and user_is_leaf(m, module_qualified_name))",
+        "user_is_leaf(m, module_qualified_name)",
         "tests/frontend/test_options.py::test_an_own_tracer_chooses_leaves_and_weights_are_still_seen",
     ),
 )  # fmt: skip

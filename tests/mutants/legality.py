@@ -158,9 +158,9 @@ LEGALITY = (
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(
-        "wide-biases-are-written", "qfunc.placement.legality.feasibility:_too_wide",
-        "site.scheme.format.bits > 32",
-        "site.scheme.format.bits > 64",
+        "wide-biases-are-written", "qfunc.placement.legality.feasibility:_widest",
+        "isinstance(lowering, WideLowering) else 32",
+        "isinstance(lowering, WideLowering) else 64",
         "tests/placement/test_feasibility.py::test_biases_wider_than_every_file",
     ),
     Mutation(

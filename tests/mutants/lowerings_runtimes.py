@@ -132,6 +132,30 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
     ),
     Mutation(
+        "litert-averages-padding-of-ceil", "qfunc.numerics.kernels.activations:average_inside",
+        ".round() if pads else inside",
+        ".round() if pads and not ceil_mode else inside",
+        "tests/lowering/test_composed_ops.py::test_pools_with_borders_and_grouped_transposed_convolutions_are_exact",
+    ),
+    Mutation(
+        "litert-groups-share-neighbours", "qfunc.placement.products:products_of",
+        'scale.repeat(attribute(root, "groups"))',
+        'scale.repeat_interleave(attribute(root, "groups"))',
+        "tests/lowering/test_composed_ops.py::test_pools_with_borders_and_grouped_transposed_convolutions_are_exact",
+    ),
+    Mutation(
+        "litert-wraps-as-edges", "qfunc.lowering.nhwc.moves:_continued",
+        "places % length if wraps else",
+        "places % length if not wraps else",
+        "tests/lowering/test_composed_ops.py::test_composed_ops_are_those_of_torch",
+    ),
+    Mutation(
+        "examples-joined-outside", "qfunc.execution.joined_examples:_orders",
+        "torch.stack(parts, axis + 1)",
+        "torch.stack(parts, axis)",
+        "tests/lowering/test_rare_forms.py::test_examples_inside_of_a_merged_axis_are_compared_in_the_order_of_the_model",
+    ),
+    Mutation(
         "litert-celu-bends-above-one", "qfunc.lowering.nhwc.decompositions:celu",
         '_number(step, "zero", 0.0)',
         '_number(step, "zero", 1.0)',

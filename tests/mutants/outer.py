@@ -74,7 +74,7 @@ OUTER_MODULES = (
     ),
     Mutation(
         "names-inside-selectors-are-not-looked-up", "qfunc.placement.unmatched_selectors:require_matches",
-        "if isinstance(leaf, s.Name | s.ModuleType):",
+        "if isinstance(leaf, _NAMING):",
         "if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a fusion of a name that is nowhere]",
     ),

@@ -240,4 +240,10 @@ TRAINING = (
         "norm.num_batches_tracked.clone()",
         "tests/training/test_batch_norm.py::test_update_bn_takes_the_statistics_of_the_float_model",
     ),
+    Mutation(
+        "trained-norms-count-as-folded", "qfunc.transforms.insert_quantizers:_folded_norms",
+        "len(norms) - len(placement.norms)",
+        "len(norms)",
+        "tests/training/test_few_bits.py::test_the_cure_and_all_other_models_do_not_warn",
+    ),
 )  # fmt: skip

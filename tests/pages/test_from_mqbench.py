@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -15,92 +16,39 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import estimators, functions, targets
+from qfunc.errors import SpecError
+from qfunc.functions.lsq import Learned
+from qfunc.functions.lsq_plus import Offset
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.numerics.affine import quantize
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction import Method, mqbench
-from qfunc.specs import Algorithm, Target, edit
+from qfunc.specs import Algorithm, Int, Scheme, Target, ZeroPoint, edit
 
 PAGE = (Path(__file__).parents[2] / "docs/from_mqbench.md").read_text()
-OBSERVERS = ["MinMax", "EMAMinMax", "EMAQuantile", "ClipStd", "LSQ", "LSQPlus", "MSE", "EMAMSE", "MinMaxFloor", "PoTMode"]
-QUANTIZERS = ["Fixed", "Learnable", "NNIE", "DoReFa", "PACT", "DSQ", "Tqt", "AdaRound", "QDrop"]
-BACKENDS = [
-    "Academic",
-    "Academic_NLP",
-    "Tensorrt",
-    "Tensorrt_NLP",
-    "QDQ",
-    "OPENVINO",
-    "SNPE",
-    "PPLW8A16",
-    "PPLCUDA",
-    "STPU",
-    "NNIE",
-    "Vitis",
-    "ONNX_QNN",
-    "Tengine_u8",
-]
-SCHEME = ["bit", "symmetry", "per_channel", "pot_scale", "symmetric_range"]
-KEYS = [
-    *(
-        f"extra_qconfig_dict.{role}_{key}"
-        for role in "wa"
-        for key in ("observer", "fakequantize", "fakeq_params", "observer_extra_args")
-    ),
-    *(f"extra_qconfig_dict.{role}_qscheme.{key}" for role in "wa" for key in SCHEME),
-    "extra_qconfig_dict.*_qscheme, observer kwargs",
-    *(f"extra_quantizer_dict.additional_{what}" for what in ("function_type", "module_type", "node_name")),
-    *(f"extra_quantizer_dict.exclude_{what}" for what in ("function_type", "module_name", "node_name")),
-    "extra_quantizer_dict.academic_mode",
-    *(f"extra_fuse_dict.additional_{what}" for what in ("fuser_method_mapping", "fusion_pattern", "qat_module_mapping")),
-    *["preserve_attr", "concrete_args", "leaf_module", "custom_tracer", "is_qat", "freeze_bn"],
-]
-SWITCHES = [
-    "enable_calibration",
-    "enable_calibration_woquantization, act_fake_quant",
-    "enable_calibration_woquantization, weight_fake_quant",
-    "enable_calibration_quantization",
-    "enable_quantization, weight_cali_on or act_cali_on",
-    "enable_quantization",
-    "disable_all",
-    "disable_all, for a part of the model",
-    "enable_all",
-]
-MODULES = [
-    *(f"nniqat.Conv{bn}{n}d" for bn in ("Bn", "BnReLU", "ReLU") for n in (1, 2, 3)),
-    *(f"nniqat.{kind}" for kind in ("LinearReLU", "LinearBn1d", "ConvFreezebn2d", "ConvFreezebnReLU2d")),
-    *(f"nniqat.ConvTranspose{rest}2d" for rest in ("Bn", "BnReLU", "ReLU", "Freezebn", "FreezebnReLU")),
-    *(f"nnqat.{kind}" for kind in ("Conv2d", "Linear", "ConvTranspose2d", "Embedding")),
-    *["nni.BNReLU2d", "nni.BNReLU3d", "FrozenBatchNorm2d", "convert_merge_bn", "replace_syncbn.py"],
-    "weight_equalization.py",
-    *["qnnqat.Conv2d", "qnnqat.Linear", "qnniqat.ConvReLU2d", "qnniqat.ConvBn2d", "qnniqat.ConvBnReLU2d"],
-]
-FILES = [
-    *(f"{b}: {{name}}_clip_ranges.json" for b in ("Tensorrt", "SNPE", "PPLW8A16", "PPLCUDA", "Vitis")),
-    *(f"{b}: {{name}}_deploy_model.onnx" for b in ("Tensorrt", "SNPE", "PPLW8A16", "PPLCUDA", "Vitis", "NNIE", "OPENVINO")),
-    *(f"{b}: {{name}}.onnx" for b in ("Academic", "Academic_NLP", "Tensorrt_NLP", "QDQ", "ONNX_QNN", "Vitis")),
-    "Tensorrt: onnx_quantized_model.onnx (deploy_to_qlinear)",
-    "NNIE: {name}_gfpq_param_dict.json",
-    "Tengine_u8: {name}_for_tengine.onnx",
-    "Tengine_u8: {name}_for_tengine.scale",
-    "STPU: {name}_for_stpu.onnx",
-    "STPU: {name}_stpu_minmax.json",
-    "input_names, output_names, dynamic_axes",
-]
-RECONSTRUCTION = [
-    "ptq_reconstruction", "pattern", "scale_lr", "warm_up", "weight", "max_count", "b_range", "keep_gpu", "round_mode", "prob",
-    "exclude_node_prefix",
-]  # fmt: skip
+NAMES = json.loads((Path(__file__).parents[1] / "golden/mqbench_names.json").read_text())["names"]
+"""What MQBench's code calls by name, by kind: golden/mqbench_names.py found it there."""
+
+KEYS = "Keys of `prepare_custom_config_dict`, and the other arguments"
 SECTIONS = {
-    "Observers": [f"{name}Observer" for name in OBSERVERS],
-    "Fake quantizers": [f"{name}FakeQuantize" for name in QUANTIZERS],
-    "Back-ends": [f"BackendType.{name}" for name in BACKENDS],
-    "Keys of `prepare_custom_config_dict`, and the other arguments": KEYS,
-    "Switches of state": SWITCHES,
-    "Fused and QAT modules": MODULES,
-    "Reports": [*(f"utils/profiling.py, {way}" for way in ("interaction", "standalone")), "mix_precision"],
-    "Reconstruction": RECONSTRUCTION,
-    "Deployed files": FILES,
+    "observers": "Observers",
+    "fake quantizers": "Fake quantizers",
+    "back-ends": "Back-ends",
+    "extra_fuse_dict": KEYS,
+    "extra_quantizer_dict": KEYS,
+    "extra_qparams": KEYS,
+    "prepare_custom_config_dict": KEYS,
+    "schemes": KEYS,
+    "switches": "Switches of state",
+    "modules": "Fused and QAT modules",
+    "reconstruction": "Reconstruction",
+    "files": "Deployed files",
+    "keywords of convert_deploy": "Deployed files",
+    "arguments of convert_deploy": "",
+    "arguments of prepare_by_platform": "",
 }
+"""The section that has a row for each name of a kind; "" for the whole page."""
+TABLES = [*dict.fromkeys(s for s in SECTIONS.values() if s), "Reports"]
 # No row may name the algorithms of this target, so that each expression has something to change.
 BASE = evolve(
     targets.tensorrt,
@@ -110,9 +58,12 @@ BASE = evolve(
 )
 
 
+def section_of(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
 def rows(section: str) -> list[tuple[str, str]]:
-    body = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = [line for line in body.splitlines() if line.startswith("| `")]
+    lines = [line for line in section_of(section).splitlines() if line.startswith("| `")]
     found = [re.fullmatch(r"\| `([^`]+)` \| `([^`]+)` \| (.*?) ?\|", line) for line in lines]
     assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
     return [(match[1], match[2]) for match in found if match]
@@ -147,13 +98,37 @@ def edited(expression: str, base: Target = BASE) -> Target:
     return made if isinstance(made, Target) else edit.pipe(base, made)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_name_has_one_row(section: str) -> None:
-    assert sorted(name for name, _ in rows(section)) == sorted(SECTIONS[section])
+def lacks(text: str, kind: str) -> list[str]:
+    """The names of a kind that a text does not have as whole words."""
+    return [n for n in NAMES[kind] if not re.search(rf"(?<!\w){re.escape(n.replace('{}', '{name}').lstrip('_'))}(?!\w)", text)]
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_every_name_has_a_row(kind: str) -> None:
+    assert NAMES.keys() == SECTIONS.keys()
+    section = SECTIONS[kind]
+    named = "\n".join(name.replace("w_qscheme", "w_qscheme a_qscheme") for name, _ in rows(section)) if section else PAGE
+    text = f"{named}\n{section_of(section)}" if kind == "reconstruction" else named  # one key is only read by mistake
+    assert lacks(text.replace("{name}_for", "for").replace("{name}_stpu", "stpu"), kind) == []
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_every_row_has_a_name_of_mqbench(section: str) -> None:
+    found = [name for name, _ in rows(section)]
+    assert len(set(found)) == len(found)
+    if section in ("Reports", "Fused and QAT modules"):  # these also name files, and torch's modules
+        return
+    known = {n for names in NAMES.values() for n in names}
+    assert [name for name in found if not known & set(re.findall(r"\w+", name))] == []
+
+
+def test_a_name_that_is_not_on_the_page_is_found() -> None:
+    without = "\n".join(name for name, _ in rows("Observers") if name != "MSEObserver")
+    assert lacks(without, "observers") == ["MSEObserver"]
 
 
 def test_there_are_no_other_tables() -> None:
-    assert sum(line.startswith("| `") for line in PAGE.splitlines()) == sum(map(len, SECTIONS.values()))
+    assert sum(line.startswith("| `") for line in PAGE.splitlines()) == sum(len(rows(s)) for s in TABLES)
 
 
 @cases("Observers")
@@ -196,7 +171,7 @@ def test_back_ends(name: str, expression: str) -> None:
 
 def test_back_ends_are_different_targets() -> None:
     found = [value(expression) for _, expression in rows("Back-ends")]
-    assert len(set(found)) == len(BACKENDS)
+    assert len(set(found)) == len(NAMES["back-ends"])
 
 
 @cases("Keys of `prepare_custom_config_dict`, and the other arguments")
@@ -288,9 +263,70 @@ def test_modules(name: str, expression: str) -> None:
 @cases("Deployed files")
 def test_files(name: str, expression: str) -> None:
     content = value(expression)
+    if name == "output_path":
+        assert sorted(p.name for p in content.iterdir()) == ["clip_ranges.json", "model.onnx", "model_float.onnx", "qfunc.json"]
+        return
     assert isinstance(content, bytes)
     assert len(content) > 20
     if expression.rstrip('"]').endswith(".onnx"):
         model = onnx.load_from_string(content)
         onnx.checker.check_model(model)
         assert len(model.graph.node) >= 3
+
+
+def test_learned_zero_points_train_as_mqbench_s() -> None:
+    """MQBench: y = (clamp(R(x/s) + R(z)) - R(z)) s, straight-through, with gradients g to s and z.
+
+    beta = -z s, so that by the chain rule  dy/dz = -s dy/dbeta  and  (dy/ds)_z = (dy/ds)_beta - z dy/dbeta.
+    """
+    scheme, generator = Scheme(Int(8, signed=False), zero_point=ZeroPoint()), torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(200, generator=generator, dtype=torch.float64)
+    weight, s, z = torch.randn(200, generator=generator, dtype=torch.float64), 1 / 64, 100.0
+    g, inside = (200 * 255) ** -0.5, ((x / s + z).round() > 0) & ((x / s + z).round() < 255)
+    low = (x / s + z).round() <= 0
+    code = ((x / s).round() + z).clamp(0, 255)
+    by_scale = torch.where(inside, (x / s).round() - x / s, torch.where(low, -z, 255 - z)) * g
+    by_zero = torch.where(inside, 0.0, -s) * g
+    mine = x.clone().requires_grad_()
+    scale, beta = (torch.tensor(v, requires_grad=True) for v in (s, -z * s))
+    value = functions.LsqPlus().apply(Offset(scale, beta), mine, scheme)
+    (value * weight).sum().backward()
+    assert 20 < int((~inside).sum()) < 180
+    assert torch.equal(value.detach(), (code - z) * s)
+    assert mine.grad is not None
+    assert scale.grad is not None
+    assert beta.grad is not None
+    assert torch.equal(mine.grad, weight * inside)
+    wanted_s, wanted_z = float((by_scale * weight).sum()), float((by_zero * weight).sum())
+    assert float(beta.grad) * -s == pytest.approx(wanted_z, rel=1e-6)
+    assert float(scale.grad) - z * float(beta.grad) == pytest.approx(wanted_s, rel=1e-5)
+
+
+def test_without_a_zero_point_only_the_scale_trains() -> None:
+    scheme, x = Scheme(Int(4)), torch.randn(50, generator=torch.Generator().manual_seed(0))
+    values, gradients = [], []
+    for function, rest in ((functions.LsqPlus(), Offset), (functions.Lsq(), Learned)):
+        scale = torch.tensor(0.1, requires_grad=True)
+        values.append(function.apply(rest(scale, torch.tensor(0.0)), x, scheme))
+        values[-1].square().sum().backward()
+        gradients.append(scale.grad)
+    assert torch.equal(*values)
+    assert torch.equal(*gradients)
+    assert functions.LsqPlus().learned(scheme) == ("scale",)
+
+
+def test_the_functions_that_nnie_takes_are_those_that_the_page_lists() -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `NNIEFakeQuantize`"))
+    listed = set(re.findall(r"`(\w+)`", row.partition("codes take ")[2].partition(";")[0]))
+    taken = set()
+    for name in functions.__all__:
+        given = (quantize, quantize) if name == "with_gradient" else ()
+        if name == "WithGradient":
+            continue
+        try:
+            function = getattr(functions, name)(*given)
+            qfunc.quantize(edit.weights(function=function)(targets.nnie))(names()["model"])
+            taken.add(name)
+        except SpecError:
+            pass
+    assert taken == listed

@@ -46,7 +46,8 @@ PLANES = {  # what slides along other than 2 dimensions, and the rule; a target 
 }
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 VOLUMES = ({"conv": [3], "conv_transpose": [3], "max_pool": [3]}, FOUR_AXES, "Slide along one or two axes")
-PLANES |= dict.fromkeys(("litert", "litert_optimised", "litert_reference"), VOLUMES)
+LITERTS = ("cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "litert", "litert_optimised", "litert_reference")
+PLANES |= dict.fromkeys(LITERTS, VOLUMES)
 PLANES["executorch_xnnpack"] = (
     VOLUMES[0], "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last", VOLUMES[2],
 )  # fmt: skip

@@ -1,11 +1,16 @@
 """Edits: target -> target; later edits win."""
 
+import math
+from fractions import Fraction
+
 import pytest
+import torch
 from attrs import evolve, fields, frozen
 
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
+from qfunc.numerics.qparams import from_range
 from qfunc.specs import (
     E4M3FN,
     AnyOf,
@@ -18,6 +23,7 @@ from qfunc.specs import (
     Int,
     KeepFloat,
     Name,
+    NodeName,
     NonNegative,
     Op,
     OpKind,
@@ -62,6 +68,44 @@ def test_weights_bits_are_an_override_and_other_properties_are_other_hardware():
     other = edit.weights(granularity=PerTensor(), power_of_two=True, rounding="half_away")(ORT)
     assert other.rules[0].weight == Scheme(Int(8, low=-127), Scale(PerTensor(), power_of_two=True), rounding="half_away")
     assert other.rules[0].input == ORT.rules[0].input
+
+
+def test_a_power_of_two_can_name_its_rounding():
+    for word, rounding in (("ceil", "ceil"), ("floor", "floor"), ("nearest", "half_even")):
+        changed = edit.weights(power_of_two=word)(ORT)
+        assert changed.rules[0].weight.scale == Scale(PerChannel(), power_of_two=True, rounding=rounding)
+        assert edit.weights(power_of_two=True)(changed) == changed
+        assert edit.weights(power_of_two=False)(changed) == ORT
+        assert edit.activations(power_of_two=word)(ORT).rules[0].input.scale.rounding == rounding
+    for value in ("round", 1, 0.5):
+        with pytest.raises(SpecError) as caught:
+            edit.weights(power_of_two=value)
+        assert str(caught.value) == (
+            f"SchemeChange.power_of_two: found {value!r}, wanted a bool, None, 'ceil', 'floor' or 'nearest'. "
+            "Write power_of_two='nearest'."
+        )
+
+
+def test_the_nearest_power_of_two_is_mqbench_s():
+    """MQBench: s <- 2^round(log2 s); here in exact arithmetic, s^2 in [2^(2k-1), 2^(2k+1)) for the power 2^k."""
+    scheme = edit.weights(power_of_two="nearest", granularity=PerTensor())(ORT).rules[0].weight
+    generator = torch.Generator().manual_seed(0)
+    ups = 0
+    for top in (torch.rand(300, generator=generator) * 10 + 0.01).tolist():
+        found = from_range(torch.tensor(-top), torch.tensor(top), scheme).scale.item()
+        free = from_range(torch.tensor(-top), torch.tensor(top), Scheme(Int(8, low=-127))).scale.item()
+        assert found == 2.0 ** round(math.log2(free))
+        assert Fraction(found) ** 2 / 2 <= Fraction(free) ** 2 < Fraction(found) ** 2 * 2
+        ups += found >= free
+    assert 0 < ups < 300
+
+
+def test_nodes_are_selected_by_name():
+    assert edit.node("add_1") == NodeName("add_1")
+    assert edit.node("add_1", "relu_*") == AnyOf((NodeName("add_1"), NodeName("relu_*")))
+    with pytest.raises(SpecError) as caught:
+        edit.node()
+    assert str(caught.value) == 'edit.node: found no pattern, wanted at least one non-empty str. Write e.g. edit.node("add_1").'
 
 
 def test_activations_change_inputs_and_outputs_of_every_rule_and_no_fixed_one():

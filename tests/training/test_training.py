@@ -47,6 +47,23 @@ def learned(model: nn.Module) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if n.startswith("quantizers.")}
 
 
+def test_an_optimizer_of_the_float_model_trains_nothing() -> None:
+    """As docs/training.md and docs/from_mqbench.md say."""
+    model = warm(Small)
+    early = torch.optim.SGD(model.parameters(), lr=0.1)
+    quantized = qfunc.quantize(recipes.lsq()(ONNXRUNTIME), batch_norm=qfunc.TrainBatchNorm())(model)
+    between = torch.optim.SGD(quantized.parameters(), lr=0.1)
+    trained = qfunc.calibrate([batch(0)], progress=False)(quantized).train()
+    before = {name: p.detach().clone() for name, p in trained.named_parameters()}
+    for optimizer in (early, between):
+        step(trained, optimizer, 1)
+        assert all(torch.equal(p, before[name]) for name, p in trained.named_parameters())
+    step(trained, torch.optim.SGD(trained.parameters(), lr=0.1), 1)
+    assert not any(
+        torch.equal(p, before[name]) for name, p in trained.named_parameters() if p.grad is not None and p.grad.any()
+    )
+
+
 RECIPES = {
     "lsq": (recipes.lsq(), ONNXRUNTIME),
     "lsq on 4 bits": (recipes.lsq(), targets.academic(4, 4)),

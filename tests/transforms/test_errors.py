@@ -255,8 +255,8 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
     net, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
     if target.runtime.runner is not None:
-        known = ("executorch_xnnpack", "litert", "litert_optimised", "litert_reference", "onnx_qnn", "onnxruntime", "openvino",
-                 "ncnn", "qnn_htp", "tosa")  # fmt: skip
+        known = ("cmsis_nn", "cmsis_nn_16x8", "executorch_xnnpack", "litert", "litert_optimised", "litert_reference",
+                 "onnx_qnn", "onnxruntime", "openvino", "ncnn", "qnn_htp", "tosa")  # fmt: skip
         assert name in (*known, "qdq")
         return
     own = "runtime=run, where run(artifact, inputs) -> outputs."

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
+from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import edit
+from qfunc.specs import Selector, edit
 from tests.transforms.checks import arguments, calibrated, equal, leaves, quantized
 from tests.transforms.nets import NAMES, network
 
@@ -127,3 +130,55 @@ def test_an_optional_number_is_no_activation() -> None:
     assert "gain" not in {s.module.site.name for s in quantizer_nodes(made)}
     assert torch.equal(made(*batch, gain=0.0)[1], torch.zeros(5, 4))
     assert made(*batch)[1].any()
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x + x.tanh()) + x
+
+
+def test_ops_are_selected_by_the_names_of_their_nodes() -> None:
+    """The names are those in print(captured.graph); a name of a node is no path, and a path no name of a node."""
+    model = Inner()
+    ops = {n.name: n.target for n in qfunc.capture()(model).graph.nodes if n.op == "call_function"}
+    assert list(ops) == ["tanh", "add", "block_0", "block_1", "add_1"]
+    everything = ["x", "tanh", "add", "block.0.weight", "block.0.bias", "block.0", "block.1", "add_1"]
+
+    def sites(selector: Selector) -> list[str]:
+        made = qfunc.quantize(edit.skip(selector)(targets.onnxruntime))(model)
+        return [s.module.site.name for s in quantizer_nodes(made)]
+
+    assert sites(edit.node("add_1")) == everything[:-1]
+    assert sites(edit.node("block_0")) == sites(edit.name("block.0")) == [n for n in everything if "block.0." not in n]
+    assert sites(edit.node("block_*", "add*") | edit.op("tanh")) == []
+    for wrong, similar in ((edit.node("block.0"), "block_0, block_1"), (edit.name("block_0"), "block.0, block.1")):
+        with pytest.raises(SpecError) as caught:
+            sites(wrong)
+        assert str(caught.value) == (
+            f"target 'onnxruntime', rules: found {wrong!r}, which matches nothing in the model, wanted a selector that "
+            f"matches an op or a tensor. Use one of: {similar}."
+        )
+
+
+def test_batch_norms_in_training_are_folded_with_a_warning() -> None:
+    layers = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1)
+    model, quantize = nn.Sequential(*layers), qfunc.quantize(targets.onnxruntime)
+    with pytest.warns(UserWarning, match="no longer train") as caught:
+        folded = quantize(model)
+    assert [str(w.message) for w in caught] == [
+        "quantize: found BatchNorms in training mode ('1' and 1 more), which are folded and no longer train, wanted "
+        "BatchNorms in evaluation mode. Call model.eval() first, or train them with batch_norm=qfunc.TrainBatchNorm()."
+    ]
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"training mode \('0.1'\), which"):
+        qfunc.quantize(targets.onnxruntime, submodules="0")(nn.Sequential(model[:2], model[2:]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        qfunc.quantize(targets.onnxruntime, batch_norm=qfunc.TrainBatchNorm())(model)
+        evaluated = quantize(model.eval())
+        assert equal(list(evaluated.parameters()), list(folded.parameters()))
+        quantize(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 3)))

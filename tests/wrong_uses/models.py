@@ -96,6 +96,9 @@ ROWS: tuple[Row, ...] = (
      lambda w: qfunc.quantize(edit.fuse(Fusion(Op("conv"), FusionStep(Op("rellu"))))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', fusions: found 'rellu', which is not a known kind of op, wanted a kind of the vocabulary or of the "
      "target's ops. Use one of: relu, prelu, elu."),
+    ("a rule for a node that is nowhere", lambda w: qfunc.quantize(edit.skip(edit.node("input_2"))(TARGET))(w.net), "SpecError",
+     "target 'onnxruntime', rules: found NodeName('input_2'), which matches nothing in the model, wanted a selector that "
+     "matches an op or a tensor. Use one of: input_1, _2."),
     ("a rule for a weight", lambda w: qfunc.quantize(edit.skip(edit.name("3.weight"))(TARGET))(w.net), "SpecError",
      "target 'onnxruntime', rules: found Name('3.weight'), which matches only weights, wanted a selector that matches an op. "
      "Use one of: 0, 1, 2, 3, input."),

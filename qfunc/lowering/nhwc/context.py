@@ -39,7 +39,14 @@ class OpContext:
 
     def constant(self, index: int, default: Any = None) -> Any:
         """Return a constant input."""
-        return self.source.constant(self.node, index, default)
+        number = self.number(index)
+        return self.source.constant(self.node, index, default) if number is None else number
+
+    def number(self, index: int) -> Any:
+        """Return the array of an input of numbers, sizes or booleans that no input of the model changes, else None."""
+        name = self.node.input[index] if index < len(self.node.input) else ""
+        folded = self.writer.folded.get(name)
+        return self.source.constants.get(name) if folded is None else folded
 
     def input(self, index: int = 0) -> NhwcTensor:
         """Return an input: codes if the op computes on codes, else real values."""
@@ -79,7 +86,8 @@ class OpContext:
         if (same and any(h.qparams != qparams for h in tensors)) or fixed not in (None, qparams):
             return False
         bounds = [self.source.bounds(s) for s in steps]
-        real = [b for b in bounds if not qparams.imply(b, (-128, 127))]
+        ends = np.iinfo(self.file.code_type)
+        real = [b for b in bounds if not qparams.imply(b, (int(ends.min), int(ends.max)))]
         if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
             return False
         self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams

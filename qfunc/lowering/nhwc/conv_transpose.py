@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from attrs import evolve
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
 from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import Array, QParams
 from qfunc.lowering.windows import window
 
 
@@ -15,16 +17,15 @@ def conv_transposed(step: OpContext) -> None:
     """Write TRANSPOSE_CONV without padding, and a STRIDED_SLICE that removes the padding.
 
     Raises:
-        DeployError: groups, or dilations.
+        DeployError: dilations.
     """
     on_weighted_codes(step, 1)
     x = image(step, step.input())
-    weight, qparams = step.array(1)
+    weight, qparams = one_group(step)
     w = window(step, weight.shape[2:])
-    groups, dilated = int(step.attribute("group", 1)), w.dilation != (1, 1)
-    if groups != 1 or (dilated and not step.file.any_padding):
-        found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}"
-        raise step.refuse(found, "one group, not dilated", "Resize the image and convolve it.")
+    if w.dilation != (1, 1) and not step.file.any_padding:
+        found = f"a transposed convolution, dilated by {w.dilation}"
+        raise step.refuse(found, "no dilation", "Resize the image and convolve it.")
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     more = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
     weights = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
@@ -49,6 +50,22 @@ def conv_transposed(step: OpContext) -> None:
     to_signal(step, output, result)
 
 
+def one_group(step: OpContext) -> tuple[Array, QParams | None]:
+    """Return the weight [I, O, ...] of a transposed convolution and its qparams; weights between other groups are 0."""
+    weight, qparams = step.array(1)
+    groups = int(step.attribute("group", 1))
+    if groups == 1:
+        return weight, qparams
+    inputs, outputs = weight.shape[0] // groups, weight.shape[1]
+    whole = np.zeros((weight.shape[0], outputs * groups, *weight.shape[2:]), weight.dtype)
+    for g in range(groups):
+        rows = slice(g * inputs, (g + 1) * inputs)
+        whole[rows, g * outputs : (g + 1) * outputs] = weight[rows]
+    if qparams is not None and len(qparams.scale) > 1:
+        qparams = evolve(qparams, scale=qparams.scale * groups, zero_point=qparams.zero_point * groups)
+    return whole, qparams
+
+
 def _shape(step: OpContext, x: NhwcTensor, sizes: list[int]) -> NhwcTensor:
     # Return the shape of the output: the batch of x, then the sizes.
     file, name = step.file, f"{step.name}.sizes"
@@ -68,4 +85,4 @@ def _cut(step: OpContext, whole: NhwcTensor, output: NhwcTensor, before: tuple[i
     step.file.operator("STRIDED_SLICE", [whole, *inputs], [output], "StridedSliceOptions", beginMask=1, endMask=1)
 
 
-__all__ = ["conv_transposed"]
+__all__ = ["conv_transposed", "one_group"]

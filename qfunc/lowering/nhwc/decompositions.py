@@ -1,4 +1,4 @@
-"""Write ops as several TFLite operators in float32; write GELU, ELU and GATHER."""
+"""Write ops as several TFLite operators in float32; write GELU."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 def gelu(step: OpContext) -> None:
     """Write GELU, by the error function or by tanh."""
     unary("GELU", "GeluOptions", approximate=step.attribute("approximate", b"none") == b"tanh")(step)
-
-
-def elu(step: OpContext) -> None:
-    """Write ELU with alpha = 1.
-
-    Raises:
-        DeployError: another alpha.
-    """
-    if (alpha := float(step.attribute("alpha", 1.0))) != 1.0:
-        raise step.refuse(f"an ELU of alpha {alpha:g}", "1", "Use nn.ELU().")
-    unary("ELU")(step)
 
 
 def celu(step: OpContext) -> None:
@@ -78,23 +67,6 @@ def layer_norm(step: OpContext) -> None:
     step.file.operator(op, [value, last], [output], f"{op.capitalize()}Options", fusedActivationFunction=none)
 
 
-def gather(step: OpContext) -> None:
-    """Write GATHER from a constant, by indices that are an input of the model.
-
-    Raises:
-        DeployError: indices that the model computes.
-    """
-    value, qparams = step.array(0)
-    indices = step.writer.tensors.get(step.node.input[1])
-    if indices is None:
-        do = "Make them an input of the model."
-        raise step.refuse(f"computed indices, {step.node.input[1]!r}", "an input of the model", do)
-    axis = int(step.attribute("axis", 0))
-    name = step.node.input[0].removesuffix(".codes")
-    table = step.file.tensor(name, value.shape, qparams, value=value)
-    step.file.operator("GATHER", [table, indices], [step.result(step.shape)], "GatherOptions", axis=axis, batchDims=0)
-
-
 def _reduced(step: OpContext, name: str, x: NhwcTensor, axes: list[int]) -> NhwcTensor:
     return step.inner(name, [1 if i in axes else n for i, n in enumerate(x.shape)], x)
 
@@ -110,4 +82,4 @@ def _binary(step: OpContext, op: str, a: NhwcTensor, b: NhwcTensor, name: str, l
     return output
 
 
-__all__ = ["celu", "elu", "gather", "gelu", "hard_sigmoid", "layer_norm"]
+__all__ = ["celu", "gelu", "hard_sigmoid", "layer_norm"]

@@ -103,17 +103,18 @@ def bounded(step: OpContext) -> None:
     if not ends:
         raise step.refuse("a Clip without bounds", "at least one bound", "Remove it.")
     for place, (op, value) in enumerate(ends):
-        bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(value, x))
+        bound = step.file.tensor(f"{step.name}.{op.lower()}", (1,), x.qparams, value=_coded(step, value, x))
         output = step.result(x.shape, last=x.last) if place == len(ends) - 1 else step.inner("raised", x.shape, x, last=x.last)
         step.file.operator(op, [x, bound], [output], "MaximumMinimumOptions")
         x = output
 
 
-def _coded(value: float, like: NhwcTensor) -> Any:
+def _coded(step: OpContext, value: float, like: NhwcTensor) -> Any:
     if like.qparams is None:
         return np.array([value], np.float32)
     (scale,), (zero,) = like.qparams.scale, like.qparams.zero_point
-    return np.array([np.clip(np.rint(np.float32(value) / np.float32(scale)) + zero, -128, 127)], np.int8)
+    ends = np.iinfo(step.file.code_type)
+    return np.array([np.clip(np.rint(np.float32(value) / np.float32(scale)) + zero, ends.min, ends.max)], ends.dtype)
 
 
 def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], None]:

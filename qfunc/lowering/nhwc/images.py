@@ -73,7 +73,9 @@ def padded(step: OpContext, x: NhwcTensor, w: Window, lowest: bool = False) -> t
     output = step.inner("padded", shape, x, last=True)
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     if lowest:
-        value = np.array([-128], np.int8) if x.qparams else np.array([np.finfo(np.float32).min], np.float32)
+        code_type = step.file.code_type if x.qparams else np.float32
+        least = np.iinfo(code_type).min if x.qparams else np.finfo(np.float32).min
+        value = np.array([least], code_type)
         inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), x.qparams, value=value))
     step.file.operator("PADV2" if lowest else "PAD", inputs, [output], "PadV2Options" if lowest else "PadOptions")
     return output, "VALID"

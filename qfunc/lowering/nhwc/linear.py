@@ -16,7 +16,7 @@ from qfunc.lowering.windows import Window, window
 
 
 def on_weighted_codes(step: OpContext, axis: int) -> bool:
-    """Return True if the op can compute on codes: weights without zero points, their scales along `axis`, a bias of int32."""
+    """Return True if the op can compute on codes: weights without zero points, their scales along `axis`, a bias of codes."""
     constants = [step.writer.tensor(n) for n in step.node.input[1:]]
     weight = constants[0].qparams
     if weight is None or constants[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in constants[1:]):
@@ -38,7 +38,7 @@ def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | Non
         return step.file.tensor(name, (channels,), value=np.zeros(channels, np.float32))
     product = tuple(float(np.float32(s) * np.float32(x.qparams.scale[0])) for s in weight.scale)
     qparams = QParams(product, (0,) * len(product))
-    return step.file.tensor(name, (channels,), qparams, value=np.zeros(channels, np.int32))
+    return step.file.tensor(name, (channels,), qparams, value=np.zeros(channels, step.file.bias_type))
 
 
 def stored(step: OpContext, value: Array, qparams: QParams | None, axis: int) -> NhwcTensor:

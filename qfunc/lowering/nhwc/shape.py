@@ -1,8 +1,6 @@
-"""Write ops that move values as TFLite's operators: reshapes, slices, pads, concatenations and resizes."""
+"""Write ops that move values as TFLite's operators: reshapes, slices and concatenations."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -93,6 +91,9 @@ def sliced(step: OpContext) -> None:
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     cuts = {axis_at(int(a), x): (int(b), int(e), int(s)) for b, e, a, s in zip(starts, ends, axes, steps, strict=True)}
+    batch = cuts.get(0, (0, 2**62, 1))
+    if step.source.varies(step.node.input[0]) == 0 and (batch[0] != 0 or batch[1] < 2**31 - 1 or batch[2] != 1):
+        raise step.refuse("a slice of the batch", "a slice of other axes", "Select examples outside of the deployed model.")
     cut(step, x, cuts)
 
 
@@ -138,60 +139,6 @@ def concat(step: OpContext) -> None:
     shape[axis] = sum(h.shape[axis] for h in operands)
     output = step.result(shape, last=last)
     step.file.operator("CONCATENATION", operands, [output], "ConcatenationOptions", axis=axis, fusedActivationFunction="NONE")
-
-
-def pad(step: OpContext) -> None:
-    """Write PAD, PADV2 or MIRROR_PAD."""
-    mode = step.attribute("mode", b"constant").decode()
-    value = step.constant(2)
-    number = 0.0 if value is None else float(value)
-    if mode not in ("constant", "reflect"):
-        raise step.refuse(f"padding of mode {mode!r}", "constant or reflect", "Pad by one of them.")
-    if mode == "reflect" or not number:
-        step.on_codes(0, same=True)
-    x = step.input()
-    rank = len(x.shape)
-    pads = [int(p) for p in step.constant(1)]
-    pairs = [[0, 0] for _ in range(rank)]
-    for axis in range(rank):
-        pairs[axis_at(axis, x)] = [pads[axis], pads[rank + axis]]
-    # A negative pad crops. TFLite, XNNPACK and TOSA accept no negative pads.
-    cuts = {
-        a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
-    }
-    pairs = [[max(p, 0) for p in pair] for pair in pairs]
-    if cuts:
-        x = cut(step, x, cuts, "cut" if any(map(any, pairs)) else "")
-        if not any(map(any, pairs)):
-            return
-    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
-    output = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
-    if mode == "reflect":
-        step.file.operator("MIRROR_PAD", inputs, [output], "MirrorPadOptions", mode="REFLECT")
-        return
-    if number:
-        inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
-    step.file.operator("PADV2" if number else "PAD", inputs, [output], "PadV2Options" if number else "PadOptions")
-
-
-def resize(step: OpContext) -> None:
-    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
-    mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
-    if len(step.shape) != 4 or mode not in ("nearest", "linear"):
-        raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
-    step.on_codes(0, same=True)
-    x = step.writer.channels_last(step.input())
-    size: Sequence[int] = step.shape[2:]
-    output = step.result((x.shape[0], *size, x.shape[-1]), last=True)
-    op = (
-        ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")
-        if mode == "nearest"
-        else ("RESIZE_BILINEAR", "ResizeBilinearOptions")
-    )
-    step.file.operator(
-        op[0], [x, step.file.integers(size, f"{step.name}.size")], [output], op[1],
-        alignCorners=how == "align_corners", halfPixelCenters=how == "half_pixel",
-    )  # fmt: skip
 
 
 def expand(step: OpContext) -> None:
@@ -244,4 +191,4 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
-__all__ = ["axis_at", "concat", "cut", "expand", "pad", "reshape", "resize", "sliced", "split", "transpose"]
+__all__ = ["axis_at", "concat", "cut", "expand", "reshape", "sliced", "split", "transpose"]

@@ -41,12 +41,15 @@ class Builder(Protocol):
         any_padding: Operators take any padding of an image, so that no separate operator pads it.
         batched: The batch size is variable. If False, the file computes one example.
         hard_swish_ratio: The largest s_x / s_y of HARD_SWISH on codes, or None.
+        code_type, bias_type: The NumPy types of the codes of activations and biases.
     """
 
     lowering: str
     any_padding: bool
     batched: bool
     hard_swish_ratio: float | None
+    code_type: Any
+    bias_type: Any
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
+from qfunc.lowering.constant_folding import folded_constants
 from qfunc.lowering.format_checks import require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
@@ -39,7 +40,8 @@ class Writer:
         self.tensors: dict[str, NhwcTensor] = {}
         self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, the same tensor in another layout)
         self.constants: list[NhwcTensor] = []
-        self.done: set[str] = set()  # activations and quantizers that are fused into the op before them
+        self.folded = {n: v for n, v in folded_constants(source).items() if not (file.batched and _has_batch(source, n))}
+        self.done: set[str] = set(self.folded)  # also activations and quantizers that are fused into the op before them
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
         """Return the file.
@@ -79,8 +81,9 @@ class Writer:
             DeployError: a tensor of indices or booleans that the model computes.
         """
         if name not in self.tensors:
-            require_real(self.source, name)
-            array = np.asarray(self.source.constants[name], np.float32)
+            if name not in self.folded:
+                require_real(self.source, name)
+            array = np.asarray(self.folded[name] if name in self.folded else self.source.constants[name], np.float32)
             self.tensors[name] = self.file.tensor(name, array.shape, value=array)
         return self.tensors[name]
 
@@ -179,6 +182,11 @@ class Writer:
             self.file.operator("TRANSPOSE", [tensor, perm], [result], "TransposeOptions")
             self.derived[key] = result
         return self.derived[key]
+
+
+def _has_batch(source: QdqModel, name: str) -> bool:
+    # True if an axis of the tensor is the batch, so that the value for one example is not its value.
+    return not source.has_sizes(name) or source.varies(name) is not None
 
 
 def base(tensor: NhwcTensor) -> str:

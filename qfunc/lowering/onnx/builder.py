@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +18,17 @@ from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.specs import Int
 
-_SINCE = {"HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21, "Trilu": 14}
+_SINCE = {
+    "HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "Gelu": 20, "GroupNormalization": 21, "Trilu": 14,
+    "GridSample": 16,
+}  # fmt: skip
 """The opset that introduced an operator in its present form, if later than 13."""
 
 
 _STORED = {
     (4, True): TensorProto.INT4, (4, False): TensorProto.UINT4, (8, True): TensorProto.INT8, (8, False): TensorProto.UINT8,
     (16, True): TensorProto.INT16, (16, False): TensorProto.UINT16, (32, True): TensorProto.INT32,
+    (64, True): TensorProto.INT64,
 }  # fmt: skip
 
 
@@ -60,10 +65,17 @@ class GraphBuilder:
         """
         output = self.fresh(output)
         if (since := _SINCE.get(op, 0)) > self.opset and "domain" not in attributes:
+            if op in EARLIER:
+                return EARLIER[op](self, inputs, output, attributes)
             found, do = f"{op} in opset {self.opset}", f"Deploy by edit.deploy(QdqLowering(opset={since}))."
             raise DeployError(where=f"op {output!r}", found=found, wanted=f"opset {since} or later", do=do)
         kept = {k: v for k, v in attributes.items() if v is not None}
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **kept))
+        return output
+
+    def named(self, op: str, inputs: Sequence[str], output: str) -> str:
+        """Add a node with this very name, which is taken already, and return the name."""
+        self.nodes.append(helper.make_node(op, list(inputs), [output], name=output))
         return output
 
     def many(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
@@ -138,6 +150,50 @@ class GraphBuilder:
         made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
         return made
+
+
+def _hard_swish(graph: GraphBuilder, inputs: Sequence[str], output: str, attributes: Any) -> str:
+    gate = graph.node("HardSigmoid", inputs, f"{output}.gate", alpha=1 / 6, beta=0.5)
+    return graph.named("Mul", [*inputs, gate], output)
+
+
+def _mish(graph: GraphBuilder, inputs: Sequence[str], output: str, attributes: Any) -> str:
+    gate = graph.node("Tanh", [graph.node("Softplus", inputs, f"{output}.softplus")], f"{output}.gate")
+    return graph.named("Mul", [*inputs, gate], output)
+
+
+def _gelu(graph: GraphBuilder, inputs: Sequence[str], output: str, attributes: Any) -> str:
+    (x,), half, one = inputs, graph.number(0.5, f"{output}.half"), graph.number(1.0, f"{output}.one")
+    if attributes.get("approximate") == "tanh":  # sqrt(2 / pi) x (1 + 0.044715 x^2)
+        square = graph.node("Mul", [x, x], f"{output}.square")
+        cubic = graph.node("Mul", [square, graph.number(0.044715, f"{output}.cubic")], f"{output}.scaled")
+        inner = graph.node("Mul", [x, graph.node("Add", [cubic, one], f"{output}.sum")], f"{output}.inner")
+        inner = graph.node("Mul", [inner, graph.number((2 / math.pi) ** 0.5, f"{output}.root")], f"{output}.argument")
+        gate = graph.node("Tanh", [inner], f"{output}.tanh")
+    else:
+        gate = graph.node(
+            "Erf", [graph.node("Div", [x, graph.number(2**0.5, f"{output}.root")], f"{output}.argument")], f"{output}.erf"
+        )
+    gate = graph.node("Mul", [graph.node("Add", [gate, one], f"{output}.shifted"), half], f"{output}.gate")
+    return graph.named("Mul", [x, gate], output)
+
+
+def _layer_norm(graph: GraphBuilder, inputs: Sequence[str], output: str, attributes: Any) -> str:
+    x, scale, *bias = inputs
+    axes = list(range(attributes["axis"], 0))
+    mean = {"axes": axes, "keepdims": 1}
+    centred = graph.node("Sub", [x, graph.node("ReduceMean", [x], f"{output}.mean", **mean)], f"{output}.centred")
+    square = graph.node("Mul", [centred, centred], f"{output}.square")
+    variance = graph.node("ReduceMean", [square], f"{output}.variance", **mean)
+    shifted = graph.node("Add", [variance, graph.number(attributes["epsilon"], f"{output}.epsilon")], f"{output}.shifted")
+    normal = graph.node("Div", [centred, graph.node("Sqrt", [shifted], f"{output}.deviation")], f"{output}.normal")
+    if not bias:
+        return graph.named("Mul", [normal, scale], output)
+    return graph.named("Add", [graph.node("Mul", [normal, scale], f"{output}.scaled"), *bias], output)
+
+
+EARLIER = {"HardSwish": _hard_swish, "Mish": _mish, "Gelu": _gelu, "LayerNormalization": _layer_norm}
+"""The operators that are written by earlier ones in opsets that lack them: ONNX's own definitions of them."""
 
 
 def element_type(dtype: torch.dtype) -> int:

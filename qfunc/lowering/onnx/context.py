@@ -75,6 +75,18 @@ class OpContext:
         """Return True if the op has a parameter."""
         return parameter in self._op.parameters
 
+    def slides(self) -> int:
+        """Return the number of axes along which a pool slides.
+
+        Raises:
+            DeployError: the input is no batch of images, as torch allows for pools.
+        """
+        spatial, rank = self._op.spatial, self.shape().rank
+        if spatial is not None and rank != spatial + 2:
+            found, wanted = f"a tensor of rank {rank}", f"a batch of images, of rank {spatial + 2}"
+            raise DeployError(where=f"op {self.name!r}", found=found, wanted=wanted, do="Use x.unsqueeze(1) before it.")
+        return rank - 2
+
     @property
     def _op(self) -> Op:
         if self.own is None:

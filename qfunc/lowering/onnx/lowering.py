@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.onnx.opset import opset_field
-from qfunc.specs import Float, Int, PerBlock, Scheme
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.specs import Float, Int, PerBlock, PerChannel, Scheme
 from qfunc.specs._values import readable
 
 _STORED = (8, 16, 32)
@@ -19,9 +19,9 @@ _STORED = (8, 16, 32)
 class QdqLowering:
     """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime loads it.
 
-    `opset` is the version of ONNX's operators, 13 to 21.  Scales per channel came with 13, 8-bit floats with
+    `opset` is the version of ONNX's operators, 11 to 21.  Scales per channel came with 13, 8-bit floats with
     19, integers of 4 and 16 bits and scales per block with 21; `qfunc.quantize` refuses a
-    target that needs a later opset.
+    target that needs a later opset.  `ir_version` is that of the file format, None for that of the opset.
 
     Source: ONNX operator specification, QuantizeLinear-13, -19, -21, DequantizeLinear-13, -19, -21.
 
@@ -29,11 +29,24 @@ class QdqLowering:
     (QdqLowering(), QdqLowering(opset=13))
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(lowest=11)
+    ir_version: int | None = ir_version_field()
+
+    @property
+    def bias_bits(self) -> int:
+        """The bits of a bias: one of more than 32 bits is dequantized by a function of the model."""
+        return 64
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the model's bytes."""
-        return {"model.onnx": model.SerializeToString(deterministic=True)}
+        """Return the model's bytes.
+
+        Raises:
+            DeployError: an operator without a form in the opset.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnx_versions import to_bytes
+
+        return {"model.onnx": to_bytes(model, self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it.
@@ -60,13 +73,20 @@ class ExplicitQdqLowering:
     ExplicitQdqLowering(opset=17)
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
-        """Return the model's bytes."""
-        from qfunc.lowering.onnx.remove_quantizers import float_model
+        """Return the model's bytes.
 
-        return QdqLowering().lower(float_model(model, ()), sites)
+        Raises:
+            DeployError: an operator without a form in the opset.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
+
+        return {"model.onnx": to_bytes(float_model(model, ()), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what `QdqLowering.refuses` returns, for this lowering.
@@ -97,4 +117,6 @@ def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:
             needs += [(19, "8-bit floats")]
     if isinstance(scheme.scale.shared, PerBlock):
         needs += [(21, "scales per block")]
+    if isinstance(scheme.scale.shared, PerChannel):
+        needs += [(13, "scales per channel")]
     return sorted(needs, reverse=True)

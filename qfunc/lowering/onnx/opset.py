@@ -1,4 +1,4 @@
-"""The default ONNX opset, and the field by which a lowering sets another."""
+"""The ONNX opset and IR version of a model, and the fields by which a lowering sets others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,36 @@ from attrs import field
 from qfunc.specs._check import integer
 
 
-def opset_field() -> Any:
-    """Return the attrs field of a lowering's opset: 13 to 21, by default the latest; old toolchains read old opsets only.
+def opset_field(default: int = 21, lowest: int = 13) -> Any:
+    """Return the attrs field of a lowering's opset, from `lowest` to 21; old toolchains read old opsets only.
 
     >>> from qfunc.lowering import SnpeEncodings
     >>> SnpeEncodings(opset=13).opset
     13
     """
-    return field(default=21, kw_only=True, validator=integer(13, 21))
+    return field(default=default, kw_only=True, validator=integer(lowest, 21))
+
+
+def ir_version_field() -> Any:
+    """Return the attrs field of a lowering's IR version, 4 to 13; None is that of the opset.
+
+    >>> from qfunc.lowering import SnpeEncodings
+    >>> SnpeEncodings(ir_version=6).ir_version
+    6
+    """
+    return field(default=None, kw_only=True, validator=integer(4, 13, optional=True))
 
 
 OPSET = 21
+
+WRITTEN = 13
+"""The earliest opset that the writers write; models of earlier ones are converted from the default one."""
+
+
+def written_opset(opset: int) -> int:
+    """Return the opset of the model that a lowering receives.
+
+    >>> written_opset(13), written_opset(11)
+    (13, 21)
+    """
+    return opset if opset >= WRITTEN else OPSET

@@ -12,6 +12,7 @@ from qfunc.lowering.onnx.reduction import reduced
 
 
 def _adaptive_max(c: OpContext) -> str:
+    c.slides()
     out, source = c.result.dims[2:], c.shape().dims[2:]
     if all(o == 1 for o in out):
         return c.write("GlobalMaxPool", c.input())
@@ -24,7 +25,7 @@ def _adaptive_max(c: OpContext) -> str:
 
 def _pool(op: str) -> Write:
     def write(c: OpContext) -> str:
-        rank = c.shape().rank - 2
+        rank = c.slides()
         kernel, pads = per_axis(c["kernel_size"], rank), per_axis(c["padding"], rank) * 2
         attributes: dict[str, Any] = {
             "kernel_shape": kernel,
@@ -54,7 +55,7 @@ def _global_avg_pool(c: OpContext) -> str:
 
 
 def _adaptive_avg_pool(c: OpContext) -> str:
-    rank, source = c.shape().rank - 2, c.shape().dims
+    rank, source = c.slides(), c.shape().dims
     out = c.result.dims[2:]
     if any(not s or not o or s % o for s, o in zip(source[2:], out, strict=True)):
         do = "Resize the input, or pool to a divisor of its size."

@@ -56,6 +56,17 @@ LogQuantize <steps: float, top: float>(x, z) => (y) {
 """NNIE's logarithmic quantizer as `numerics.logarithmic` states it, in double precision."""
 
 
+WIDE_DEQUANTIZE = """
+<opset_import: ["" : 21], domain: "qfunc">
+DequantizeLinear <axis: int = 0>(codes, scale, zero_point) => (y) {
+    offset = Sub(codes, zero_point)
+    real = Cast<to=1>(offset)
+    y = Mul(real, scale)
+}
+"""
+"""DequantizeLinear of a vector of int64, such as a bias: ONNX's own has at most int32."""
+
+
 def write_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str, hidden: bool = False) -> str:
     """Write the quantizer of a float tensor, and return the name of its values in real units, `name.real`.
 
@@ -106,9 +117,11 @@ def write_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name:
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
     require_writable(encoding)
     fmt = encoding.format
-    storage_type = Int(next(b for b in (8, 16, 32) if b >= fmt.bits), fmt.signed)
+    storage_type = Int(next(b for b in (8, 16, 32, 64) if b >= fmt.bits), fmt.signed)
     stored = graph.stored(permute(encoding.codes(value)), storage_type, f"{name}.codes")
     parameters, attributes = _qparams(graph, encoding, name, storage(storage_type, name), rows)
+    if storage_type.bits == 64:
+        return graph.call(WIDE_DEQUANTIZE, [stored, *parameters], f"{name}.real", **attributes)
     return graph.node("DequantizeLinear", [stored, *parameters], f"{name}.real", **attributes)
 
 

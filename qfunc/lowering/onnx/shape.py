@@ -111,6 +111,8 @@ def _split(c: OpContext) -> list[str]:
 def _roll(c: OpContext) -> str:
     g, value = c.graph, c.input()
     steps = list(zip(c["shifts"], c["dims"], strict=True))
+    # A copy: ONNX Runtime would concatenate the codes of one roll, but not those of two.
+    copied = len(steps) == 1 and c.result.dtype == torch.float32
     for k, (shift, dim) in enumerate(steps):
         ends = []
         for part, (start, stop) in enumerate(((-shift, 2**62), (0, -shift))):
@@ -118,8 +120,9 @@ def _roll(c: OpContext) -> str:
                 g.integers(v, name=f"{c.name}.{k}.{part}.{n}") for v, n in ((start, "start"), (stop, "end"), (dim, "axis"))
             ]
             ends.append(g.node("Slice", [value, *vectors], f"{c.name}.{k}.part_{part}"))
-        value = g.node("Concat", ends, c.name if k == len(steps) - 1 else f"{c.name}.{k}", axis=dim)
-    return value
+        last = k == len(steps) - 1 and not copied
+        value = g.node("Concat", ends, c.name if last else f"{c.name}.{k}", axis=dim)
+    return c.write("Max", value) if copied else value
 
 
 def _repeat(c: OpContext) -> str:

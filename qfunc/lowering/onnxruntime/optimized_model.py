@@ -58,7 +58,7 @@ def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
     """
     import onnx
 
-    from qfunc.lowering.onnx_file import read_model
+    from qfunc.files.onnx_model import read_model
 
     original = read_model(model)
     plain = Session(model, threads=threads, saved=True)

@@ -61,7 +61,7 @@ class OnnxRuntimeRunner:
 
 def _require_inside(model: bytes) -> bytes:
     # Import here, so that `import qfunc` does not import onnx.
-    from qfunc.lowering.onnx_file import read_model
+    from qfunc.files.onnx_model import read_model
 
     read_model(model)  # ONNX Runtime itself would open the files that a model names
     return model
@@ -70,7 +70,7 @@ def _require_inside(model: bytes) -> bytes:
 def _exceeds_seven_bits(model: bytes) -> bool:
     import onnx
 
-    from qfunc.lowering.onnx_file import read_model
+    from qfunc.files.onnx_model import read_model
 
     stored = read_model(model).graph.initializer
     arrays = (onnx.numpy_helper.to_array(t) for t in stored if t.data_type == onnx.TensorProto.INT8 and len(t.dims) > 1)

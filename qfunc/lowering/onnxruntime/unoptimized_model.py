@@ -35,7 +35,7 @@ def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     # Import here, so that `import qfunc` does not import onnx.
     import onnx
 
-    from qfunc.lowering.onnx_file import read_model
+    from qfunc.files.onnx_model import read_model
 
     exposed = read_model(model)
     producers = {o: n.op_type for n in exposed.graph.node for o in n.output if o.endswith(".codes")}

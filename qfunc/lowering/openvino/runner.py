@@ -50,7 +50,7 @@ class OpenVinoRunner:
             VerifyError: OpenVINO is not installed.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.onnx_file import read_model
+        from qfunc.files.onnx_model import read_model
 
         model = file_of(artifact.files, "model.onnx")
         activations = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]

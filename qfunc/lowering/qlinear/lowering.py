@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.qlinear.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs._values import readable
@@ -28,7 +28,9 @@ class QLinearLowering:
     drops every Relu by setting zero points to 0 and limits relu6's scale to 6/255, so that the artifact has other qparams
     than the simulation.  It writes into the current directory, and ONNX Runtime rejects its model.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  Units in float with scales per channel need opset 13, and MaxPool of codes 12.
+    TVM's importer has converters by opset; 13 is the first with all operators of these files.
 
     Source: ONNX operator specification, QLinearConv-10, QLinearMatMul-21; onnxruntime, docs/ContribOperators.md;
     Apache TVM, python/tvm/relay/frontend/onnx.py; MQBench, deploy/deploy_onnx_qnn.py.
@@ -37,7 +39,8 @@ class QLinearLowering:
     QLinearLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(13, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes.
@@ -46,13 +49,14 @@ class QLinearLowering:
             DeployError: a tensor whose codes are not bytes.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.qlinear.rewrite import to_qlinear
 
         sites = tuple(sites)
         for site in sites:
             require_site(site)
         rewritten = to_qlinear(model, {p.real for s in sites for p in s.places})
-        return {"model.onnx": rewritten.SerializeToString(deterministic=True)}
+        return {"model.onnx": to_bytes(rewritten, self)}
 
 
 __all__ = ["QLinearLowering"]

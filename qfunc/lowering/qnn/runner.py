@@ -55,7 +55,7 @@ class QnnHtpRunner:
         """
         require(self.missing(), "QnnHtpRunner", "qnn", "onnxruntime-qnn 2.7")
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.onnx_file import read_model
+        from qfunc.files.onnx_model import read_model
 
         model = file_of(files, "model.onnx")
         inputs = read_model(model).graph.input

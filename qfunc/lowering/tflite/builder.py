@@ -17,8 +17,8 @@ from qfunc.lowering.xnnpack.constraints import require_multiplier
 __all__ = ["TfliteBuilder", "schema"]
 
 
-_TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int32): "INT32",
-          np.dtype(np.int64): "INT64"}  # fmt: skip
+_TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int16): "INT16",
+          np.dtype(np.int32): "INT32", np.dtype(np.int64): "INT64"}  # fmt: skip
 
 
 _VERSIONS = {
@@ -29,6 +29,13 @@ _VERSIONS = {
     "TRANSPOSE_CONV": 4, "GELU": 2, "GATHER": 2,
 }  # fmt: skip
 """The version of each operator that supports int8, if it is not 1 (TFLite, tools/versioning/op_version.cc)."""
+
+
+_VERSIONS_16 = {
+    "CONV_2D": 4, "DEPTHWISE_CONV_2D": 5, "FULLY_CONNECTED": 7, "ADD": 3, "MUL": 4, "AVERAGE_POOL_2D": 3, "MAX_POOL_2D": 3,
+    "CONCATENATION": 3, "PAD": 3, "TRANSPOSE": 5, "DEQUANTIZE": 3, "STRIDED_SLICE": 4,
+}  # fmt: skip
+"""The version of each operator that supports int16, if it is not that of int8 (same source)."""
 
 
 def schema() -> Any:
@@ -59,8 +66,10 @@ class TfliteBuilder:
     lowering, any_padding, batched = "TfliteLowering", False, True
     hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is at most 1
 
-    def __init__(self) -> None:
+    def __init__(self, bits: int = 8) -> None:
         self.schema = schema()
+        self.code_type, self.bias_type = (np.int8, np.int32) if bits == 8 else (np.int16, np.int64)
+        self.versions = _VERSIONS if bits == 8 else _VERSIONS | _VERSIONS_16
         self.tensors: list[Any] = []
         self.operators: list[Any] = []
         self.buffers: list[Any] = [self.schema.BufferT()]
@@ -73,12 +82,12 @@ class TfliteBuilder:
 
         Args:
             varies: The axis whose length is the batch's.
-            dtype: The dtype of an input; by default int8 for codes, else float32.
+            dtype: The dtype of an input; by default that of codes, or float32.
         """
         tensor = self.schema.TensorT()
         unique = self.names.fresh(name)
         tensor.name, tensor.shape, tensor.hasRank, tensor.buffer = unique.encode(), np.array(shape, np.int32), True, 0
-        dtype = np.dtype(dtype or (np.float32 if qparams is None else np.int8)) if value is None else value.dtype
+        dtype = np.dtype(dtype or (np.float32 if qparams is None else self.code_type)) if value is None else value.dtype
         tensor.type = getattr(self.schema.TensorType, _TYPES[dtype])
         if qparams is not None:
             tensor.quantization = self.schema.QuantizationParametersT()
@@ -120,10 +129,12 @@ class TfliteBuilder:
             for key, value in fields.items():
                 number = getattr(getattr(self.schema, _ENUMS[key]), value) if key in _ENUMS else value
                 setattr(operator.builtinOptions, key, number)
+            if op in ("ADD", "SUB"):  # by default, int16 has scales of powers of two
+                operator.builtinOptions.potScaleInt16 = self.code_type == np.int8
         self.operators.append(operator)
 
     def _code(self, op: str) -> int:
-        number, version = getattr(self.schema.BuiltinOperator, op), _VERSIONS.get(op, 1)
+        number, version = getattr(self.schema.BuiltinOperator, op), self.versions.get(op, 1)
         for index, code in enumerate(self.operator_codes):
             if code.builtinCode == number:
                 return index

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.tflite.constraints import LEGALITY
+from qfunc.specs import Int, Refuse
+from qfunc.specs._check import refuse
 from qfunc.specs._values import readable
+
+
+def _width(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not int or value not in (8, 16):
+        raise refuse(
+            instance, attribute.name, value, "8 or 16", "Give one of them: TFLite has no other integers for activations."
+        )
 
 
 @readable
@@ -21,19 +31,28 @@ class TfliteLowering:
     Inputs and outputs are float32 in the model's layout, before QUANTIZE and after DEQUANTIZE.  Between them images have
     their channels last, weights of convolutions are OHWI, and the columns of a linear layer after a flattened image have
     that order.  Relu, relu6 and clip(-1, 1) are fused into the op before them.  Ops without quantizers on both sides
-    compute in float32.  The first axis of the inputs can be resized.
+    compute in float32.  The first axis of the inputs can be resized.  With `bits=16`, activations are int16 without zero
+    points, and biases int64.
 
-    Source: TensorFlow Lite schema.fbs (v3), 8-bit quantization specification.
+    Source: TensorFlow Lite schema.fbs (v3), 8-bit quantization specification, 16x8 quantization.
 
     >>> TfliteLowering()
     TfliteLowering()
     """
 
+    bits: int = field(default=8, kw_only=True, validator=_width)
+    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+
+    @property
+    def bias_bits(self) -> int:
+        """The bits of a bias."""
+        return 32 if self.bits == 8 else 64
+
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the file's bytes.
 
         Raises:
-            DeployError: a tensor that is not int8, an op that TFLite does not have, or ai-edge-litert is not installed.
+            DeployError: a tensor of another format, an op that TFLite does not have, or ai-edge-litert is not installed.
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
@@ -42,8 +61,9 @@ class TfliteLowering:
         from qfunc.lowering.tflite.builder import TfliteBuilder
 
         for site in sites:
-            require_int8(site, "litert", "TFLite")
-        return {"model.tflite": Writer(QdqModel(model), TfliteBuilder()).write(WRITERS)}
+            target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
+            require_int8(site, target, "TFLite", Int(self.bits), Int(self.bias_bits))
+        return {"model.tflite": Writer(QdqModel(model), TfliteBuilder(self.bits)).write(WRITERS)}
 
 
 __all__ = ["TfliteLowering"]

@@ -51,7 +51,7 @@ class LiteRtRunner:
             VerifyError: LiteRT is not installed.
         """
         plain = self.session(file_of(artifact.files, "model.tflite"))
-        exposed, last = _with_outputs(artifact)
+        exposed, last = with_outputs(artifact, "LiteRtRunner")
         return ModelWithCodes(plain.run, self.session(exposed).run, last)
 
     def comparable(self, artifact: Any = None) -> str:
@@ -93,11 +93,11 @@ class Session:
         return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
 
 
-def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
-    # Return (the file with its tensors of codes as additional outputs, tensor -> True if its channels are last).
+def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool]]:
+    """Return (the file with its tensors of codes as additional outputs, tensor -> True if its channels are last)."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
-    with loading("LiteRtRunner", "LiteRT"):
+    with loading(runner, "TensorFlow Lite"):
         model = schema.ModelT.InitFromPackedBuf(file_of(artifact.files, "model.tflite"), 0)
         graph = model.subgraphs[0]
         names = [t.name.decode() for t in graph.tensors]
@@ -108,4 +108,4 @@ def _with_outputs(artifact: Any) -> tuple[bytes, dict[str, bool]]:
     return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in indices.items()}
 
 
-__all__ = ["LiteRtRunner"]
+__all__ = ["LiteRtRunner", "with_outputs"]

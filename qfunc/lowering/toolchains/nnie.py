@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Log
 from qfunc.specs._values import readable
@@ -36,15 +36,18 @@ class NnieLowering:
     Upsample whose input has no qparams; stores weights clipped, not quantized; writes the observed c, which is in the
     vendor's table only by chance.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  The mapper reads Caffe; converters from ONNX to Caffe read what MQBench writes, opset 11.
 
-    Source: MQBench, deploy/deploy_nnie.py and user guide hardware/nnie; HiSVP development guide, gfpq_param_table_8bit.txt.
+    Source: MQBench, deploy/deploy_nnie.py, convert_deploy.py and user guide hardware/nnie; HiSVP development guide,
+    gfpq_param_table_8bit.txt.
 
     >>> NnieLowering()
     NnieLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(11, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the two files.
@@ -54,6 +57,7 @@ class NnieLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.nnie_table import entries, upsample
         from qfunc.lowering.toolchains.side_file import json_bytes
 
@@ -67,7 +71,7 @@ class NnieLowering:
         clips = {p.real: clip(s) for s in sites if s.role == "activation" for p in s.places}
         table = {"nnie": {"gfpq_param_dict": entries(model, {n.name for n in proto.graph.node}, clips)}}
         return {
-            "model.onnx": proto.SerializeToString(deterministic=True),
+            "model.onnx": to_bytes(proto, self),
             "gfpq_param_dict.json": json_bytes(table),
         }
 

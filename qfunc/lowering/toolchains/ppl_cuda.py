@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, derived
 from qfunc.specs._values import readable
@@ -27,15 +27,18 @@ class PplCudaLowering:
     MQBench trains with zero points, which the text cannot represent, and calls the file .json.  It stores weights
     clipped, not quantized, and fails if the network's output is quantized.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  PPLNN's operators are those of opset 11.
 
-    Source: MQBench, deploy_linear.py, backend ppl-cuda.
+    Source: MQBench, deploy_linear.py, backend ppl-cuda; OpenPPL PPLNN, guide to opset conversion: 'Most PPLNN supported
+    ops are based on onnx opset 11'.
 
     >>> PplCudaLowering()
     PplCudaLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(11, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its lines.
@@ -46,10 +49,11 @@ class PplCudaLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
 
         proto = float_model(model, sites)
         lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(proto, sites).items() if _has_line(s, t)]
-        return {"model.onnx": proto.SerializeToString(deterministic=True), "clip_ranges.txt": "".join(lines).encode()}
+        return {"model.onnx": to_bytes(proto, self), "clip_ranges.txt": "".join(lines).encode()}
 
 
 def _has_line(site: QuantizedTensor, tensor: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require_integers
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, derived, json_bytes
 from qfunc.specs._values import readable
@@ -25,11 +26,18 @@ class PplDspLowering:
     "bit" is the width of the type.  MQBench writes log2(qmax - qmin + 1) instead, which is 7 for [-127, 127]; it stores
     weights clipped, not quantized, and fails if the network's output is quantized.
 
-    Source: MQBench, deploy_linear.py, backend ppl.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  PPLNN's operators are those of opset 11.
+
+    Source: MQBench, deploy_linear.py, backend ppl; OpenPPL PPLNN, guide to opset conversion: 'Most PPLNN supported
+    ops are based on onnx opset 11'.
 
     >>> PplDspLowering()
     PplDspLowering()
     """
+
+    opset: int = opset_field(11, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its entries.
@@ -39,11 +47,12 @@ class PplDspLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
 
         proto = float_model(model, sites)
         entries = {t: _entry(s, t) for t, s in by_tensor(proto, sites).items() if not derived(s)}
         return {
-            "model.onnx": proto.SerializeToString(deterministic=True),
+            "model.onnx": to_bytes(proto, self),
             "clip_ranges.json": json_bytes({"ppl": entries}),
         }
 

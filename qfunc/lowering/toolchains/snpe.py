@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
@@ -37,16 +37,18 @@ class SnpeEncodings:
     Use: `snpe-onnx-to-dlc --input_network model.onnx --quantization_overrides encodings_0.6.1.json`, then
     `snpe-dlc-quantize --override_params --bias_bitwidth 32`; `qairt-converter --quantization_overrides` reads the others.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  All versions of the converter read opset 11, which MQBench writes; that of QAIRT 2.39 reads up to 22.
 
     Source: AIMET documentation, Encoding Format Specification, versions 0.6.1, 1.0.0 and 2.0.0; MQBench user
-    guide, deploy/snpe.
+    guide, deploy/snpe, and convert_deploy.py: opset 11; QAIRT 2.39 documentation, SNPE tools, snpe-onnx-to-dlc.
 
     >>> SnpeEncodings()
     SnpeEncodings()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(11, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its encodings.
@@ -57,11 +59,12 @@ class SnpeEncodings:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
 
         proto = float_model(model, sites)
         found = [_Encoding(tensor, site) for tensor, site in by_tensor(proto, sites).items()]
         return {
-            "model.onnx": proto.SerializeToString(deterministic=True),
+            "model.onnx": to_bytes(proto, self),
             "encodings_0.6.1.json": json_bytes({"version": "0.6.1", **_by_role(found, dict, lambda e: (e.tensor, e.v0()))}),
             "encodings_1.0.0.json": json_bytes({"version": "1.0.0", **_by_role(found, list, _Encoding.v1)}),
             "encodings_2.0.0.json": json_bytes({"version": "2.0.0", "encodings": [e.v2() for e in found]}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.toolchains.side_file import json_bytes
 from qfunc.specs._values import readable
 
@@ -30,7 +30,8 @@ class StpuLowering:
     among the activations and counts their output channels as products; overwrites the Sigmoid's range when a
     Concat has given it another; fails on Clip and on a quantized network output; clips weights, not quantizes.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.
 
     Source: MQBench, deploy/deploy_stpu.py; there is no public document of the chip.
 
@@ -38,7 +39,8 @@ class StpuLowering:
     StpuLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(21, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its ranges.
@@ -49,11 +51,12 @@ class StpuLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
 
         ranges = StpuRanges(float_model(model, sites), sites)
         content = ranges.entries()
         return {
-            "model.onnx": ranges.model.SerializeToString(deterministic=True),
+            "model.onnx": to_bytes(ranges.model, self),
             "stpu_minmax.json": json_bytes(content),
         }

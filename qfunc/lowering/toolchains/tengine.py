@@ -9,7 +9,7 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor
 from qfunc.specs import Int
@@ -47,16 +47,19 @@ class TengineLowering:
     clip without constant bounds as relu6; stores weights clipped, not quantized; rounds zero points, which the tool
     truncates.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.  The converter reads the axes of Squeeze and the lengths of Split from attributes, as in opsets 11 and 12.
 
     Source: MQBench, deploy/deploy_tengine.py; OAID Tengine, tools/quantize/quant_save_graph.cpp and
-    tools/convert_tool/utils/graph_optimizer/graph_opt.cpp.
+    tools/convert_tool/utils/graph_optimizer/graph_opt.cpp; tools/convert_tool/onnx/onnx2tengine.cpp, load_squeeze and
+    load_split.
 
     >>> TengineLowering()
     TengineLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(11, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the two files.
@@ -66,6 +69,7 @@ class TengineLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.qdq_reader import QdqModel
 
         sites = tuple(sites)
@@ -76,7 +80,7 @@ class TengineLowering:
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
         qparams |= {c: qparams[a] for c, a in fusions(QdqModel(proto)).items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())
-        return {"model.onnx": proto.SerializeToString(deterministic=True), "model.scale": lines.encode()}
+        return {"model.onnx": to_bytes(proto, self), "model.scale": lines.encode()}
 
 
 def fusions(source: QdqModel) -> dict[str, str]:

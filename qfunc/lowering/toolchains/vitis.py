@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
-from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Format, Int
 from qfunc.specs._values import readable
@@ -36,7 +36,8 @@ class VitisLowering:
 
     MQBench differs: it stores weights clipped, not quantized, and writes no scale for the network's input.
 
-    `opset` is the version of ONNX's operators, 13 to 21.
+    `opset` is the version of ONNX's operators, 11 to 21, and `ir_version` that of the file format, None for that of the
+    opset.
 
     Source: MQBench, deploy/deploy_linear.py, convert_xir.py and user guide deploy/vitis; AMD UG1414, vai_c_xir.
 
@@ -44,7 +45,8 @@ class VitisLowering:
     VitisLowering()
     """
 
-    opset: int = opset_field()
+    opset: int = opset_field(21, lowest=11)
+    ir_version: int | None = ir_version_field()
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the three files.
@@ -54,6 +56,7 @@ class VitisLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
+        from qfunc.lowering.onnx_versions import to_bytes
         from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 
         sites = tuple(sites)
@@ -63,8 +66,8 @@ class VitisLowering:
         table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(proto, sites).items()}
         return {
             "vitis.json": json_bytes({"vitis": table}),
-            "model_float.onnx": proto.SerializeToString(deterministic=True),
-            "model.onnx": model.SerializeToString(deterministic=True),
+            "model_float.onnx": to_bytes(proto, self),
+            "model.onnx": to_bytes(model, self),
         }
 
 

@@ -39,6 +39,7 @@ class TosaBuilder:
     """
 
     lowering, any_padding, batched = "TosaLowering", True, False
+    code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
+from qfunc.lowering.nhwc.conv_transpose import one_group
 from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
 from qfunc.lowering.nhwc.ops import WRITERS
@@ -37,18 +38,18 @@ def conv_transpose_node(step: OpContext) -> None:
     """Write a transposed convolution of ONNX; TOSA's padding is the output padding minus ONNX's padding.
 
     Raises:
-        DeployError: groups, dilations, or padding as large as the window.
+        DeployError: dilations, or padding as large as the window.
     """
     on_weighted_codes(step, 1)
     x = image(step, step.input())
-    weight, qparams = step.array(1)
+    weight, qparams = one_group(step)
     w = window(step, weight.shape[2:])
     output_padding = ([0, 0] + [int(v) for v in step.attribute("output_padding") or []])[-2:]
     margins = [v for b, a, m in zip(w.before, w.after, output_padding, strict=True) for v in (-b, m - a)]
-    groups, covered = int(step.attribute("group", 1)), all(min(margins[2 * i : 2 * i + 2]) > -w.kernel[i] for i in (0, 1))
-    if groups != 1 or w.dilation != (1, 1) or not covered:
-        found = f"a transposed convolution of {groups} groups, dilated by {w.dilation}, padded by {w.before}"
-        raise step.refuse(found, "one group, no dilation, padding below the window's size", "Resize the image and convolve it.")
+    covered = all(min(margins[2 * i : 2 * i + 2]) > -w.kernel[i] for i in (0, 1))
+    if w.dilation != (1, 1) or not covered:
+        found = f"a transposed convolution, dilated by {w.dilation}, padded by {w.before}"
+        raise step.refuse(found, "no dilation, padding below the window's size", "Resize the image and convolve it.")
     weight = weight if weight.ndim == 4 else weight[:, :, None]
     ohwi_weight = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)
     bias = bias_of(step, weight.shape[1], x, qparams)

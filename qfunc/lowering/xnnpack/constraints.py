@@ -53,4 +53,15 @@ def require_exact_gelu(out: NhwcTensor, approximate: bool) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found="approximate='tanh'", wanted=wanted, do=do)
 
 
-__all__ = ["require_exact_gelu", "require_multiplier", "require_slope"]
+def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
+    """Raise if the exponent of a power is not one constant number, because XNNPACK has no powers.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    if exponent.value is None or exponent.value.size != 1:
+        found, do = "a power whose exponent is a tensor", "Raise to a number, or compute it outside the deployed model."
+        raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a number as its exponent", do=do)
+
+
+__all__ = ["require_exact_gelu", "require_multiplier", "require_number_exponent", "require_slope"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.xnnpack.legality import LEGALITY
+from qfunc.specs import Refuse
 from qfunc.specs._values import readable
 
 
@@ -27,6 +29,8 @@ class XnnpackLowering:
     >>> XnnpackLowering()
     XnnpackLowering()
     """
+
+    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
 from qfunc.lowering.xnnpack.constraints import require_exact_gelu, require_multiplier, require_slope
+from qfunc.lowering.xnnpack.reductions import log_softmax, maximum, mean, minimum, power, total
 from qfunc.lowering.xnnpack.schema import NONE
-from qfunc.lowering.xnnpack.shape import concatenate, nearest, pad, reshape, resize, slices, tile, transpose
+from qfunc.lowering.xnnpack.shape import concatenate, mirror, nearest, pad, reshape, resize, slices, tile, transpose
 
 _BOUNDS = {"NONE": None, "RELU": (0.0, math.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
-_KEEP_DIMS = 0x40  # XNN_FLAG_KEEP_DIMS
 
 
 def _unary(kind: str, **constants: Any) -> OpWriter:
@@ -104,6 +102,10 @@ def _linear(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fi
 
 def _pool(kind: str) -> OpWriter:
     def write(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+        if (fields["filterHeight"], fields["filterWidth"], fields["strideH"], fields["strideW"]) == (1, 1, 1, 1):
+            # XNNPACK has no pool over one entry.
+            bounds = _BOUNDS[fields["fusedActivationFunction"]]
+            return graph.node("XNNClamp" if bounds else "XNNCopy", out, bounds, input_id=inputs[0])
         graph.node(
             kind, out, _BOUNDS[fields["fusedActivationFunction"]], **_padding(fields), input_id=inputs[0],
             pooling_height=fields["filterHeight"], pooling_width=fields["filterWidth"], stride_height=fields["strideH"],
@@ -111,22 +113,6 @@ def _pool(kind: str) -> OpWriter:
         )  # fmt: skip
 
     return write
-
-
-def _mean(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    # Write a global average pool: the reduced axes are the rows of an image with one column, all other axes its channels.
-    x, axes = inputs[0], [int(a) for a in np.ravel(np.asarray(inputs[1].value))]
-    rest = [i for i in range(1, len(x.shape)) if i not in axes]
-    order = [0, *axes, *rest]
-    if order != list(range(len(x.shape))):
-        permuted = graph.tensor(f"{out.name}.turned", [x.shape[i] for i in order], x.qparams)
-        graph.node("XNNStaticTranspose", permuted, num_dims=len(order), perm=order, input_id=x)
-        x = permuted
-    rows, columns = math.prod(x.shape[1 : 1 + len(axes)]), math.prod(x.shape[1 + len(axes) :])
-    image = reshape(graph, x, (x.shape[0], rows, 1, columns), f"{out.name}.image")
-    mean = graph.tensor(f"{out.name}.mean", (x.shape[0], 1, 1, columns), out.qparams)
-    graph.node("XNNGlobalAvgPooling2d", mean, input_id=image, flags=_KEEP_DIMS)
-    reshape(graph, mean, out.shape, out)
 
 
 def _matmul(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
@@ -151,7 +137,7 @@ def _gelu(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fiel
 
 
 def _elu(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    graph.node("XNNELU", out, input_id=inputs[0], alpha=1.0)
+    graph.node("XNNELU", out, input_id=inputs[0], alpha=fields["alpha"])
 
 
 def _squared_difference(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
@@ -174,8 +160,10 @@ NODES: dict[str, OpWriter] = {
     "SOFTMAX": _in_float32(_unary("XNNSoftmax")), "EXP": _unary("XNNExp"), "SQRT": _unary("XNNSquareRoot"),
     "NEG": _unary("XNNNegate"),
     "RSQRT": _unary("XNNReciprocalSquareRoot"), "SQUARED_DIFFERENCE": _squared_difference,
-    "ABS": _unary("XNNAbs"),
-    "MAX_POOL_2D": _pool("XNNMaxPooling2d"), "AVERAGE_POOL_2D": _in_float32(_pool("XNNAvgPooling2d")), "MEAN": _mean,
+    "ABS": _unary("XNNAbs"), "LOG": _unary("XNNLog"), "SIN": _unary("XNNSin"), "COS": _unary("XNNCos"),
+    "POW": power, "FLOOR": _unary("XNNFloor"), "CEIL": _unary("XNNCeiling"), "LOG_SOFTMAX": log_softmax,
+    "SUM": total, "REDUCE_MAX": maximum, "REDUCE_MIN": minimum, "MIRROR_PAD": mirror,
+    "MAX_POOL_2D": _pool("XNNMaxPooling2d"), "AVERAGE_POOL_2D": _in_float32(_pool("XNNAvgPooling2d")), "MEAN": mean,
     "RESHAPE": _reshape, "TRANSPOSE": transpose,
     "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad, "TILE": tile,
     "RESIZE_BILINEAR": resize, "RESIZE_NEAREST_NEIGHBOR": nearest,

@@ -101,6 +101,29 @@ def pad(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields
     )
 
 
+def mirror(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write a padding by reflection: for each padded axis, slices of one entry and the tensor, joined."""
+    x, pairs = inputs[0], np.reshape(_numbers(inputs[1]), (-1, 2)).tolist()
+    padded = [axis for axis, pair in enumerate(pairs) if any(pair)]
+    for axis in padded:
+        (before, after), length = pairs[axis], x.shape[axis]
+
+        def entry(place: int, x: NhwcTensor = x, axis: int = axis) -> NhwcTensor:
+            shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
+            made = graph.tensor(f"{out.name}.axis{axis}.entry{place}", shape, x.qparams)
+            offsets = [place if i == axis else 0 for i in range(len(shape))]
+            graph.node("XNNStaticSlice", made, num_dims=len(shape), offsets=offsets, sizes=shape, input_id=x)
+            return made
+
+        parts = [entry(i) for i in range(before, 0, -1)], [entry(length - 2 - i) for i in range(after)]
+        shape = [length + before + after if i == axis else n for i, n in enumerate(x.shape)]
+        result = out if axis == padded[-1] else graph.tensor(f"{out.name}.axis{axis}", shape, x.qparams)
+        join(graph, [*parts[0], x, *parts[1]], result, axis)
+        x = result
+    if not padded:
+        graph.node("XNNCopy", out, input_id=x)
+
+
 def tile(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Write repetitions of a tensor as concatenations, axis by axis."""
     x, repeats = inputs[0], _numbers(inputs[1])
@@ -148,4 +171,4 @@ def _numbers(tensor: NhwcTensor) -> list[int]:
     return [int(v) for v in np.ravel(tensor.value)]
 
 
-__all__ = ["concatenate", "join", "nearest", "pad", "reshape", "resize", "slices", "tile", "transpose"]
+__all__ = ["concatenate", "join", "mirror", "nearest", "pad", "reshape", "resize", "slices", "tile", "transpose"]

@@ -82,11 +82,11 @@ def average_inside(
     image = torch.ones_like(codes[:1, :1]).double()
     pool = torch.nn.functional.avg_pool2d
 
-    def window_sum(x: Tensor) -> Tensor:
-        return pool(x, kernel, stride, padding, ceil_mode, True, 1)  # type: ignore[arg-type]
+    def window_sum(x: Tensor, divisor: int | None = 1) -> Tensor:
+        return pool(x, kernel, stride, padding, ceil_mode, True, divisor)  # type: ignore[arg-type]
 
-    inside, window_size = window_sum(image).round(), float(math.prod(kernel))
-    count = torch.full_like(inside, window_size) if pads and not ceil_mode else inside
+    inside = window_sum(image).round()
+    count = (inside / window_sum(image, None)).round() if pads else inside  # torch counts no padding that ceil_mode adds
     offset = fill if centred else 0
     total = window_sum(codes.double() - offset) + (count - inside) * (fill - offset)
     return (round_by(total / count, rounding) + offset).clamp(low, high).float()

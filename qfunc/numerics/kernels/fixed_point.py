@@ -27,6 +27,18 @@ def fixed_multiplier(real: Tensor, bits: int = 31) -> tuple[Tensor, Tensor]:
     return m.masked_fill(tiny, 0), e.masked_fill(tiny, bits)
 
 
+def reduced_multiplier(m: Tensor, e: Tensor, bits: int, reduced: int) -> tuple[Tensor, Tensor]:
+    """Return (m', e') of `reduced` bits: m' = min(floor(m / 2^k + 1/2), 2^reduced - 1) and e' = e - k, with k = bits - reduced.
+
+    Source: CMSIS-NN arm_nnsupportfunctions.h, REDUCE_MULTIPLIER; TFLite common.cc, MultiplyByQuantizedMultiplier of int64.
+
+    >>> reduced_multiplier(torch.tensor([2**30 + 2**15, 2**31 - 1]), torch.tensor([31, 31]), 31, 15)
+    (tensor([16385, 32767]), tensor([15, 15]))
+    """
+    k = bits - reduced
+    return ((m + 2 ** (k - 1)) >> k).clamp(max=2**reduced - 1), e - k
+
+
 def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list[str]) -> Tensor:
     """Return acc * m * 2^-e in int64 with the roundings of `specs.FixedPoint`.
 

@@ -52,8 +52,10 @@ def average(
     if ceil_mode and not _fills(input.shape[2:], kernel, strides, pads):
         # What ceil_mode adds does not count: the padded image is averaged, over the entries inside of it.
         padded = torch.nn.functional.pad(input.float(), [p for q in reversed(pads) for p in (q, q)])
-        made = average_pool_real(padded, kernel, strides, (0,) * rank, True, False)
-        return made[(..., *(slice(n) for n in _sizes_with_ceil_mode(input.shape[2:], kernel, strides, pads)))]
+        means = average_pool_real(padded, kernel, strides, (0,) * rank, True, False)
+        for axis, count in enumerate(_sizes_with_ceil_mode(input.shape[2:], kernel, strides, pads), input.ndim - rank):
+            means = means.narrow(axis, 0, count)
+        return means
     return _window_sum(input.float(), kernel, strides, pads) * (1 / torch.tensor(float(math.prod(kernel))))
 
 

@@ -50,7 +50,16 @@ def average_pool_codes(
     include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
     nines: bool,
 ) -> Tensor:  # fmt: skip
-    """Return the codes of average pooling in float; without `nines`, a window over the image is `global_average_codes`."""
+    """Return the codes of average pooling in float; without `nines`, a window over the image is `global_average_codes`.
+
+    Raises:
+        EmulationError: the codes are no batch of images.
+    """
+    if codes.ndim != len(kernel) + 2:
+        raise EmulationError(
+            where=f"emulate, a pool by {tuple(kernel)}", found=f"a tensor of rank {codes.ndim}",
+            wanted=f"a batch of images, of rank {len(kernel) + 2}", do="Use x.unsqueeze(1) before it.",
+        )  # fmt: skip
     if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
         return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
     real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real

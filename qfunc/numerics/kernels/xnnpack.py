@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -16,8 +15,8 @@ def average_by_nines(
     """Average-pool real values: sum a window's entries column by column, nine at a time, and multiply by 1 / count.
 
     The sum of nine entries v_0 ... v_8 is (((v_0 + v_1) + v_8) + (v_6 + v_7)) + ((v_2 + v_3) + (v_4 + v_5)).  Larger
-    windows add the sums of nine in turn; padding is 0.  x is [N, C, ...] in float32.  The count is the size of the window;
-    without `include_pad`, or in `ceil_mode`, it is the number of entries inside x.
+    windows add the sums of nine in turn; padding is 0.  x is [N, C, ...] in float32.  The count is the number of entries
+    of the window inside x; with `include_pad`, inside x and its padding.
 
     Source: XNNPACK, f32-avgpool-9p, f32-pavgpool-9p, and indirection.c (the order); measured on executorch 1.5.1.
 
@@ -29,6 +28,10 @@ def average_by_nines(
     end_pads = [max(0, (out_sizes[d] - 1) * stride[d] + kernel[d] - size[d] - padding[d]) for d in range(rank)]
     pads = [p for d in reversed(range(rank)) for p in (padding[d], end_pads[d])]
     image, inside = F.pad(x, pads), F.pad(torch.ones(size, device=x.device), pads)
+    if include_pad:  # the padding that `ceil_mode` adds is never counted
+        area = [n + p + min(p, e) for n, p, e in zip(size, padding, end_pads, strict=True)]
+        rest = [v for p, e in zip(reversed(padding), reversed(end_pads), strict=True) for v in (0, max(e - p, 0))]
+        inside = F.pad(torch.ones(area, device=x.device), rest)
     columns = torch.cartesian_prod(*(torch.arange(k) for k in reversed(kernel))).reshape(-1, rank).flip(-1).tolist()
     windows = [
         [slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(place, out_sizes, stride, strict=True)] for place in columns
@@ -37,8 +40,7 @@ def average_by_nines(
     total = _sum_of_nine(entries[:9])
     for start in range(9, len(entries), 9):
         total = total + _sum_of_nine(entries[start : start + 9])
-    counts_padding = include_pad and not ceil_mode
-    count = torch.tensor(float(math.prod(kernel))) if counts_padding else sum(inside[tuple(window)] for window in windows)
+    count = sum(inside[tuple(window)] for window in windows)
     return total * (1 / torch.as_tensor(count, device=x.device))
 
 

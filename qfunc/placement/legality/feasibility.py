@@ -11,6 +11,7 @@ from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
+from qfunc.specs.protocols import Lowering, WideLowering
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
@@ -33,9 +34,9 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
         wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
         yield f"{site.scheme.format!r} with {scales}", wanted, do
-    elif not errors and target.lowering is not None and site.constant and _too_wide(site):
+    elif not errors and target.lowering is not None and site.constant and (bits := _widest(site, target.lowering)):
         do = "Edit the rule, or simulate it without a file: attrs.evolve(target, lowering=None)."
-        yield repr(site.scheme.format), "at most 32 bits: DequantizeLinear has no wider codes (ONNX operators)", do
+        yield repr(site.scheme.format), f"at most {bits} bits: DequantizeLinear has no wider codes (ONNX operators)", do
 
 
 def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
@@ -55,12 +56,13 @@ def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
         yield f"static scales {shared!r}", wanted, "Use edit.activations(granularity=PerTensor()), or edit the rule."
 
 
-def _too_wide(site: Site) -> bool:
-    """Return True if a constant has integers wider than 32 bits, which the Q/DQ model of every lowering lacks.
+def _widest(site: Site, lowering: Lowering) -> int:
+    """Return the most bits that the files of a lowering have for a constant, or 0 if they hold this one.
 
     Source: ONNX operator specification, DequantizeLinear-21: its widest codes are int32.
     """
-    return isinstance(site.scheme.format, Int) and site.scheme.format.bits > 32
+    bits = lowering.bias_bits if site.slot == "bias" and isinstance(lowering, WideLowering) else 32
+    return bits if isinstance(site.scheme.format, Int) and site.scheme.format.bits > bits else 0
 
 
 def can_be_written(site: Site) -> bool:

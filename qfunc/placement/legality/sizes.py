@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import fx
 
@@ -87,9 +88,9 @@ def _inside(number: int, span: Span) -> bool:
 
 
 def _rules(target: Target) -> list[tuple[RequireSizes, str]]:
-    of_files = target.lowering.legality if isinstance(target.lowering, LimitedLowering) else ()
-    both = [*((r, "") for r in target.legality), *((r, WITHOUT_FILE) for r in of_files)]
-    return [(r, more) for r, more in both if isinstance(r, RequireSizes)]
+    of_files: tuple[Any, ...] = target.lowering.legality if isinstance(target.lowering, LimitedLowering) else ()
+    own = [(rule, "") for rule in target.legality if isinstance(rule, RequireSizes)]
+    return own + [(rule, WITHOUT_FILE) for rule in of_files if isinstance(rule, RequireSizes)]
 
 
 __all__ = ["Sizes", "limits_sizes", "refused_sizes", "require_sizes", "wrong_sizes"]

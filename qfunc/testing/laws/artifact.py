@@ -37,14 +37,14 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     if trial.artifact is None:
         return
     # onnx is imported lazily.
-    from qfunc.lowering.onnx.opset import OPSET
+    from qfunc.lowering.onnx.opset import OPSET, written_opset
     from qfunc.lowering.onnx.writer import write_model
 
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
     versioned: Any = lowering  # checkers narrow the name that isinstance tests
-    opset = versioned.opset if isinstance(versioned, VersionedLowering) else OPSET
+    opset = written_opset(versioned.opset if isinstance(versioned, VersionedLowering) else OPSET)
     model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)
     lowered = dict(lowering.lower(model, tensors))

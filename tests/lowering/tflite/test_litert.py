@@ -20,7 +20,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
 from qfunc.specs import FixedQParams, SumShifted, edit
-from tests.conformance.modules import FLOAT, INTEGER
+from tests.conformance.modules import FLOAT, Apply
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
 needs_litert = pytest.mark.skipif(not INSTALLED, reason="ai-edge-litert is not installed")
@@ -165,23 +165,13 @@ def test_the_file_holds_the_models_qparams_and_codes():
     assert tensors["input"].ShapeSignatureAsNumpy().tolist() == [-1, 3, 6, 7]
 
 
-class Erf(nn.Module):
-    """An op without an operator of TFLite, which ONNX has."""
-
-    def forward(self, x):
-        return torch.erf(x)
-
-
 @needs_litert
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Erf()), (1, 3, 5, 4),
-         "op '1.erf': found Erf, wanted an op that TfliteLowering writes. Keep it out of the deployed model, or deploy Q/DQ "
-         "ONNX by edit.deploy(QdqLowering())."),
-        INTEGER["avg_pool no pad count"] + (
-            "op 'avg_pool2d': found an average of (3, 2) entries, fewer at the border, padded by (1, 1) and (1, 1), wanted "
-            "SAME or no padding. Use count_include_pad=True and ceil_mode=False.",),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x.flip(0))), (1, 3, 5, 4),
+         "op '1.flip': found a slice of the batch, wanted a slice of other axes. Select examples outside of the deployed "
+         "model."),
         FLOAT["matmul constants broadcast"] + (
             "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
@@ -200,12 +190,15 @@ FORM = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no su
         (nn.Conv3d(2, 3, 2),
          "op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: TensorFlow Lite operators: "
          "convolutions and pools take tensors of four axes. Slide along one or two axes."),
-        (nn.ConvTranspose2d(4, 4, 2, groups=2),
-         "op 'conv_transpose2d': found the kind 'conv_transpose' with dilation=(1, 1), groups=2, wanted an op that it runs: "
-         f"{FORM}Resize the image and convolve it, or use one group, not dilated."),
+        (nn.ConvTranspose2d(4, 4, 2, dilation=2),
+         "op 'conv_transpose2d': found the kind 'conv_transpose' with dilation=(2, 2), wanted an op that it runs: "
+         f"{FORM}Resize the image and convolve it."),
         (nn.MaxPool2d(2, dilation=2),
          f"op 'max_pool2d': found the kind 'max_pool' with dilation=2, wanted an op that it runs: {FORM}Use dilation=1."),
-        (nn.ELU(), f"op 'elu': found the kind 'elu', wanted an op that it runs: {FORM}Use leaky_relu, gelu or hardswish."),
+        (nn.Upsample((7, 9), mode="bicubic"),
+         "op 'interpolate': found the kind 'resize' with mode='bicubic', wanted an op that TfliteLowering() writes: TensorFlow "
+         "Lite builtin_ops.h: no such operator on real values, or not in that form. Use mode='nearest' or mode='bilinear'. "
+         "To simulate it without a file, use attrs.evolve(target, lowering=None)."),
     ],
     ids=lambda v: type(v).__name__,
 )  # fmt: skip

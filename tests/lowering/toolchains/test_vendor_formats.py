@@ -99,7 +99,7 @@ def test_signs_and_offsets_of_zero_points() -> None:
         (Int(16, low=-32767), 0, -32768, True, {"output_dtype": "int16"}),
     )
     for fmt, zero, offset, symmetric, said in cases:
-        files = SnpeEncodings().lower(model, (evolve(site, format=fmt, zero_point=(zero,)),))
+        files = SnpeEncodings(opset=21).lower(model, (evolve(site, format=fmt, zero_point=(zero,)),))
         (old,) = json.loads(files["encodings_0.6.1.json"])["param_encodings"]["a.weight"]
         (new,) = json.loads(files["encodings_1.0.0.json"])["param_encodings"]
         (newest,) = json.loads(files["encodings_2.0.0.json"])["encodings"]
@@ -124,7 +124,7 @@ def test_ppl_has_lists_over_channels_and_bits_of_the_type() -> None:
     assert (entries["x"]["bit"], entries["a.weight"]["bit"]) == (16, 8)
     site = next(s for s in sites if s.name == "a.weight")
     several = evolve(site, format=Int(8, low=-127), scale=(0.5, 0.25), zero_point=(0, 0), axis=0)
-    found = json.loads(PplDspLowering().lower(model, (several,))["clip_ranges.json"])["ppl"]["a.weight"]
+    found = json.loads(PplDspLowering(opset=21).lower(model, (several,))["clip_ranges.json"])["ppl"]["a.weight"]
     assert found == {"step": [0.5, 0.25], "zero_point": [0, 0], "min": [-63.5, -31.75], "max": [63.5, 31.75],
                      "bit": 8, "type": "biased"}  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_ppl_cuda_has_lines_of_what_one_number_can_say() -> None:
     _, model, sites, files = made("ppl_cuda")
     assert not any(line.startswith(("a.", "t.", "b.", "c.", "fc.")) for line in files["clip_ranges.txt"].decode().splitlines())
     one = evolve(next(s for s in sites if s.name == "a.weight"), scale=(0.5,), zero_point=(0,), axis=None)
-    assert PplCudaLowering().lower(model, (one,))["clip_ranges.txt"] == b"a.weight: 64.0\n"
+    assert PplCudaLowering(opset=21).lower(model, (one,))["clip_ranges.txt"] == b"a.weight: 64.0\n"
 
 
 # STPU

@@ -136,9 +136,9 @@ def test_the_file_holds_the_models_qparams_and_codes():
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.LogSoftmax(1)), (1, 3, 5, 4),
-         "tensor '1.nhwc': found LOG_SOFTMAX, wanted an op of XNNPACK. Keep it out of the deployed model, or deploy Q/DQ ONNX "
-         "by edit.deploy(QdqLowering())."),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.AvgPool2d(3, 2, 1, ceil_mode=True)), (1, 3, 6, 6),
+         "op '1': found windows of (3, 3) entries beyond a padding by (1, 1) that is counted, wanted windows inside of the "
+         "padding. Use count_include_pad=False or ceil_mode=False."),
         FLOAT["matmul constants broadcast"] + (
             "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
@@ -148,6 +148,7 @@ def test_what_has_no_form_is_refused(make, shape, message):
     assert _refusal(make(), TARGET, *shape) == message
 
 
+ALONE = "To simulate it without a file, use attrs.evolve(target, lowering=None)."
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form. "
 
 
@@ -157,17 +158,12 @@ NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such no
         (nn.Conv3d(2, 3, 2),
          "op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: XNNPACK, xnnpack.h: convolutions and "
          "pools take tensors of four axes, channels last. Slide along one or two axes."),
-        (nn.ConvTranspose2d(4, 4, 2, groups=2),
-         "op 'conv_transpose2d': found the kind 'conv_transpose' with groups=2, wanted an op that it runs: ExecuTorch 1.5, "
-         "backends/xnnpack/operators/op_conv2d.py: transposed convolutions with scales per channel have one group. "
-         "Use one group, or resize the image and convolve it."),
         (nn.GELU("tanh"),
          "op 'gelu': found the kind 'gelu' with approximate='tanh', wanted an op that it runs: "
          f'{NO_NODE}Use approximate="none".'),
-        (nn.SELU(), f"op 'selu': found the kind 'selu', wanted an op that it runs: {NO_NODE}Use elu, leaky_relu, gelu or "
-         "hardswish."),
-        (nn.GroupNorm(2, 4), f"op 'group_norm': found the kind 'group_norm', wanted an op that it runs: {NO_NODE}Use "
-         "batch_norm or layer_norm."),
+        (nn.Upsample((7, 9), mode="bicubic"),
+         "op 'interpolate': found the kind 'resize' with mode='bicubic', wanted an op that XnnpackLowering() writes: "
+         f"{NO_NODE}Use mode='nearest' or mode='bilinear'. {ALONE}"),
     ],
     ids=lambda v: type(v).__name__,
 )  # fmt: skip

@@ -28,7 +28,7 @@ needs_executorch = pytest.mark.skipif(
 )  # fmt: skip
 TARGET = targets.executorch_xnnpack
 OTHERS = {pool: partial(pool, dilations=2), transposed: partial(transposed, dilations=2),
-          curve: partial(curve, without="gelu, tanh")}  # fmt: skip
+          curve: partial(curve, without=("gelu, tanh",))}  # fmt: skip
 HERE = tuple(OTHERS.get(kind, kind) for kind in KINDS if kind is not softmax)
 # Ratios of scales that no calibration gives, which the kernels do not take.
 REFUSED = {"ratios in [2^-10, 2^8)", "one below 2^8", "an input's of at most 2^7 times it"}

@@ -1,0 +1,22 @@
+"""The ops that no operator of TFLite computes, by kind and attributes: `quantize` refuses them."""
+
+from __future__ import annotations
+
+from qfunc.specs import Attr, Op, Refuse
+
+NO_OPERATOR = "TensorFlow Lite builtin_ops.h: no such operator on real values, or not in that form"
+OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+UNWRITTEN = (
+    "einsum", "fmod", "hypot", "logaddexp", "atan2", "xlogy", "nan_to_num", "threshold", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "asinh", "acosh", "atanh", "isnan", "isinf", "gather", "topk", "sort", "argsort", "argmax", "argmin", "cumsum",
+    "grid_sample", "antialias", "lstm", "gru", "rnn",
+)  # fmt: skip
+"""Kinds of ops without a form in the channels-last formats."""
+MODES = Attr("mode", "bicubic") | Attr("mode", "trilinear") | Attr("mode", "linear") | Attr("mode", "area")
+
+LEGALITY = (
+    Refuse(Op(UNWRITTEN), because=NO_OPERATOR, do=OUTSIDE),
+    Refuse(Op("resize") & MODES, because=NO_OPERATOR, do="Use mode='nearest' or mode='bilinear'."),
+)
+
+__all__ = ["LEGALITY", "MODES", "NO_OPERATOR", "OUTSIDE", "UNWRITTEN"]

@@ -1,0 +1,130 @@
+"""Write reductions and powers as nodes of XNNPACK."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.xnnpack.builder import XnnpackBuilder
+from qfunc.lowering.xnnpack.constraints import require_number_exponent
+from qfunc.lowering.xnnpack.shape import reshape
+
+_LARGEST_EXPONENT = 16
+"""The largest whole exponent that is written as products."""
+_KEEP_DIMS = 0x40  # XNN_FLAG_KEEP_DIMS
+_SIDES = ("padding_top", "padding_right", "padding_bottom", "padding_left")
+
+
+def _rows(graph: XnnpackBuilder, x: NhwcTensor, axes: list[int], name: str) -> NhwcTensor:
+    # Return an image of one column: the reduced axes are its rows, all other axes its channels.
+    rest = [i for i in range(1, len(x.shape)) if i not in axes]
+    order = [0, *axes, *rest]
+    if order != list(range(len(x.shape))):
+        permuted = graph.tensor(f"{name}.turned", [x.shape[i] for i in order], x.qparams)
+        graph.node("XNNStaticTranspose", permuted, num_dims=len(order), perm=order, input_id=x)
+        x = permuted
+    rows, columns = math.prod(x.shape[1 : 1 + len(axes)]), math.prod(x.shape[1 + len(axes) :])
+    return reshape(graph, x, (x.shape[0], rows, 1, columns), f"{name}.image")
+
+
+def _reduced_axes(inputs: list[NhwcTensor]) -> list[int]:
+    return [int(a) for a in np.ravel(np.asarray(inputs[1].value))]
+
+
+def mean(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write a global average pool."""
+    image = _rows(graph, inputs[0], _reduced_axes(inputs), out.name)
+    average = graph.tensor(f"{out.name}.mean", (image.shape[0], 1, 1, image.shape[-1]), out.qparams)
+    graph.node("XNNGlobalAvgPooling2d", average, input_id=image, flags=_KEEP_DIMS)
+    reshape(graph, average, out.shape, out)
+
+
+def total(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write the mean times the number of entries."""
+    count = math.prod(inputs[0].shape[a] for a in _reduced_axes(inputs))
+    average = graph.tensor(f"{out.name}.average", out.shape)
+    mean(graph, inputs, average, fields)
+    factor = graph.tensor(f"{out.name}.count", (1,), value=np.array([count], np.float32))
+    graph.node("XNNMultiply", out, input1_id=average, input2_id=factor)
+
+
+def maximum(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write a maximum pool over all rows."""
+    image = _rows(graph, inputs[0], _reduced_axes(inputs), out.name)
+    rows = image.shape[1]
+    if rows > 1:
+        pooled = graph.tensor(f"{out.name}.largest", (image.shape[0], 1, 1, image.shape[-1]), out.qparams)
+        window = {"pooling_height": rows, "pooling_width": 1, "stride_height": rows, "stride_width": 1,
+                  "dilation_height": 1, "dilation_width": 1}  # fmt: skip
+        graph.node("XNNMaxPooling2d", pooled, input_id=image, **dict.fromkeys(_SIDES, 0), **window)
+        image = pooled
+    reshape(graph, image, out.shape, out)
+
+
+def minimum(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write -max(-x)."""
+    negative, largest = (graph.tensor(f"{out.name}.{n}", t.shape) for n, t in (("negative", inputs[0]), ("negated", out)))
+    graph.node("XNNNegate", negative, input_id=inputs[0])
+    maximum(graph, [negative, inputs[1]], largest, fields)
+    graph.node("XNNNegate", out, input_id=largest)
+
+
+def log_softmax(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write d - log(sum of exp(d)), where d = x - max(x)."""
+    x = inputs[0]
+    kept = (*x.shape[:-1], 1)
+    axes = graph.integers([len(x.shape) - 1], f"{out.name}.axes")
+    top, sum_, log = (graph.tensor(f"{out.name}.{n}", kept) for n in ("top", "total", "log"))
+    distance, exponential = (graph.tensor(f"{out.name}.{n}", x.shape) for n in ("distance", "power"))
+    maximum(graph, [x, axes], top, fields)
+    graph.node("XNNSubtract", distance, input1_id=x, input2_id=top)
+    graph.node("XNNExp", exponential, input_id=distance)
+    total(graph, [exponential, axes], sum_, fields)
+    graph.node("XNNLog", log, input_id=sum_)
+    graph.node("XNNSubtract", out, input1_id=distance, input2_id=log)
+
+
+class _Nodes:
+    # Nodes in float32 inside of one operator.
+    def __init__(self, graph: XnnpackBuilder, out: NhwcTensor) -> None:
+        self.graph, self.out, self.count = graph, out, 0
+
+    def node(self, kind: str, *operands: NhwcTensor, into: NhwcTensor | None = None) -> NhwcTensor:
+        self.count += 1
+        made = into or self.graph.tensor(f"{self.out.name}.step{self.count}", self.out.shape)
+        names = ("input_id",) if len(operands) == 1 else ("input1_id", "input2_id")
+        self.graph.node(kind, made, **dict(zip(names, operands, strict=True)))
+        return made
+
+    def number(self, value: float) -> NhwcTensor:
+        self.count += 1
+        return self.graph.tensor(f"{self.out.name}.number{self.count}", (1,), value=np.array([value], np.float32))
+
+
+def power(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write products, roots, or exp(exponent log(x)).
+
+    Raises:
+        DeployError: an exponent that is not one constant number.
+    """
+    require_number_exponent(out, inputs[1])
+    exponent = float(np.ravel(np.asarray(inputs[1].value))[0])
+    if exponent == 2.0:
+        return graph.node("XNNSquare", out, input_id=inputs[0])
+    step = _Nodes(graph, out)
+    if exponent in (0.5, -0.5):
+        return graph.node("XNNSquareRoot" if exponent > 0 else "XNNReciprocalSquareRoot", out, input_id=inputs[0])
+    if exponent != int(exponent) or not 1 <= abs(exponent) <= _LARGEST_EXPONENT:
+        step.node("XNNExp", step.node("XNNMultiply", step.node("XNNLog", inputs[0]), step.number(exponent)), into=out)
+        return
+    x = inputs[0]
+    product = x
+    for _ in range(int(abs(exponent)) - 1):
+        product = step.node("XNNMultiply", product, x)
+    step.node("XNNDiv", *((product, step.number(1.0)) if exponent > 0 else (step.number(1.0), product)), into=out)
+
+
+__all__ = ["log_softmax", "maximum", "mean", "minimum", "power", "total"]
