@@ -2,52 +2,94 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.constant_folding import folded_constants
-from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
+from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, copies
 
 __all__ = ["rewrite"]
 
 _SMALLEST_BIAS = np.float32(1e-30)
 _LAST = 2**62
+_WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
+"""The axis of the outputs in the weights; behind the groups for transposed convolutions."""
+_MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather", "Expand", "Tile")
 
 
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
     _add_biases(model)
-    _replace_global_maxima(model)
+    _replace_maxima(model)
     _replace_wrapping_pads(model)
     _fold_constants(model)
 
 
 def _add_biases(model: onnx.ModelProto) -> None:
-    # If a quantizer and another op read an integer convolution without a bias, OpenVINO scales its output twice before the
-    # quantizer, whose codes are then zeros. It removes a bias of zeros. A bias of 1e-30 changes no sum of real values.
-    source = QdqModel(model)
+    # OpenVINO moves the factors s_x s_w of an integer product without a bias to its readers. It does so wrongly if a quantizer
+    # and another op read the product, whose codes are then zeros, and before a Reshape that separates rows. It removes a bias
+    # of zeros. A bias of 1e-30 changes no sum of real values.
+    source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
-        if node.op_type not in ("Conv", "ConvTranspose") or source.uses(node.output[0]) < 2:
+        nodes.append(node)
+        axis = _WEIGHTED.get(node.op_type)
+        weight, bias = (source.constants.get(name) for name in [*node.input[1:3], "", ""][:2])
+        if axis is None or weight is None or weight.ndim < 2 or (len(node.input) > 2 and (bias is None or bias.any())):
             continue
-        weight, bias = (source.constants.get(name) for name in [*node.input[1:3], ""][:2])
-        if weight is None or (len(node.input) > 2 and (bias is None or bias.any())):
+        if not _leaves_its_shape(source, node.output[0]):
             continue
-        count = weight.shape[0] if node.op_type == "Conv" else weight.shape[1] * int(source.attribute(node, "group", 1))
-        name = f"{node.output[0]}.smallest_bias"
+        groups = int(source.attribute(node, "group", 1))
+        count = weight.shape[0 if source.attribute(node, "transB", 0) else axis] * (groups if axis == 1 else 1)
+        name, result = f"{node.output[0]}.smallest_bias", node.output[0]
         model.graph.initializer.append(numpy_helper.from_array(np.full(count, _SMALLEST_BIAS), name))
-        node.input[:] = [*node.input[:2], name]
+        if node.op_type != "MatMul":
+            node.input[:] = [*node.input[:2], name]
+            continue
+        node.output[0] = f"{result}.product"
+        nodes.append(helper.make_node("Add", [node.output[0], name], [result], name=name))
+    _set_nodes(model, nodes)
 
 
-def _replace_global_maxima(model: onnx.ModelProto) -> None:
-    # OpenVINO's ReduceMax, which GlobalMaxPool becomes, is wrong before a quantized linear layer; MaxPool is right.
-    source = QdqModel(model)
+def _leaves_its_shape(source: QdqModel, name: str) -> bool:
+    # True if several ops read the tensor, or one that moves its values, perhaps after an activation.
+    while (reader := source.only_reader(name)) is not None and (reader.op_type in ACTIVATIONS or copies(reader)):
+        name = reader.output[0]
+    return reader.op_type in _MOVES if reader is not None else source.uses(name) > 1
+
+
+def _replace_maxima(model: onnx.ModelProto) -> None:
+    # OpenVINO's ReduceMax, which GlobalMaxPool becomes, is wrong before quantized ops. MaxPool is right: over whole images, or
+    # over an axis of length n of the shape [N, before, n, after].
+    source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
-        if node.op_type == "GlobalMaxPool" and source.has_sizes(node.input[0]):
-            size = source.shape(node.input[0], node.name)[2:]
+        nodes.append(node)
+        if node.op_type not in ("GlobalMaxPool", "ReduceMax") or not all(
+            map(source.has_sizes, (node.input[0], node.output[0]))
+        ):
+            continue
+        shape, result = source.shape(node.input[0], node.name), source.shape(node.output[0], node.name)
+        if node.op_type == "GlobalMaxPool":
             node.op_type = "MaxPool"
-            node.attribute.append(helper.make_attribute("kernel_shape", size))
+            node.attribute.append(helper.make_attribute("kernel_shape", shape[2:]))
+            continue
+        axes = source.constants.get(node.input[1]) if len(node.input) > 1 else source.attribute(node, "axes")
+        places = [] if axes is None else sorted(int(a) % len(shape) for a in axes)
+        whole = bool(places) and places == list(range(places[0], places[-1] + 1)) and places[0] > 0
+        if not whole or source.varies(node.input[0]) != 0 or shape[0] != 1:
+            continue
+        first, last = places[0], places[-1] + 1
+        sizes = (0, math.prod(shape[1:first]), math.prod(shape[first:last]), math.prod(shape[last:]))
+        name = node.output[0]
+        model.graph.initializer.extend([_integers(f"{name}.rows.shape", *sizes), _integers(f"{name}.shape", 0, *result[1:])])
+        nodes[-1:] = [
+            helper.make_node("Reshape", [node.input[0], f"{name}.rows.shape"], [f"{name}.rows"], name=f"{name}.rows"),
+            helper.make_node("MaxPool", [f"{name}.rows"], [f"{name}.most"], name=f"{name}.most", kernel_shape=[sizes[2], 1]),
+            helper.make_node("Reshape", [f"{name}.most", f"{name}.shape"], [name], name=name),
+        ]
+    _set_nodes(model, nodes)
 
 
 def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
@@ -100,7 +142,6 @@ def _fold_constants(model: onnx.ModelProto) -> None:
     rest = [node for node in model.graph.node if node.output[0] not in done]
     model.graph.initializer.extend(constants)
     _set_nodes(model, [*sums, *rest])
-    prune(model)
 
 
 def _sum_with_zeros(constants: list[onnx.TensorProto], anchor: str, rank: int, value: Array, name: str) -> list[onnx.NodeProto]:

@@ -44,6 +44,9 @@ def coordinates(net: Net, x: Tensor, y: Tensor) -> Tensor:
 NETS = {
     "a convolution without bias, read by a pool and returned": Net(lambda net, x, y: (F.avg_pool2d(y, 2), y), bias=False),
     "a convolution without bias, added to its pool": Net(lambda net, x, y: y + F.avg_pool2d(y, 3, 1, 1), bias=False),
+    "a linear layer of rows without bias": nn.Sequential(nn.Linear(4, 24, bias=False), nn.Unflatten(2, (3, 2))),
+    "rolled coordinates": Net(lambda net, x, y: coordinates(net, x, torch.roll(x, 1, 1))),
+    "maxima and means of channels": Apply(lambda x: torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], 1)),
     "a class token": Net(class_token),
     "coordinates": Net(coordinates),
     "circular padding": nn.Sequential(nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")),
