@@ -18,17 +18,17 @@ _KEPT = ("Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
-def folded(model: onnx.ModelProto) -> tuple[QdqModel, dict[str, Array]]:
+def folded(model: onnx.ModelProto, kept: Collection[str] = QUANTIZERS) -> tuple[QdqModel, dict[str, Array]]:
     """Return (a reader of the model, the values of computed tensors that no input's values change, for one example).
 
     A real number that depends on the batch size is not folded: it would differ for a batch of another size.
-    Quantizers are not folded, because their readers know them.
+    `kept` are types of nodes that are not folded.
     """
     source = QdqModel(model)
-    one, two, three = _values(source)
+    one, two, three = _values(source, kept)
     if not all(source.has_sizes(name) for name in one):
         source = QdqModel(model, (two, three))
-        one, two, three = _values(source)
+        one, two, three = _values(source, kept)
     return source, one
 
 

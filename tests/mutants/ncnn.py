@@ -84,4 +84,10 @@ NCNN = (
         "np.stack(examples, 0)",
         "tests/lowering/ncnn_files/test_ncnn_moves.py::test_codes_are_compared_where_the_examples_are_another_axis",
     ),
+    Mutation(
+        "ncnn-ratio-of-sizes-for-the-factor", "qfunc.lowering.ncnn.shape:resize",
+        "< 1e-4 * m for f",
+        "< m for f",
+        "tests/lowering/ncnn_files/test_ncnn_moves.py::test_the_runtime_computes_each_op",
+    ),
 )  # fmt: skip

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
 from qfunc.lowering.ncnn.axes import MOST, batch_axis, permutation
 from qfunc.lowering.ncnn.builder import Blob
 from qfunc.lowering.ncnn.indexing import cut
 from qfunc.lowering.ncnn.linear import image, signal
 from qfunc.lowering.ncnn.writer import Constant, OpContext
+from qfunc.lowering.qdq_reader import Array
 
 _ORDERS = {
     2: ("wh", "hw"),
@@ -172,6 +177,9 @@ def _wrapped(step: OpContext, x: Blob, before: list[int], after: list[int]) -> N
 def resize(step: OpContext) -> None:
     """Write Interp, to the nearest, linear or cubic along both axes; a signal is an image of one row.
 
+    Interp takes the ratio of the sizes for the factor.  With another factor, the result is the product of the image and two
+    constant matrices.
+
     Raises:
         DeployError: volumes, or other positions.
     """
@@ -181,8 +189,34 @@ def resize(step: OpContext) -> None:
         raise step.refuse(f"resizing {rank} axes, {mode!r}", "images: nearest, linear or cubic", "Resize such images.")
     x = image(step, step.input(), rank)
     shape = (x.shape[0], *signal(step.shape[1:], rank))
-    made = step.layer("Interp", [x], "", shape, p0=kinds[mode], p3=shape[1], p4=shape[2], p6=int(how == "align_corners"))
-    step.keep(step.reshaped(made, step.shape, "signal"))
+    corners, scales = int(how == "align_corners"), step.constant(2)
+    factors = [] if corners or scales is None else [float(f) for f in signal(scales[2:], rank)]
+    if all(abs(f * n - m) < 1e-4 * m for f, n, m in zip(factors, x.shape[1:], shape[1:], strict=False)):
+        sizes = {"p3": shape[1], "p4": shape[2]}
+        resized = step.layer("Interp", [x], "", shape, p0=kinds[mode], **sizes, p6=corners)
+    else:
+        resized = _resized_by_matrices(step, x, shape, factors)
+    step.keep(step.reshaped(resized, step.shape, "signal"))
+
+
+def _resized_by_matrices(step: OpContext, x: Blob, shape: tuple[int, ...], factors: list[float]) -> Blob:
+    # A X B^T, where A and B resize the identity.
+    rows, columns = (_resized_identity(step, n, f) for n, f in zip(x.shape[1:], factors, strict=True))
+    left = step.file.constant(f"{step.output}.rows", rows)
+    tall = step.layer("MatMul", [left, x], "tall", (x.shape[0], shape[1], x.shape[2]))
+    right = step.file.constant(f"{step.output}.columns", np.ascontiguousarray(columns.T))
+    return step.layer("MatMul", [tall, right], "", shape)
+
+
+def _resized_identity(step: OpContext, length: int, factor: float) -> Array:
+    node, opsets = onnx.NodeProto(), {entry.domain: entry.version for entry in step.source.model.opset_import}
+    node.CopyFrom(step.node)
+    del node.input[:]
+    node.input.extend(["x", "", "scales"])
+    node.output[0] = "y"
+    feeds = {"x": np.eye(length, dtype=np.float32)[None, None], "scales": np.array([1, 1, factor, 1], np.float32)}
+    (result,) = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+    return np.asarray(result[0, 0], np.float32)
 
 
 def depth_to_space(step: OpContext) -> None:

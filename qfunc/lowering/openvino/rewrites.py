@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qfunc.lowering.constant_folding import folded_constants
+from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, copies
 
 __all__ = ["rewrite"]
@@ -126,8 +126,8 @@ def _slice(model: onnx.ModelProto, nodes: list[onnx.NodeProto], value: str, name
 def _fold_constants(model: onnx.ModelProto) -> None:
     # What only constants and sizes determine is a constant, also after quantizers. If it has the batch axis, it is a sum
     # with zeros of that size: OpenVINO joins an Expand of a computed size wrongly with an integer tensor.
-    source = QdqModel(model)
-    values = {name: value for name, value in folded_constants(source, kept=()).items() if value.dtype == np.float32}
+    source, values = folded(model, kept=())
+    values = {name: value for name, value in values.items() if value.dtype == np.float32}
     reads = {name for node in model.graph.node if node.output[0] not in values for name in node.input if name in values}
     anchor = next((i.name for i in model.graph.input if source.kind(i.name) == REAL and source.varies(i.name) == 0), None)
     constants, sums = list[onnx.TensorProto](), list[onnx.NodeProto]()

@@ -14,6 +14,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, QfuncError
 from qfunc.lowering.ncnn.runner import NcnnRunner
+from qfunc.specs import edit
 from tests.lowering.tflite.test_litert import _calibrated
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
@@ -47,6 +48,7 @@ MOVES = {
     "global maximum": lambda x: F.adaptive_max_pool2d(x, 1),
     "dilated maximum": lambda x: F.max_pool2d(x, (2, 3), (1, 2), (1, 0), (3, 2)),
     "dilated and padded maximum": lambda x: F.max_pool2d(x, 3, 2, 1, 2),
+    "nearest by a factor": lambda x: F.interpolate(x, scale_factor=2.3),
     "coordinates": grid,
     "unbind": lambda x: x.unbind(2)[1],
     "stack": lambda x: torch.stack([x[:, 0], x[:, 1]], -1),
@@ -87,6 +89,8 @@ CURVES = {
     "sum of six axes": lambda x: (x.view(x.shape[0], 2, 3, 5, 7, 1) + torch.arange(35.0).view(5, 7, 1)).flatten(1),
     "products of six axes": lambda x: (x.view(x.shape[0], 2, 3, 1, 5, 7) @ x.view(x.shape[0], 2, 3, 1, 7, 5)).flatten(1),
     "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "bicubic by a factor of half a size": lambda x: F.interpolate(x, scale_factor=0.5, mode="bicubic"),
+    "bilinear by a factor": lambda x: F.interpolate(x, scale_factor=(2, 1.5), mode="bilinear"),
     "linear signal": lambda x: F.interpolate(x[:, :, 0], scale_factor=2, mode="linear"),
     "area": lambda x: F.interpolate(x[..., :4, :6], size=(2, 3), mode="area"),
     "causal attention": lambda x: x.masked_fill(torch.ones(5, 7).tril() == 0, -float("inf")).softmax(-1),
@@ -182,6 +186,16 @@ def test_a_module_may_have_the_name_of_an_output_and_a_token_is_repeated():
     model, batches = _calibrated(Named(), targets.ncnn, 2, 5, 6)
     report = qfunc.verify(targets.ncnn)(model, batches)
     assert report.verdict.startswith("bit-exact: "), report
+
+
+@needs_ncnn
+def test_a_network_without_codes_says_so():
+    target = edit.skip(edit.op("conv"))(targets.ncnn)
+    model, batches = _calibrated(nn.Sequential(nn.Conv2d(1, 8, 5), nn.GELU()), target, 2, 1, 9, 9)
+    report = qfunc.verify(target)(model, batches)
+    assert (report.tensors, report.mismatches > 0) == (0, True)
+    counts = f"{report.mismatches:,} of {report.elements:,} elements differ"
+    assert report.verdict == f"bit-exact outside 2 float units: {counts}, no tensor of codes was compared"
 
 
 class Outer(nn.Module):
