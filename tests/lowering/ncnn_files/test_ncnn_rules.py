@@ -115,6 +115,14 @@ def test_an_average_with_ceil_mode_counts_the_padding_only(size):
         assert float((found - want).abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_windows_of_an_adaptive_average_may_overlap(size):
+    x = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(size))
+    found, want = ncnn_real.average_to(x, size), F.adaptive_avg_pool2d(x.double(), size)
+    assert found.shape == want.shape
+    assert float((found - want).abs().max()) < 1e-6
+
+
 def test_exponentials_are_near_and_hard_curves_round_once():
     x = np.linspace(-20, 20, 4001, dtype=f32)
     found = ncnn_real.exp(torch.from_numpy(x)).numpy()
