@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx
@@ -215,8 +216,8 @@ def _resized_identity(step: OpContext, length: int, factor: float) -> Array:
     node.input.extend(["x", "", "scales"])
     node.output[0] = "y"
     feeds = {"x": np.eye(length, dtype=np.float32)[None, None], "scales": np.array([1, 1, factor, 1], np.float32)}
-    (result,) = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
-    return np.asarray(result[0, 0], np.float32)
+    result: Any = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
+    return np.asarray(result[0][0, 0], np.float32)
 
 
 def depth_to_space(step: OpContext) -> None:

@@ -101,8 +101,9 @@ def average_to(input: Tensor, output_size: Any) -> Tensor:
         mean = mean_of_image(input if len(out_size) == 2 else input.unsqueeze(-2), True)
         return mean if len(out_size) == 2 else mean.squeeze(-2)
     if any(n % s for n, s in zip(spatial, out_size, strict=True)):  # windows overlap; no file has such a pool
-        pool = torch.nn.functional.adaptive_avg_pool2d if len(spatial) == 2 else torch.nn.functional.adaptive_avg_pool1d
-        return pool(input.float(), out_size)
+        pool: Any = torch.nn.functional.adaptive_avg_pool2d if len(spatial) == 2 else torch.nn.functional.adaptive_avg_pool1d
+        means: Tensor = pool(input.float(), out_size)
+        return means
     kernel = tuple(n // s for n, s in zip(spatial, out_size, strict=True))
     return average(input, kernel)
 
