@@ -13,6 +13,7 @@ from attrs import frozen
 from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
+from qfunc.lowering.windows import set_floor_mode
 from qfunc.numerics.affine import implies_clamp
 
 __all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "is_copy", "walk"]
@@ -233,6 +234,7 @@ def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) ->
     for name, value in known.items():
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         sized.graph.value_info.append(helper.make_tensor_value_info(name, kind, value.shape))
+    set_floor_mode(sized)
     graph = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
     found: dict[str, _Type] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):

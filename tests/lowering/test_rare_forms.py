@@ -257,3 +257,9 @@ def test_parts_of_a_split_have_codes_without_an_integer_kernel(change):
 def test_a_size_among_separate_sizes_is_traced(name):
     model = Net(lambda s, x: s.fc(torch.cat([getattr(torch, name)(x.shape[0], 1, 6), x], 1)), fc=nn.Linear(6, 4))
     require_right(model, targets.onnxruntime, 5, 6)
+
+
+@pytest.mark.parametrize("target", [*NHWC, targets.ncnn], ids=lambda t: t.name)
+def test_a_window_that_begins_after_the_image_is_none(target):
+    pool = nn.AvgPool2d(2, 2, padding=1, ceil_mode=True, count_include_pad=False)
+    require_right(Net(lambda s, x: F.interpolate(pool(s.conv(x)), size=14), conv=conv()), target, 3, 12, 9)
