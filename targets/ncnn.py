@@ -46,8 +46,10 @@ DEPTHWISE = Op("conv") & Attr("depthwise", True)
 CONV = Op("conv") & ~Attr("depthwise", True)
 WINOGRAD = CONV & Attr("kernel", (3, 3)) & Attr("stride", (1, 1)) & Attr("dilation", (1, 1))
 LINEAR = Op("linear") | Op("matmul") & Attr("constant", "other")
-REAL = ("add", "sub", "mul", "relu", "clip", "leaky_relu", "concat", "max_pool", "pad", "reshape", "flatten", "transpose",
-        "squeeze", "unsqueeze", "slice", "split", "chunk")  # fmt: skip
+REAL = ("add", "sub", "mul", "relu", "clip", "leaky_relu", "concat", "max_pool", "adaptive_max_pool", "amax", "amin", "neg",
+        "abs", "maximum", "minimum", "pad", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+        "chunk", "unbind", "stack", "expand", "repeat", "tile", "flip", "roll", "take", "pixel_shuffle", "pixel_unshuffle",
+        "channel_shuffle")  # fmt: skip
 NEAREST = Op("resize") & Attr("mode", "nearest")
 POOLS = Op(("adaptive_avg_pool", "global_avg_pool")) | Op("avg_pool") & Attr("divisor_override", None)
 OWN = POOLS | Op(("hardswish", "hardsigmoid", "elu", "exp"))

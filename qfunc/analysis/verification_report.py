@@ -114,7 +114,8 @@ class Report(HtmlReport):
             return f"not comparable: {self.incomparable} ({counts})"
         alone = self.of("alone")
         if alone and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone):
-            return f"bit-exact outside {len(self.float_units)} float units: {counts}"
+            codes = "" if self.tensors else ", no tensor of codes was compared"
+            return f"bit-exact outside {len(self.float_units)} float units: {counts}{codes}"
         first = self.first
         if largest <= 2:
             return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counts}, first at {first.name if first else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,11 +84,26 @@ def read_batches(data: str, inputs: tuple[ProgramInput, ...], size: int) -> Iter
 def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     with open_file(path) as file:
         try:
+            with zipfile.ZipFile(file) as entries:
+                for entry in entries.infolist():
+                    _require_its_bytes(entries, entry)
+            file.seek(0)
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
-        except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as e:
+        except Exception as e:  # zipfile and NumPy raise many kinds of errors for damaged files
             found = f"{type(e).__name__}: {e}"
             raise FileError(where=str(path), found=found, wanted="an .npz file of arrays of numbers", do=_DO) from e
+
+
+def _require_its_bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    # NumPy allocates the shape of the header, whatever follows it.
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size > entry.file_size:
+        raise ValueError(f"the shape {shape} of {dtype} in an entry of {entry.file_size} bytes")
 
 
 def _tensor(data: str, array: np.ndarray[Any, Any], wanted: ProgramInput) -> Tensor:

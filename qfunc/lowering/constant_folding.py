@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,28 +11,44 @@ from onnx.reference import ReferenceEvaluator
 
 from qfunc.lowering.qdq_reader import Array, QdqModel
 
-__all__ = ["folded_constants"]
+__all__ = ["folded", "folded_constants"]
 
-_KEPT = ("QuantizeLinear", "DequantizeLinear", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "Dropout")
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_KEPT = ("Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
-def folded_constants(source: QdqModel) -> dict[str, Array]:
-    """Return the values of computed tensors that no input's values change, for a batch of one example.
+def folded(model: onnx.ModelProto, kept: Collection[str] = QUANTIZERS) -> tuple[QdqModel, dict[str, Array]]:
+    """Return (a reader of the model, the values of computed tensors that no input's values change, for one example).
 
     A real number that depends on the batch size is not folded: it would differ for a batch of another size.
-    Quantizers are not folded, because their readers know them.
+    `kept` are types of nodes that are not folded.
     """
-    one, two = dict(source.constants), dict(source.constants)  # for one example and for two
+    source = QdqModel(model)
+    one, two, three = _values(source, kept)
+    if not all(source.has_sizes(name) for name in one):
+        source = QdqModel(model, (two, three))
+        one, two, three = _values(source, kept)
+    return source, one
+
+
+def folded_constants(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> dict[str, Array]:
+    """Return the values of `folded` for a reader of a model; `kept` are types of nodes that are not folded."""
+    return _values(source, kept)[0]
+
+
+def _values(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> list[dict[str, Array]]:
+    # The folded tensors for batches of one, two and three examples.
+    known = [dict(source.constants) for _ in range(3)]
     for node in source.graph.node:
-        if node.op_type in _KEPT or node.op_type.startswith("Random"):
+        if node.op_type in (*_KEPT, *kept) or node.op_type.startswith("Random"):
             continue
-        results = [_evaluated(source, node, known, count) for count, known in ((1, one), (2, two))]
-        if None in results or _turns_batch_size_into_numbers(source, node, one, two):
+        results = [_evaluated(source, node, values, count) for count, values in enumerate(known, 1)]
+        if None in results or _turns_batch_size_into_numbers(source, node, *known[:2]):
             continue
-        for known, values in zip((one, two), results, strict=True):
-            known.update(zip(node.output, values or (), strict=False))
-    return {name: value for name, value in one.items() if name not in source.constants and name}
+        for values, made in zip(known, results, strict=True):
+            values.update(zip(node.output, made or (), strict=False))
+    return [{n: v for n, v in values.items() if n and n not in source.constants} for values in known]
 
 
 def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int) -> list[Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from attrs import frozen
 from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
+from qfunc.lowering.windows import set_floor_mode
 from qfunc.numerics.affine import implies_clamp
 
 __all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "is_copy", "walk"]
@@ -41,9 +42,15 @@ class QParams:
 
 
 class QdqModel:
-    """An index of an ONNX model as it is when the index is created; shapes are inferred when they are first read."""
+    """An index of an ONNX model as it is when the index is created; shapes are inferred when they are first read.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    Args:
+        model: The model.
+        known: The values of tensors for batches of 2 and of 3, whose shapes inference may not find.
+    """
+
+    def __init__(self, model: onnx.ModelProto, known: tuple[Mapping[str, Array], Mapping[str, Array]] = ({}, {})) -> None:
+        self.known = known
         self.model, self.graph = model, model.graph
         self.initializers: dict[str, onnx.TensorProto] = {i.name: i for i in model.graph.initializer}
         self.producers: dict[str, onnx.NodeProto] = {o: n for n in model.graph.node for o in n.output}
@@ -61,7 +68,7 @@ class QdqModel:
     @cached_property
     def _types(self) -> tuple[dict[str, _Type], dict[str, _Type]]:
         # For batches of 2 and of 3: an axis that differs is the batch's.
-        return _inferred(self.model, 2), _inferred(self.model, 3)
+        return _inferred(self.model, 2, self.known[0]), _inferred(self.model, 3, self.known[1])
 
     def is_real(self, name: str) -> bool:
         """Return True if a tensor has real values or codes; sizes have neither."""
@@ -211,7 +218,7 @@ _Type = tuple[int, tuple[int | None, ...] | None]
 """An element type and a shape, None where unknown."""
 
 
-def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, _Type]:
+def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) -> dict[str, _Type]:
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
     for info in sized.graph.input:
@@ -224,6 +231,10 @@ def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, _Type]:
         if node.op_type == "GroupNormalization":  # onnx 1.23 infers no shape for it
             node.op_type = "Identity"
             del node.attribute[:], node.input[1:]
+    for name, value in known.items():
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        sized.graph.value_info.append(helper.make_tensor_value_info(name, kind, value.shape))
+    set_floor_mode(sized)
     graph = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
     found: dict[str, _Type] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import onnx
 from attrs import evolve, frozen
 
 from qfunc.errors import DeployError
@@ -69,4 +70,40 @@ def _missing(size: int, w: Window, i: int) -> int:
     return (outputs - 1) * w.stride[i] - span
 
 
-__all__ = ["AxisWindow", "Window", "with_ceil_mode", "window"]
+def set_floor_mode(model: onnx.ModelProto) -> None:
+    """Replace `ceil_mode` of pools by padding after the image, in place, where the sizes are known.
+
+    onnx infers a window that begins after the image, which PyTorch and ONNX Runtime omit.
+    """
+    for node in model.graph.node:
+        fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type not in ("MaxPool", "AveragePool") or not fields.get("ceil_mode"):
+            continue
+        sizes = _sizes(model, node.input[0])
+        if sizes is None:
+            continue
+        kernel = fields["kernel_shape"]
+        strides, dilations, pads = (fields.get(n) or [f] * len(kernel) * k for n, f, k in _DEFAULTS)
+        before, after = pads[: len(kernel)], list(pads[len(kernel) :])
+        for i, (n, k, s, d, b) in enumerate(zip(sizes[2:], kernel, strides, dilations, before, strict=True)):
+            span = n + b + after[i] - d * (k - 1) - 1
+            count = -(-span // s)
+            after[i] += count * s - span if count * s < n + b else 0
+        kept = [a for a in node.attribute if a.name not in ("ceil_mode", "pads")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("pads", [*before, *after])])
+
+
+_DEFAULTS = (("strides", 1, 1), ("dilations", 1, 1), ("pads", 0, 2))
+
+
+def _sizes(model: onnx.ModelProto, name: str) -> list[int] | None:
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    for info in (*graph.value_info, *graph.input):
+        if info.name == name:
+            dims = info.type.tensor_type.shape.dim
+            return [d.dim_value for d in dims] if all(d.HasField("dim_value") for d in dims) else None
+    return None
+
+
+__all__ = ["AxisWindow", "Window", "set_floor_mode", "with_ceil_mode", "window"]

@@ -130,7 +130,9 @@ class Verification:
             arguments = with_fixed_arguments(self.emulation, leaves)
             interpreter = ObservingInterpreter(self.emulation, compare, set(self.encodings))
             outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
-            if codes and (self._any_mismatch("codes") or any(not _same(a, b) for a, b in zip(outputs, runtime, strict=True))):
+            if self.inside is not None and (
+                self._any_mismatch("codes") or any(not _same(a, b) for a, b in zip(outputs, runtime, strict=True))
+            ):
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
                 for path, emulated, actual in forced.pairs:
                     self._tally(path, "alone").add(emulated, actual, 1.0)

@@ -284,6 +284,7 @@ FLOAT: dict[str, Case] = {
                            lambda: nn.Linear(12, 36)),
     "log_softmax": _m(lambda: nn.Sequential(nn.Linear(7, 5), nn.LogSoftmax(-1)), ROW),
     "avg_pool divisor": _f(lambda x: F.avg_pool2d(x, 2, divisor_override=3)),
+    "avg_pool divisor, padded": _f(lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False, divisor_override=3)),
     "avg_pool 3d": _m(lambda: nn.AvgPool3d(2), (2, 3, 4, 5, 6)),
     "matmul constants broadcast": _f(lambda x, w: x @ w, HEADS, _noise(3, 7, 5)),
 }  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +40,35 @@ def damage_bytes(draw: random.Random, content: bytes) -> bytes:
         else:
             data[place:end] = bytes([draw.choice((0, 255, 127, 128))]) * (end - place)
     return bytes(data)
+
+
+def damage_archive(draw: random.Random, content: bytes) -> bytes:
+    """Return a zip file after a change of its bytes, or of one entry, whose checksum is right."""
+    if draw.random() < 0.3:
+        return damage_bytes(draw, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    changed = draw.choice(sorted(entries))
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        for name, data in entries.items():
+            renamed = draw.choice((name, name, name, "../outside", "/etc/outside")) if name == changed else name
+            archive.writestr(renamed, _damage_entry(draw, data) if name == changed else data)
+    return written.getvalue()
+
+
+def _damage_entry(draw: random.Random, data: bytes) -> bytes:
+    # A NumPy array with another shape in its header, or damaged bytes.
+    shape = data[data.find(b"(") : data.find(b")") + 1] if data.startswith(b"\x93NUMPY") else b""
+    if shape and draw.random() < 0.3:
+        return data.replace(shape, draw.choice(_SHAPES))
+    return damage_bytes(draw, data)
+
+
+_SHAPES = (
+    b"(6,-4)", b"(99999999999999,4)", b"(9999999999,)", b"(6,'a')", b"[6, 4]", b"(True,24)", b"(2**62,4)", b"(6.0,4)",
+    b"(" * 900, b"(0, 4)", b"(6, 4),", b"x", b"(1e5,)",
+)  # fmt: skip
 
 
 def damage_json(draw: random.Random, content: bytes) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import frozen
 from torch import nn
@@ -15,10 +16,12 @@ from torch import nn
 import qfunc
 from qfunc import specs, targets
 from qfunc.__main__ import main
+from qfunc.command_line.calibration_data import inputs_of, read_batches
+from qfunc.command_line.quantize import read_program
 from qfunc.files.fields import require
 from qfunc.files.json_text import parse
+from qfunc.files.ncnn_param import input_shapes, read_param
 from qfunc.lowering.artifact import Artifact
-from qfunc.lowering.ncnn.param_file import input_shapes, read_param
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.report_fields import read_quantized
 from qfunc.lowering.saved_check import check_saved
@@ -28,7 +31,7 @@ from qfunc.lowering.xnnpack.pte import delegate_of
 from qfunc.numerics.qparams import Affine
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
-from tests.files.damage import JSON, Damage, damage_bytes, damage_safetensors
+from tests.files.damage import JSON, Damage, damage_archive, damage_bytes, damage_safetensors
 
 INPUT = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 UNIT = Optimized({"fc.weight": torch.ones(2, 3, dtype=torch.bool)}, {"fc": Affine(torch.tensor(0.5), torch.tensor(0.0))})
@@ -98,6 +101,16 @@ def formats(folder: Path) -> Iterator[Format]:
     runner = OnnxRuntimeRunner(optimise=False)
     yield Format("onnx", files["model.onnx"], damage_bytes, lambda c: runner.inside(Artifact({**files, "model.onnx": c})))
     yield from _of_runtimes()
+    yield from _of_command_line(folder)
+
+
+def _of_command_line(folder: Path) -> Iterator[Format]:
+    program = torch.export.export(nn.Linear(4, 3).eval(), (torch.randn(2, 4),))
+    torch.export.save(program, folder / "model.pt2")
+    np.savez(folder / "data.npz", x=np.zeros((6, 4), np.float32))
+    data, inputs = folder / "data.npz", inputs_of(program)
+    yield _at("npz", data, damage_archive, lambda: list(read_batches(str(data), inputs, 2)))
+    yield _at("pt2", folder / "model.pt2", damage_archive, lambda: read_program(folder / "model.pt2"))
 
 
 def _of_runtimes() -> Iterator[Format]:

@@ -21,13 +21,13 @@ from qfunc.errors import CalibrationError, DeployError, FileError, QfuncError, S
 from qfunc.files.fields import Count, JsonObject, Keyed, Many, Nullable, Number, Object, Sizes, Text, Word, require
 from qfunc.files.folder import LARGEST, is_plain_name, read_folder
 from qfunc.files.json_text import DEEPEST, LONGEST, parse
+from qfunc.files.ncnn_param import read_param
 from qfunc.files.onnx_model import read_model
 from qfunc.files.tensors import read_tensors
 from qfunc.graph.record import TensorInfo
 from qfunc.lowering import report_fields
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.flatbuffer import parse as parse_flatbuffer
-from qfunc.lowering.ncnn.param_file import read_param
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.saved_check import check_saved
 from qfunc.lowering.tosa.schema import GRAPH

@@ -194,12 +194,6 @@ LEGALITY = (
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",
     ),
     Mutation(
-        "ncnn-refuses-any-step", "qfunc.lowering.ncnn.constraints:skips_channels",
-        "second.step not in (None, 1)",
-        "True",
-        "tests/placement/test_constraints_of_lowerings.py::test_slices_that_ncnn_writes",
-    ),
-    Mutation(
         "tosa-cuts-a-whole-window", "qfunc.lowering.tosa.constraints:padding_reaches_window",
         "p >= k for p, k",
         "p > k for p, k",

@@ -2,6 +2,8 @@
 
 from mutants.mutation import Mutation
 
+REWRITES = "tests/lowering/openvino_cpu/test_openvino_rewrites.py::test_the_runtime_computes_the_codes_of_the_emulation"
+
 LOWERINGS_RUNTIMES = (
     Mutation(
         "nnie-clip-is-an-octave-step-off", "qfunc.lowering.toolchains.nnie:clip",
@@ -38,6 +40,18 @@ LOWERINGS_RUNTIMES = (
         "in by_tensor(proto, sites).items()}",
         'in by_tensor(proto, sites).items() if site.role == "activation"}',
         "tests/lowering/toolchains/test_vitis_files.py::test_every_tensor_has_a_fix_position",
+    ),
+    Mutation(
+        "openvino-biases-of-zero", "qfunc.lowering.openvino.rewrites:_add_biases",
+        "np.full(count, _SMALLEST_BIAS)",
+        "np.zeros(count, np.float32)",
+        REWRITES,
+    ),
+    Mutation(
+        "openvino-wraps-at-the-wrong-end", "qfunc.lowering.openvino.rewrites:_replace_wrapping_pads",
+        "[(-before, _LAST)]",
+        "[(0, before)]",
+        REWRITES,
     ),
     Mutation(
         "openvino-levels-of-narrow-weights", "qfunc.lowering.openvino.nodes:_range",

@@ -60,4 +60,34 @@ NCNN = (
         "counts_padding = False",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_is_in_window_order_and_where_padding_counts_times_the_reciprocal",
     ),
+    Mutation(
+        "ncnn-ceil-mode-counts-all", "qfunc.numerics.kernels.ncnn:average",
+        "if ceil_mode and not _fills(",
+        "if False and not _fills(",
+        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_with_ceil_mode_counts_the_padding_only",
+    ),
+    Mutation(
+        "ncnn-codes-overflow", "qfunc.lowering.ncnn.writer:overflows",
+        "return largest >= 2.0**30 * scale",
+        "return False",
+        "tests/lowering/ncnn_files/test_ncnn_moves.py::test_values_beyond_the_integers_saturate",
+    ),
+    Mutation(
+        "ncnn-last-position-of-the-maximum", "qfunc.lowering.ncnn.pooling:position",
+        "np.arange(length, 0, -1, dtype=np.float32)",
+        "np.arange(1, length + 1, dtype=np.float32)",
+        "tests/lowering/ncnn_files/test_ncnn_moves.py::test_the_runtime_computes_each_op[moves]",
+    ),
+    Mutation(
+        "ncnn-examples-always-first", "qfunc.lowering.ncnn.runner:_joined",
+        "np.stack(examples, axis)",
+        "np.stack(examples, 0)",
+        "tests/lowering/ncnn_files/test_ncnn_moves.py::test_codes_are_compared_where_the_examples_are_another_axis",
+    ),
+    Mutation(
+        "ncnn-ratio-of-sizes-for-the-factor", "qfunc.lowering.ncnn.shape:resize",
+        "< 1e-4 * m for f",
+        "< m for f",
+        "tests/lowering/ncnn_files/test_ncnn_moves.py::test_the_runtime_computes_each_op",
+    ),
 )  # fmt: skip

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.lowering.ncnn.param_file import MAGIC
+from qfunc.files.ncnn_param import MAGIC
 from qfunc.lowering.qdq_reader import Array
 
+_RESERVED = re.compile(r"(in|out)\d+")
+"""The names of the inputs and outputs of the file."""
 INT8_WEIGHTS = 0x000D4B38
 """The tag before weights of int8 in a .bin."""
 
@@ -20,11 +24,19 @@ Parameter = int | float | Sequence[int] | Sequence[float]
 
 @frozen(eq=False)
 class Blob:
-    """A tensor in the file: its sizes without the batch, the outermost axis first, and the scale if it has codes."""
+    """A tensor in the file.
+
+    Attributes:
+        name: Its name.
+        shape: Its sizes without the batch, the outermost axis first.
+        scale: The scale if it has codes.
+        largest: A bound of the magnitude of its real values.
+    """
 
     name: str
     shape: tuple[int, ...]
     scale: float | None = None
+    largest: float = math.inf
 
 
 @frozen(eq=False)
@@ -48,23 +60,28 @@ class NcnnBuilder:
 
     def layer(
         self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], parameters: Mapping[int, Any] | None = None,
-        *, weights: Sequence[bytes] = (), scale: float | None = None,
+        *, weights: Sequence[bytes] = (), scale: float | None = None, largest: float = math.inf,
     ) -> Blob:  # fmt: skip
-        """Add a layer with one output, which has the name of the layer, and return the output."""
-        blob = Blob(self._fresh(name), tuple(int(n) for n in shape), scale)
-        self.layers.append(Layer(kind, blob.name, tuple(inputs), (blob,), parameters or {}, tuple(weights)))
-        return blob
+        """Add a layer with one output, which has the name of the layer, and return the output.
+
+        `largest` bounds the magnitude of the output; other bounds follow from the kind of the layer.
+        """
+        bound = min(largest, magnitude(kind, [b.largest for b in inputs], parameters or {}))
+        made = Blob(name if kind == "Input" else self._fresh(name), tuple(int(n) for n in shape), scale, bound)
+        self.layers.append(Layer(kind, made.name, tuple(inputs), (made,), parameters or {}, tuple(weights)))
+        return made
 
     def _fresh(self, name: str) -> str:
         name = "_".join(name.split())
-        while name in self.taken:
+        while name in self.taken or _RESERVED.fullmatch(name):
             name += "_"
         self.taken.add(name)
         return name
 
     def constant(self, name: str, value: Array) -> Blob:
         """Add a blob of float32 numbers from the .bin, and return it."""
-        return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)])
+        largest = float(np.abs(value).max()) if value.size else 0.0
+        return self.layer("MemoryData", [], name, value.shape, sizes(value.shape), weights=[floats(value)], largest=largest)
 
     def serialize(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
         """Return the two files; outputs are the blobs "out0", "out1", ..."""
@@ -83,6 +100,40 @@ class NcnnBuilder:
                 used.append(layer)
                 needed |= {b.name for b in layer.inputs}
         return used[::-1]
+
+
+def magnitude(kind: str, inputs: Sequence[float], parameters: Mapping[int, Any]) -> float:
+    """Return a bound of the magnitude of a layer's output for bounds of its inputs; infinite for kinds without one here.
+
+    >>> magnitude("Concat", [2.0, 3.0], {}), magnitude("BinaryOp", [2.0, 3.0], {0: 2})
+    (3.0, 6.0)
+    """
+    if kind in _WITHIN_ONE:
+        return 1.0
+    if kind in _NEVER_LARGER:
+        return max(inputs, default=math.inf)
+    if kind == "ReLU":
+        return max(1.0, abs(float(parameters.get(0, 0.0)))) * inputs[0]
+    if kind == "Padding":
+        return max(*inputs, abs(float(parameters.get(5, 0.0))))
+    if kind == "Clip":
+        return min(inputs[0], max(abs(float(parameters[0])), abs(float(parameters[1]))))
+    if kind == "BinaryOp":
+        a, b = (*inputs, float(abs(parameters.get(2, 0.0))))[:2]
+        bound = _BINARY.get(int(parameters[0]))
+        return math.inf if bound is None else bound(a, b)
+    return math.inf
+
+
+_WITHIN_ONE = frozenset({"Sigmoid", "TanH", "Softmax", "HardSigmoid", "Threshold", "Erf"})
+_NEVER_LARGER = frozenset({
+    "Reshape", "Permute", "Crop", "Concat", "Pooling", "ShuffleChannel", "PixelShuffle", "Reorg", "Flip", "Tile", "GELU",
+    "HardSwish",
+})  # fmt: skip
+_BINARY: dict[int, Callable[[float, float], float]] = {
+    0: lambda a, b: a + b, 1: lambda a, b: a + b, 7: lambda a, b: a + b, 2: lambda a, b: a * b if a and b else 0.0,
+    4: max, 5: max,
+}  # fmt: skip
 
 
 def _split(layers: list[Layer]) -> list[Layer]:
@@ -153,4 +204,4 @@ def reciprocal(scale: Any) -> Array:
     return np.asarray(np.float32(1) / np.asarray(scale, np.float32), np.float32)
 
 
-__all__ = ["Blob", "Layer", "NcnnBuilder", "floats", "reciprocal", "sizes", "tagged"]
+__all__ = ["Blob", "Layer", "NcnnBuilder", "floats", "magnitude", "reciprocal", "sizes", "tagged"]

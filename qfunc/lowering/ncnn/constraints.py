@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Attr, Int, Op, Refuse, Where
+from qfunc.specs import Attr, Int, Op, Refuse
 
 NO_LAYER = "docs/targets.md lists them"
-LAYERS = "ncnn, docs/developer-guide/operators.md: "
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-INTERPOLATED = Op("resize") & ~Attr("mode", "nearest") & ~Attr("mode", "bilinear")
-WRAPPED = Op("pad") & Attr("mode", "circular")
-UNDILATED = Attr("dilation", 1) | Attr("dilation", (1,)) | Attr("dilation", (1, 1))
-CURVES = ("softplus", "celu", "softsign", "softshrink", "hardshrink", "log_sigmoid")
-OTHERS = (
-    "lstm", "gru", "rnn", "embedding", "threshold", "cumsum", "repeat", "tile", "flip", "tan", "sinh", "cosh", "asinh", "erf",
-    "erfc", "sign", "trunc", "frac", "fmod", "logsumexp", "var", "std", "vector_norm", "pixel_shuffle", "pixel_unshuffle",
-    "grid_sample",
-)  # fmt: skip
-
-
-def skips_channels(op: Any) -> bool:
-    """Return True if a slice steps over channels.
-
-    >>> from types import SimpleNamespace
-    >>> [skips_channels(SimpleNamespace(attributes={"index": (slice(None), slice(0, 8, n))})) for n in (1, 2)]
-    [False, True]
-    """
-    index = op.attributes.get("index")
-    second = index[1] if isinstance(index, tuple) and len(index) > 1 and index[0] is not ... else None
-    return isinstance(second, slice) and second.step not in (None, 1)
+EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"))
+OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum")
 
 
 LEGALITY = (
-    Refuse(Op("max_pool") & ~UNDILATED, because=f"{LAYERS}Pooling has no dilation", do="Use dilation=1."),
-    Refuse(INTERPOLATED, because=NO_LAYER, do="Use mode='nearest' or mode='bilinear'."),
-    Refuse(
-        WRAPPED,
-        because=f"{LAYERS}Padding writes a constant, the edge or its mirror",
-        do="Use mode='constant', mode='replicate' or mode='reflect'.",
-    ),
-    Refuse(Op("slice") & Where(skips_channels), because=NO_LAYER, do="Take every channel, or steps along height and width."),
+    Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
-    Refuse(Op(CURVES), because=NO_LAYER, do="Use leaky_relu, elu, gelu or mish."),
-    Refuse(Op("log_softmax"), because=NO_LAYER, do="Use softmax, or leave it out: the largest logit is the same."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),
 )
 
@@ -67,4 +36,4 @@ def require_site(site: QuantizedTensor) -> None:
     require_symmetric(site, site.name, "ncnn")
 
 
-__all__ = ["LEGALITY", "require_site", "skips_channels"]
+__all__ = ["LEGALITY", "require_site"]

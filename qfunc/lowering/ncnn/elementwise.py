@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from qfunc.lowering.ncnn.axes import MOST, batch_axis, merged
 from qfunc.lowering.ncnn.builder import Blob, floats
 from qfunc.lowering.ncnn.writer import OpContext
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq_reader import REAL, Array
 
 ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 
@@ -19,45 +21,83 @@ def binary(op: int, reverse: int) -> Callable[[OpContext], None]:
 
     def write(step: OpContext) -> None:
         numbers = [step.constant_input(i) for i in (0, 1)]
+        shapes = operand_shapes(step)
         for place, number in enumerate(numbers):
             if number is not None and number.value.size == 1 and numbers[1 - place] is None:
-                x = _ranked(step, step.input(1 - place), len(step.shape))
+                x = step.input(1 - place)
+                x = x if len(step.shape) == 1 else step.reshaped(x, shapes[1 - place], _wide(x))
                 value = float(number.real.reshape(()))
                 return step.write_result("BinaryOp", x, p0=op if place else reverse, p1=1, p2=value)
-        rank = len(step.shape)
-        step.write_result("BinaryOp", *(_operand(step, i, rank) for i in (0, 1)), p0=op)
+        made = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        result = step.layer("BinaryOp", [operand(step, i, shapes[i]) for i in (0, 1)], "", made, p0=op)
+        step.keep(step.reshaped(result, step.shape, "flat"))
         return None
 
     return write
 
 
 def power(step: OpContext) -> None:
-    """Write a square or a power. BinaryOp is NaN for a negative base.
+    """Write a square, a product of equal factors, or a power. BinaryOp is NaN for a negative base.
 
     Raises:
-        DeployError: an integer exponent other than 2, which negative bases have a power of.
+        DeployError: exponents among which are integers that are not one number from -8 to 8.
     """
     exponent = step.constant_input(1)
-    number = float(exponent.real.reshape(())) if exponent is not None and exponent.value.size == 1 else 0.5
-    if number == 2:
+    numbers = [0.5] if exponent is None else [float(v) for v in exponent.real.ravel()]
+    whole = int(numbers[0])
+    if numbers == [2]:
         return step.write_result("UnaryOp", step.input(), p0=4)
-    if number == int(number):
-        raise step.refuse(f"a power of {number:g}", "2 or a fraction: ncnn's power of negative values is NaN", "Multiply.")
+    if numbers == [whole] and 0 < abs(whole) <= _FACTORS:
+        x, product = step.input(), step.input()
+        for i in range(abs(whole) - 1):
+            product = step.layer("BinaryOp", [product, x], f"factor_{i}", x.shape, p0=2)
+        return step.write_result("UnaryOp", product, p0=15) if whole < 0 else step.keep(product)
+    if any(n == int(n) for n in numbers):
+        found, wanted = (
+            f"powers of {numbers[:4]}",
+            "one number from -8 to 8, or fractions: ncnn's power of negative values is NaN",
+        )
+        raise step.refuse(found, wanted, "Multiply.")
     return binary(6, 9)(step)
 
 
-def _operand(step: OpContext, index: int, rank: int) -> Blob:
-    operand = step.constant_input(index)
-    if operand is None:
-        return _ranked(step, step.input(index), rank)
-    value = operand.real
-    value = value[0] if value.ndim > rank and value.shape[0] == 1 else value
-    return step.file.constant(step.node.input[index], value.reshape((1,) * (rank - value.ndim) + value.shape))
+_FACTORS = 8
 
 
-def _ranked(step: OpContext, blob: Blob, rank: int) -> Blob:
-    # ncnn has other broadcasting rules than ONNX for blobs of different ranks.
-    return step.reshaped(blob, (1,) * (rank - len(blob.shape)) + blob.shape, f"{blob.name.rpartition('.')[2]}.wide")
+def operand_shapes(step: OpContext, indices: Sequence[int] = (0, 1)) -> list[tuple[int, ...]]:
+    """Return the shapes of operands in the axes of the result's blob.
+
+    ncnn has other broadcasting rules than ONNX for blobs of different ranks.
+
+    Raises:
+        DeployError: more than four axes between which the operands broadcast differently.
+    """
+    source, node = step.source, step.node
+    full = [step.sizes(i) for i in indices]
+    rank, gone = max(map(len, full)), batch_axis(source, step.output, node.name)
+    wide = [(1,) * (rank - len(sizes)) + sizes for sizes in full]
+    shapes = [tuple(n for i, n in enumerate(sizes) if i != gone) or (1,) for sizes in wide]
+    if len(shapes[0]) > MOST:
+        shapes = [tuple(sizes) for sizes in merged(shapes)]
+    if len(shapes[0]) > MOST:
+        raise step.refuse(f"broadcasting of {full}", "at most four axes", "Expand one operand first.")
+    return shapes
+
+
+def _wide(blob: Blob) -> str:
+    return f"{blob.name.rpartition('.')[2]}.wide"
+
+
+def operand(step: OpContext, index: int, shape: tuple[int, ...]) -> Blob:
+    """Return an operand as a blob of a shape."""
+    held = step.constant_input(index)
+    if held is not None:
+        value = (
+            np.nan_to_num(held.real, nan=np.nan, posinf=ENDS[1], neginf=ENDS[0]) if step.node.op_type == "Where" else held.real
+        )
+        return step.file.constant(step.node.input[index], value.reshape(shape))
+    blob = step.input(index)
+    return step.reshaped(blob, shape, _wide(blob))
 
 
 def unary(kind: str, **parameters: Any) -> Callable[[OpContext], None]:
@@ -106,21 +146,86 @@ def gelu(step: OpContext) -> None:
 
 def softmax(step: OpContext) -> None:
     """Write Softmax along an axis after the batch."""
-    step.write_result("Softmax", step.input(), p0=axis_of(step, int(step.attribute("axis", -1))), p1=1)
+    x, place = along(step, int(step.attribute("axis", -1)))
+    made = step.layer("Softmax", [x], "", x.shape, p0=place, p1=1)
+    step.keep(step.reshaped(made, step.shape, "flat"))
 
 
 def axis_of(step: OpContext, axis: int, index: int = 0) -> int:
-    """Return the axis of the blob for an axis of the model's tensor.
+    """Return the axis of an example for an axis of the model's tensor.
 
     Raises:
-        DeployError: the axis is the batch.
+        DeployError: the axis is the batch, or has several entries for each example.
     """
-    full = len(step.source.shape(step.node.input[index], step.node.name))
-    dropped = full - len(step.writer.blob(step.node.input[index]).shape)
-    place = axis % full - dropped
-    if place < 0:
+    name = step.node.input[index]
+    gone, axis = batch_axis(step.source, name, step.node.name), axis % len(step.sizes(index))
+    if axis in (gone, step.source.varies(name)):
         raise step.refuse("an op along the batch", "another axis", "Use an axis after the batch.")
-    return place
+    return axis - int(gone is not None and axis > gone)
+
+
+def along(step: OpContext, axis: int) -> tuple[Blob, int]:
+    """Return an input as a blob, and the axis of the blob for an axis of the model's tensor.
+
+    A tensor of more than four axes is a blob of three: those before the axis, the axis, and those after it.
+    """
+    x, place, example = step.input(), axis_of(step, axis), step.example()
+    if x.shape == example:
+        return x, place
+    rows = (math.prod(example[:place]), example[place], math.prod(example[place + 1 :]))
+    return step.reshaped(x, rows, "along"), 1
+
+
+def celu(step: OpContext) -> None:
+    """Write CELU."""
+    step.write_result("CELU", step.input(), p0=float(step.attribute("alpha", 1.0)))
+
+
+def softplus(step: OpContext) -> None:
+    """Write max(x, 0) + log(1 + exp(-|x|)); ncnn's Softplus ends at 88."""
+    x = step.input()
+    least = step.layer("UnaryOp", [step.layer("UnaryOp", [x], "magnitude", x.shape, p0=0)], "least", x.shape, p0=1)
+    power = step.layer("UnaryOp", [least], "power", x.shape, p0=7)
+    sum_ = step.layer("BinaryOp", [power], "sum", x.shape, p0=0, p1=1, p2=1.0)
+    parts = [step.layer("UnaryOp", [sum_], "log", x.shape, p0=8), step.layer("ReLU", [x], "positive", x.shape)]
+    step.write_result("BinaryOp", *parts, p0=0)
+
+
+def softsign(step: OpContext) -> None:
+    """Write x / (1 + |x|)."""
+    x = step.input()
+    magnitude = step.layer("UnaryOp", [x], "magnitude", x.shape, p0=0)
+    step.write_result("BinaryOp", x, step.layer("BinaryOp", [magnitude], "sum", x.shape, p0=0, p1=1, p2=1.0), p0=3)
+
+
+def shrink(step: OpContext) -> None:
+    """Write x - clip(x, -l, l), or x where |x| > l if the bias is 0.
+
+    Raises:
+        DeployError: another bias.
+    """
+    x, threshold, bias = step.input(), float(step.attribute("lambd", 0.5)), float(step.attribute("bias", 0.0))
+    if bias == threshold:
+        within = step.layer("Clip", [x], "within", x.shape, p0=-threshold, p1=threshold)
+        return step.write_result("BinaryOp", x, within, p0=1)
+    if bias:
+        raise step.refuse(f"lambd={threshold:g} and bias={bias:g}", "a bias of 0, or equal numbers", "Use softshrink.")
+    magnitude = step.layer("UnaryOp", [x], "magnitude", x.shape, p0=0)
+    over = step.layer("Threshold", [magnitude], "over", x.shape, p0=threshold)
+    return step.write_result("BinaryOp", x, over, p0=2)
+
+
+def cast(step: OpContext) -> None:
+    """Write nothing for a Cast of real numbers to float32.
+
+    Raises:
+        DeployError: another type.
+    """
+    kind = step.source.kind(step.node.input[0])
+    if kind != REAL or int(step.attribute("to")) != REAL:
+        do = "Compute it once, outside the model."
+        raise step.refuse(f"a conversion of {step.source.element_type(step.node.input[0])}", "float32", do)
+    step.keep(step.input())
 
 
 def prelu(step: OpContext) -> None:
@@ -137,5 +242,6 @@ def _weighted(step: OpContext, kind: str, slope: Array) -> None:
 
 
 __all__ = [
-    "axis_of", "binary", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "power", "prelu", "selu", "softmax", "unary",
+    "ENDS", "along", "axis_of", "binary", "cast", "celu", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "operand",
+    "operand_shapes", "power", "prelu", "selu", "shrink", "softmax", "softplus", "softsign", "unary",
 ]  # fmt: skip

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
+from qfunc.lowering.ncnn.axes import MOST
 from qfunc.lowering.ncnn.builder import Blob, floats, reciprocal, tagged
-from qfunc.lowering.ncnn.images import image, signal
-from qfunc.lowering.ncnn.writer import Constant, OpContext
+from qfunc.lowering.ncnn.writer import LARGEST, Constant, OpContext, overflows
 from qfunc.lowering.qdq_reader import Array
 from qfunc.lowering.windows import Window, window
+
+
+def image(step: OpContext, blob: Blob, rank: int) -> Blob:
+    """Return an image [C, H, W]; a signal [C, L] becomes [C, 1, L].
+
+    Raises:
+        DeployError: several images for each example.
+    """
+    if len(blob.shape) != rank + 1:
+        found, wanted = f"{len(blob.shape)} axes for each example", f"{rank + 1}: channels and those of the window"
+        raise step.refuse(found, wanted, "Make the batch the first axis.")
+    return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
+
+
+def signal(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return the sizes of a result with the given number of axes: (height, width), or the length of a signal."""
+    return tuple(sizes) if rank == 2 else (1, *sizes)
 
 
 @frozen(eq=False)
@@ -29,6 +47,14 @@ class Product:
         """Return True if the product is computed on codes."""
         return self.scale is not None
 
+    @property
+    def largest(self) -> float:
+        """A bound of the magnitude of the results: the largest input times the sums of the weights' magnitudes."""
+        sums = np.abs(self.weight.astype(np.float64)).reshape(len(self.weight), -1).sum(1)
+        sums = sums if self.scale is None else sums * self.scale
+        most = float(sums.max(initial=0.0)) * self.x.largest if math.isfinite(self.x.largest) else math.inf
+        return most + (0.0 if self.bias is None else float(np.abs(self.bias).max(initial=0.0)))
+
     def weight_bytes(self, rows: slice = slice(None)) -> list[bytes]:
         """Return the entries of the .bin for some output channels, without the scale of the output."""
         entries = [tagged(self.weight[rows])]
@@ -39,7 +65,7 @@ class Product:
 
 
 def product(step: OpContext, axis: int, transposed: bool = False) -> Product:
-    """Return the operands; the output channels of the weights move from `axis` to the front; `turned` transposes them."""
+    """Return the operands; the output channels of the weights move from `axis` to the front; `transposed` transposes them."""
     weights = step.constant_input(1)
     assert weights is not None
     bias = step.constant_input(2)
@@ -65,19 +91,27 @@ def write_product(
 ) -> None:
     """Write the layer, fused with the activation after it and, for convolutions, with the quantizer after that."""
     steps, bounds, quantizer = step.fused()
+    largest = min(p.largest, math.inf if bounds is None else max(math.inf if e is None else abs(e) for e in bounds))
     requantizes = p.integer and quantizer is not None and kind != "InnerProduct" and tuple(shape) == step.shape
+    requantizes = requantizes and quantizer is not None and not overflows(largest, step.writer.scale(quantizer))
     entries, scale = p.weight_bytes(), None
     name = str(steps[-1].output[0]) if steps else step.output
     if requantizes:
         assert quantizer is not None
         scale, name = step.writer.scale(quantizer), str(quantizer.output[0])
+        largest = LARGEST * scale
         entries.append(floats(reciprocal(scale)))
     values = {**parameters, **_activation(bounds)}
     if p.integer:
         values[8] = one + 100 * requantizes
-    blob = step.file.layer(kind, [p.x], name, shape, dict(sorted(values.items())), weights=entries, scale=scale)
+    blob = step.file.layer(
+        kind, [p.x], name, shape, dict(sorted(values.items())), weights=entries, scale=scale, largest=largest
+    )
     result = reshaped_like(step, blob)
-    step.writer.done.update(str(s.output[0]) for s in (*steps, *([quantizer] if requantizes and quantizer else [])))
+    done = (*steps, *([quantizer] if requantizes and quantizer else []))
+    for node in done:
+        step.writer.examples.follow(node)
+    step.writer.done.update(str(node.output[0]) for node in done)
     step.keep(result, name)
     step.keep(result)
 
@@ -171,20 +205,30 @@ def gemm(step: OpContext) -> None:
 
 def matmul(step: OpContext) -> None:
     """Write InnerProduct for a constant matrix, else MatMul in float32."""
-    weights = step.constant_input(1)
-    if weights is not None and weights.value.ndim == 2:
+    held = step.constant_input(1)
+    if held is not None and held.value.ndim == 2:
         return _linear(step, product(step, 1, transposed=True))
-    step.write_result("MatMul", step.input(0), step.input(1))
+    examples = [step.example(i) for i in (0, 1)]
+    many = any(len(example) > MOST for example in examples)
+    if many and examples[0][:-2] != examples[1][:-2]:
+        raise step.refuse(
+            f"products of {examples[0]} and {examples[1]}", "equal leading axes, or at most four", "Expand first."
+        )
+    rows = [(math.prod(example[:-2]), *example[-2:]) if many else step.input(i).shape for i, example in enumerate(examples)]
+    made = (*rows[0][:-1], rows[1][-1]) if many else step.shape
+    result = step.layer("MatMul", [step.reshaped(step.input(i), rows[i], f"matrices_{i}") for i in (0, 1)], "", made)
+    step.keep(step.reshaped(result, step.shape, "flat"))
     return None
 
 
 def _linear(step: OpContext, p: Product) -> None:
     # A matrix or one row; further axes are joined into the rows.
-    rows = int(np.prod(p.x.shape[:-1]))
-    x = p.x if len(p.x.shape) < 3 else step.reshaped(p.x, (rows, p.x.shape[-1]), "rows")
+    columns = step.example()[-1]
+    rows = math.prod(p.x.shape) // columns
+    x = p.x if p.x.shape == (columns,) or len(p.x.shape) == 2 else step.reshaped(p.x, (rows, columns), "rows")
     p = Product(x, p.weight, p.bias, p.scale)
     values = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
     write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), values)
 
 
-__all__ = ["conv", "deconv", "gemm", "matmul"]
+__all__ = ["conv", "deconv", "gemm", "image", "matmul", "reshaped_like", "signal"]

@@ -41,11 +41,10 @@ class NcnnLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
-        from qfunc.lowering.qdq_reader import QdqModel
 
         for site in sites:
             require_site(site)
-        return Writer(QdqModel(model)).write(WRITERS)
+        return Writer(model).write(WRITERS)
 
 
 __all__ = ["NcnnLowering"]

@@ -1,35 +1,63 @@
-"""Write pools and means as layers of ncnn, in float32."""
+"""Write pools and reductions as layers of ncnn, in float32."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from attrs import evolve
+
+from qfunc.lowering.ncnn.axes import MOST, batch_axis
 from qfunc.lowering.ncnn.builder import Blob
-from qfunc.lowering.ncnn.elementwise import axis_of
-from qfunc.lowering.ncnn.images import image, signal
-from qfunc.lowering.ncnn.linear import reshaped_like
+from qfunc.lowering.ncnn.elementwise import along, axis_of
+from qfunc.lowering.ncnn.indexing import cut
+from qfunc.lowering.ncnn.linear import image, reshaped_like, signal
 from qfunc.lowering.ncnn.writer import OpContext
 from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
 def max_pool(step: OpContext) -> None:
-    """Write Pooling by the maximum."""
+    """Write Pooling by the maximum; over a dilated window, the maxima of shifted images."""
     w, x = _window(step)
     if w.dilation != (1, 1):
-        raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
-    _pooled(step, x, w, {0: 0})
+        return _dilated(step, x, w)
+    return _pooled(step, x, w, {0: 0})
+
+
+def _dilated(step: OpContext, x: Blob, w: Window) -> None:
+    lowest = float(np.finfo(np.float32).min)
+    for axis in (0, 1):
+        reach = w.dilation[axis] * (w.kernel[axis] - 1)
+        if not (reach or w.before[axis] or w.after[axis]):
+            continue
+        pads = {0: (0, 1), 1: (2, 3)}[axis]
+        length = x.shape[axis + 1] + w.before[axis] + w.after[axis]
+        shape = [length if i == axis + 1 else n for i, n in enumerate(x.shape)]
+        ends = {f"p{n}": p for n, p in zip(pads, (w.before[axis], w.after[axis]), strict=True)}
+        padded = step.layer("Padding", [x], f"padded_{axis}", shape, **ends, p4=0, p5=lowest)
+        starts = range(0, reach + 1, w.dilation[axis])
+        parts = [cut(step, padded, {axis + 1: (a, a + length - reach)}, f"{step.output}.{axis}.{a}") for a in starts]
+        x = parts[0]
+        for i, part in enumerate(parts[1:]):
+            x = step.layer("BinaryOp", [x, part], f"most_{axis}_{i}", part.shape, p0=4)
+    return _pooled(step, x, Window((1, 1), w.stride, (1, 1), (0, 0), (0, 0)), {0: 0})
 
 
 def average_pool(step: OpContext) -> None:
-    """Write Pooling by the mean of the entries inside the image, or of the whole window."""
+    """Write Pooling by the mean of the entries inside the image, or of the whole window.
+
+    If padding counts but not what `ceil_mode` adds, a Padding is before the pool, whose entries are inside.
+    """
     w, x = _window(step)
     pads = step.attribute("pads") or ()
     counts_all = bool(step.attribute("count_include_pad", 0)) and any(pads)
     padding_after = [0, 0, *(int(p) for p in pads[len(pads) // 2 :])][-2:]
-    more = any(a > b for a, b in zip(w.after, padding_after, strict=True))
-    if counts_all and more:
-        found = f"an average of {w.kernel} entries, fewer at the end"
-        raise step.refuse(found, "whole windows, or only entries inside", "Use ceil_mode=False.")
+    more = [a - b for a, b in zip(w.after, padding_after, strict=True)]
+    if counts_all and any(more):
+        (above, left), (below, right) = w.before, padding_after
+        shape = (x.shape[0], x.shape[1] + above + below, x.shape[2] + left + right)
+        x = step.layer("Padding", [x], "padded", shape, p0=above, p1=below, p2=left, p3=right, p4=0, p5=0.0)
+        w, counts_all = evolve(w, before=(0, 0), after=(more[0], more[1])), False
     _pooled(step, x, w, {0: 1, 6: int(counts_all)})
 
 
@@ -51,23 +79,29 @@ def _pooled(step: OpContext, x: Blob, w: Window, how: dict[int, Any]) -> None:
 
 
 def global_average_pool(step: OpContext) -> None:
-    """Write global Pooling."""
+    """Write global Pooling by the mean."""
+    _global(step, 1)
+
+
+def global_max_pool(step: OpContext) -> None:
+    """Write global Pooling by the maximum."""
+    _global(step, 0)
+
+
+def _global(step: OpContext, how: int) -> None:
     x = step.input()
     x = image(step, x, len(x.shape) - 1)
-    blob = step.layer("Pooling", [x], "", x.shape[:1], p0=1, p4=1)
-    step.keep(reshaped_like(step, blob))
+    made = step.layer("Pooling", [x], "", x.shape[:1], p0=how, p4=1)
+    step.keep(reshaped_like(step, made))
 
 
 def reduced(op: int) -> Any:
     """Return the writer of the Reduction with that number; a mean over height and width is a pool."""
 
     def write(step: OpContext) -> None:
-        axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
-        x = step.input()
-        places = list(range(len(x.shape))) if axes is None else sorted(axis_of(step, int(a)) for a in axes)
+        x, places, keep = _reduction(step)
         if op == 3 and len(x.shape) == 3 and places == [1, 2]:
             return global_average_pool(step)
-        keep = int(step.attribute("keepdims", 1))
         shape = [1 if i in places else n for i, n in enumerate(x.shape) if keep or i not in places] or [1]
         blob = step.layer("Reduction", [x], "", shape, p0=op, p1=0, p2=1.0, p3=places, p4=keep, p5=1)
         return step.keep(reshaped_like(step, blob))
@@ -75,4 +109,83 @@ def reduced(op: int) -> Any:
     return write
 
 
-__all__ = ["average_pool", "global_average_pool", "max_pool", "reduced"]
+def _reduction(step: OpContext) -> tuple[Blob, list[int], int]:
+    # The input, the axes and 1 if they are kept.
+    axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
+    axes = [i for i in range(len(step.sizes())) if not _is_batch(step, i)] if axes is None else [int(a) for a in axes]
+    keep, example = int(step.attribute("keepdims", 1)), step.example()
+    if len(example) <= MOST:
+        return step.input(), sorted(axis_of(step, a) for a in axes), keep
+    if len(axes) > 1:
+        raise step.refuse("a reduction of two of more than four axes", "one axis", "Reduce one axis after the other.")
+    x, place = along(step, axes[0])
+    return x, [place], keep
+
+
+def _is_batch(step: OpContext, axis: int) -> bool:
+    return axis in (batch_axis(step.source, step.node.input[0], step.node.name), step.source.varies(step.node.input[0]))
+
+
+def log_sum_exp(step: OpContext) -> None:
+    """Write m + log(sum(exp(x - m))) with the maximum m, because ncnn's Reduction overflows."""
+    x, places, _ = _reduction(step)
+    most, total = _log_of_sum(step, x, places)
+    made = step.layer("BinaryOp", [most, total], "", total.shape, p0=0)
+    step.keep(reshaped_like(step, made))
+
+
+def log_softmax(step: OpContext) -> None:
+    """Write x - m - log(sum(exp(x - m))) with the maximum m."""
+    x, place = along(step, int(step.attribute("axis", -1)))
+    most, total = _log_of_sum(step, x, [place])
+    shifted = step.layer("BinaryOp", [x, most], "above", x.shape, p0=1)
+    step.keep(reshaped_like(step, step.layer("BinaryOp", [shifted, total], "", x.shape, p0=1)))
+
+
+def _log_of_sum(step: OpContext, x: Blob, places: list[int]) -> tuple[Blob, Blob]:
+    shape = [1 if i in places else n for i, n in enumerate(x.shape)]
+    most = step.layer("Reduction", [x], "most", shape, p0=4, p1=0, p2=1.0, p3=places, p4=1, p5=1)
+    shifted = step.layer("BinaryOp", [x, most], "shifted", x.shape, p0=1)
+    powers = step.layer("UnaryOp", [shifted], "powers", x.shape, p0=7)
+    total = step.layer("Reduction", [powers], "sum", shape, p0=0, p1=0, p2=1.0, p3=places, p4=1, p5=1)
+    return most, step.layer("UnaryOp", [total], "log", shape, p0=8)
+
+
+def position(sign: int) -> Any:
+    """Return the writer of the first position of the maximum, sign=1, or minimum, sign=-1.
+
+    x - max(x) is 0 at the maxima. Of them, the one with the largest n - i has the first position i, in float32.
+    """
+
+    def write(step: OpContext) -> None:
+        if int(step.attribute("select_last_index", 0)):
+            raise step.refuse("the last position", "the first", "Take the first position.")
+        x, place = along(step, int(step.attribute("axis", 0)))
+        length, shape = x.shape[place], [1 if i == place else n for i, n in enumerate(x.shape)]
+        order = [-1 if i == place else 1 for i in range(len(x.shape))]
+        most = step.layer("Reduction", [x], "most", shape, p0=4 if sign > 0 else 5, p1=0, p2=1.0, p3=[place], p4=1, p5=1)
+        pair = [x, most] if sign > 0 else [most, x]
+        below = step.layer("BinaryOp", pair, "below", x.shape, p0=1)
+        less = step.layer("Threshold", [step.layer("UnaryOp", [below], "above", x.shape, p0=1)], "less", x.shape, p0=0.0)
+        equal = step.layer("BinaryOp", [less], "equal", x.shape, p0=7, p1=1, p2=1.0)
+        numbers = np.arange(length, 0, -1, dtype=np.float32).reshape(order)
+        marked = step.layer("BinaryOp", [equal, step.file.constant(f"{step.output}.numbers", numbers)], "marked", x.shape, p0=2)
+        first = step.layer("Reduction", [marked], "first", shape, p0=4, p1=0, p2=1.0, p3=[place], p4=1, p5=1)
+        made = step.layer("BinaryOp", [first], "", shape, p0=7, p1=1, p2=float(length))
+        step.keep(reshaped_like(step, made))
+
+    return write
+
+
+def cumulative_sum(step: OpContext) -> None:
+    """Write CumulativeSum."""
+    if int(step.attribute("exclusive", 0)) or int(step.attribute("reverse", 0)):
+        raise step.refuse("an exclusive or reverse sum", "a sum from the first entry", "Flip the tensor.")
+    x, place = along(step, int(step.constant(1)))
+    step.keep(reshaped_like(step, step.layer("CumulativeSum", [x], "", x.shape, p0=place)))
+
+
+__all__ = [
+    "average_pool", "cumulative_sum", "global_average_pool", "global_max_pool", "log_softmax", "log_sum_exp", "max_pool",
+    "position", "reduced",
+]  # fmt: skip

@@ -12,9 +12,9 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
+from qfunc.files.ncnn_param import Line, input_shapes, read_param, split_axis
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import code_names
-from qfunc.lowering.ncnn.param_file import Line, input_shapes, read_param
 from qfunc.lowering.runner_support import has, not_installed, other_kernels, require
 from qfunc.specs._check import integer
 
@@ -60,7 +60,8 @@ class NcnnRunner:
             VerifyError: ncnn is not installed.
         """
         session = self.session(artifact.files)
-        return SessionWithCodes(session, tuple(n for n in sorted(code_names(artifact)) if n in session.blobs))
+        wanted = code_names(artifact)
+        return SessionWithCodes(session, tuple(b for b in sorted(session.blobs) if split_axis(b)[0] in wanted))
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
@@ -130,11 +131,18 @@ class Session:
                     wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
                     do = "Give as many batches as the model has inputs, of the shapes that calibration saw."
                     raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {array.shape}", wanted=wanted, do=do)
+                held_type = np.int32 if np.issubdtype(array.dtype, np.integer) else array.dtype  # indices
                 # The layers assume channels that begin at multiples of 16 bytes. A clone has this layout.
-                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array)).clone())
+                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array, held_type)).clone())
             names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]
-            found.append([np.array(extractor.extract(n, kind)[1])[None] for n, kind in names])
-        return [np.concatenate(each) for each in zip(*found, strict=True)]
+            found.append([np.array(extractor.extract(n, kind)[1]) for n, kind in names])
+        places = [(0, False)] * count + [split_axis(n)[1:] for n in codes]
+        return [_joined(each, *place) for each, place in zip(zip(*found, strict=True), places, strict=True)]
+
+
+def _joined(examples: Sequence[Any], axis: int, several: bool) -> Any:
+    # The results of the examples as one batch.
+    return np.concatenate(examples, axis) if several else np.stack(examples, axis)
 
 
 @frozen(eq=False)
@@ -152,13 +160,13 @@ class SessionWithCodes:
     @property
     def tensors(self) -> frozenset[str]:
         """The names of the tensors of codes."""
-        return frozenset(self.names)
+        return frozenset(split_axis(n)[0] for n in self.names)
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return (the outputs of the model, code tensor -> codes in the model's layout)."""
         found = self.session.run(inputs, self.names)
         first = len(found) - len(self.names)
-        return found[:first], dict(zip(self.names, found[first:], strict=True))
+        return found[:first], dict(zip((split_axis(n)[0] for n in self.names), found[first:], strict=True))
 
 
 __all__ = ["FUSES", "NcnnRunner"]

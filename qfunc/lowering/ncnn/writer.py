@@ -10,11 +10,15 @@ import onnx
 from attrs import frozen
 
 from qfunc.errors import DeployError
+from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.format_checks import require_real
+from qfunc.lowering.ncnn.axes import MOST, Examples, blob_shape, example_shape
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, QParams, copies, dequantized, walk
+from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QParams, copies, dequantized, walk
 
 LARGEST = 127
+POSITIONS = ("ArgMax", "ArgMin")
+INDICES = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 @frozen(eq=False)
@@ -33,13 +37,16 @@ class Constant:
 class Writer:
     """The writer of one model; `blobs` maps names in ONNX to blobs of the file."""
 
-    def __init__(self, source: QdqModel) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        source, values = folded(model)
         self.source, self.file = source, NcnnBuilder()
         self.blobs: dict[str, Blob] = {}
-        self.constants: dict[str, Constant] = {n: Constant(v) for n, v in source.constants.items()}
+        self.constants: dict[str, Constant] = {n: Constant(v) for n, v in (*source.constants.items(), *values.items())}
         self.reals: dict[str, Blob] = {}
+        self.indices: dict[str, Blob] = {}  # inputs of indices
         self.sources: dict[str, Blob] = {}  # blob of codes -> blob of the real values that it quantizes
-        self.done: set[str] = set()  # activations and quantizers that are fused into the layer before them
+        self.done: set[str] = set(values)  # also activations and quantizers that are fused into the layer before them
+        self.examples = Examples(source)
 
     def write(self, writers: Mapping[str, Callable[[OpContext], None]]) -> dict[str, bytes]:
         """Return the files.
@@ -52,20 +59,34 @@ class Writer:
 
         def write(node: onnx.NodeProto) -> None:
             step = OpContext(self, node)
+            self.examples.follow(node)
             if node.op_type not in writers:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 raise step.refuse(node.op_type, "a layer of ncnn", do)
             writers[node.op_type](step)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write, passes=self._passes)
-        return self.file.serialize([self.real(self.blob(name)) for name in self.source.outputs])
+        for name in self.source.outputs:
+            node = self.source.producers.get(name)
+            if node is not None and node.op_type in POSITIONS and name not in self.constants:
+                write(node)
+        return self.file.serialize([self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str, place: int) -> None:
-        if self.source.kind(name) != REAL:
+        kind, shape = self.source.kind(name), example_shape(self.source, name, name)
+        self.examples.require_first(name, f"input {name!r}")
+        if kind not in (REAL, *INDICES):
             do = "Move the ops that read it out of the deployed model."
-            raise DeployError(where=f"input {name!r}", found="indices or booleans", wanted="float32", do=do)
-        shape = blob_shape(self.source, name, name)
-        self.blobs[name] = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
+            raise DeployError(where=f"input {name!r}", found="booleans", wanted="float32 or indices", do=do)
+        if len(shape) > MOST:
+            found, do = f"{len(shape)} axes after the batch", "Reshape the tensor to fewer axes."
+            raise DeployError(where=f"input {name!r}", found=found, wanted="at most four axes", do=do)
+        blob = self.file.layer("Input", [], f"in{place}", shape, sizes(shape))
+        (self.blobs if kind == REAL else self.indices)[name] = blob
+
+    def _output(self, name: str) -> Blob:
+        self.examples.require_first(name, f"output {name!r}")
+        return self.real(self.blob(name))
 
     def blob(self, name: str) -> Blob:
         """Return the blob of a tensor; a constant becomes a blob when it is first read.
@@ -76,7 +97,13 @@ class Writer:
         if name not in self.blobs:
             if name not in self.constants:
                 require_real(self.source, name)
-            self.blobs[name] = self.file.constant(name, np.atleast_1d(self.constants[name].real))
+            if name in self.indices:
+                do = "Read it by an embedding, or move the ops that read it out of the deployed model."
+                raise DeployError(where=f"input {name!r}", found="indices", wanted="float32", do=do)
+            value = np.atleast_1d(self.constants[name].real)
+            if value.ndim > MOST or (self.source.has_sizes(name) and self.source.varies(name) is not None):
+                value = value.reshape(blob_shape(self.source, name, name))
+            self.blobs[name] = self.file.constant(name, value)
         return self.blobs[name]
 
     def real(self, blob: Blob) -> Blob:
@@ -84,7 +111,7 @@ class Writer:
         if blob.scale is None:
             return blob
         if blob.name not in self.reals:
-            wide = self.file.layer("Cast", [blob], f"{blob.name}.wide", blob.shape, {0: 3, 1: 1})
+            wide = self.file.layer("Cast", [blob], f"{blob.name}.wide", blob.shape, {0: 3, 1: 1}, largest=LARGEST)
             times = {0: 2, 1: 1, 2: float(blob.scale)}
             self.reals[blob.name] = self.file.layer("BinaryOp", [wide], f"{blob.name}.real", blob.shape, times)
         return self.reals[blob.name]
@@ -92,10 +119,11 @@ class Writer:
     def _dequantize(self, node: onnx.NodeProto) -> None:
         # Codes and their real values are one tensor.
         operand, result = node.input[0], node.output[0]
+        self.examples.follow(node)
         if operand in self.constants:
             constant = self.constants[operand]
-            known = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
-            self.constants[result] = Constant(constant.value, known)
+            qparams = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
+            self.constants[result] = Constant(constant.value, qparams)
         else:
             self.blobs[result] = self.blobs[operand]
 
@@ -103,15 +131,20 @@ class Writer:
         return copies(node) or self.implied(node)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
+        self.examples.follow(node)
         scale, blob, result = self.scale(node), self.blob(node.input[0]), str(node.output[0])
-        self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, result)
+        named = self.examples.name_with_axis(result, blob.shape)
+        self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, named)
 
     def quantized(self, real: Blob, scale: float, name: str) -> Blob:
-        """Return the codes of real values."""
-        reciprocals = [floats(reciprocal(scale))]
-        blob = self.file.layer("Quantize", [real], name, real.shape, {0: 1}, weights=reciprocals, scale=scale)
-        self.sources[blob.name] = real
-        return blob
+        """Return the codes of real values, which are clipped first if ncnn's conversion to int32 can overflow."""
+        held = [floats(reciprocal(scale))]
+        if overflows(real.largest, scale):
+            ends = {0: -2.0 * (LARGEST + 1) * scale, 1: 2.0 * (LARGEST + 1) * scale}
+            real = self.file.layer("Clip", [real], f"{name}.clipped", real.shape, ends)
+        made = self.file.layer("Quantize", [real], name, real.shape, {0: 1}, weights=held, scale=scale, largest=LARGEST * scale)
+        self.sources[made.name] = real
+        return made
 
     def implied(self, node: onnx.NodeProto) -> bool:
         """Return True if the quantizer after a Clip, which saturates at -127 and 127, implies the Clip.
@@ -127,6 +160,11 @@ class Writer:
     def scale(self, node: onnx.NodeProto) -> float:
         """Return the one scale of a QuantizeLinear."""
         return self.source.qparams(node).scale[0]
+
+
+def overflows(largest: float, scale: float) -> bool:
+    """Return True if ncnn's conversion to int32 can overflow, which gives the other end of the codes."""
+    return largest >= 2.0**30 * scale
 
 
 class OpContext:
@@ -154,8 +192,16 @@ class OpContext:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the result, without the batch."""
+        """The sizes of the result's blob."""
         return blob_shape(self.source, self.output, self.node.name)
+
+    def sizes(self, index: int = 0) -> tuple[int, ...]:
+        """Return the sizes of an input for one example, with its batch axis."""
+        return self.source.shape(self.node.input[index], self.node.name)
+
+    def example(self, index: int = 0) -> tuple[int, ...]:
+        """Return the sizes of an input without the batch; more than four if its blob is one row."""
+        return example_shape(self.source, self.node.input[index], self.node.name)
 
     def layer(self, kind: str, inputs: Sequence[Blob], name: str, shape: Sequence[int], **parameters: Any) -> Blob:
         """Return a layer inside the op; parameters are named p0, p1, ..."""
@@ -201,21 +247,4 @@ class OpContext:
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
 
 
-def blob_shape(source: QdqModel, name: str, node: str) -> tuple[int, ...]:
-    """Return the sizes of a tensor without its batch, the outermost first.
-
-    Raises:
-        DeployError: the batch is not the first axis, or there are more than four other axes.
-    """
-    shape = source.shape(name, node)
-    if source.varies(name) not in (0, None):
-        do = "Make the batch the first axis."
-        raise DeployError(where=f"op {node!r}", found=f"examples along axis {source.varies(name)}", wanted="axis 0", do=do)
-    shape = (shape[1:] if shape[:1] == (1,) else shape) or (1,)
-    if len(shape) > 4:
-        do = "Reshape the tensor to fewer axes."
-        raise DeployError(where=f"op {node!r}", found=f"{len(shape)} axes after the batch", wanted="at most four axes", do=do)
-    return shape
-
-
-__all__ = ["Constant", "OpContext", "Writer", "blob_shape"]
+__all__ = ["LARGEST", "Constant", "OpContext", "Writer", "overflows"]

@@ -38,6 +38,7 @@ def _pool(op: str) -> Write:
         else:
             attributes["count_include_pad"] = int(c["count_include_pad"])
             if c.takes("divisor_override") and c["divisor_override"]:
+                attributes["count_include_pad"] = 1  # the divisor is the same where the window reaches beyond the image
                 pooled = c.graph.node(op, [c.input()], f"{c.name}.mean", **attributes)
                 return c.write("Mul", pooled, c.graph.number(math.prod(kernel) / c["divisor_override"], f"{c.name}.factor"))
         return c.write(op, c.input(), **attributes)

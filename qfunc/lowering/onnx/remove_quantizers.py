@@ -39,7 +39,7 @@ def float_model(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], kept: 
     whole: set[str] = set()
     for site in sites:
         if site.name in kept:
-            whole.update(p.real for p in site.places)
+            whole.update(name for p in site.places for name in (p.real, p.tensor))
             continue
         for place in site.places:
             if site.role != "activation" and place.real not in stored and place.real != place.tensor:

@@ -50,11 +50,13 @@ class OpenVinoLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.openvino.nodes import insert_fake_quantize
+        from qfunc.lowering.openvino.rewrites import rewrite
 
         sites = tuple(sites)
         for site in sites:
             require_site(site)
         float_network = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
+        rewrite(float_network)
         insert_fake_quantize(float_network, sites)
         return {"model.onnx": float_network.SerializeToString(deterministic=True)}
 

@@ -30,7 +30,7 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
                     quantized_weights.add(name)
                     nodes.append(_node(constants, weights[name], name, f"{name}.real", rank[name]))
                 node.input[index] = f"{name}.real"
-        if node.output[0] in quantizers:
+        if node.op_type == "DequantizeLinear" and node.output[0] in quantizers:
             tensor, site = quantizers[node.output[0]]
             node = _node(constants, site, tensor, node.output[0], rank.get(tensor, 0))
         nodes.append(node)

@@ -49,7 +49,29 @@ def average(
     counts_padding = count_include_pad and any(pads)
     if not counts_padding:
         return average_pool_real(input.float(), kernel, strides, pads, ceil_mode, False)
+    if ceil_mode and not _fills(input.shape[2:], kernel, strides, pads):
+        # What ceil_mode adds does not count: the padded image is averaged, over the entries inside of it.
+        padded = torch.nn.functional.pad(input.float(), [p for q in reversed(pads) for p in (q, q)])
+        means = average_pool_real(padded, kernel, strides, (0,) * rank, True, False)
+        for axis, count in enumerate(_sizes_with_ceil_mode(input.shape[2:], kernel, strides, pads), input.ndim - rank):
+            means = means.narrow(axis, 0, count)
+        return means
     return _window_sum(input.float(), kernel, strides, pads) * (1 / torch.tensor(float(math.prod(kernel))))
+
+
+def _sizes_with_ceil_mode(sizes: Any, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...]) -> list[int]:
+    # The last window begins inside of the image or of the padding before it.
+    found = []
+    for n, k, s, p in zip(sizes, kernel, strides, pads, strict=True):
+        count = -(-(n + 2 * p - k) // s) + 1
+        found.append(count - ((count - 1) * s >= n + p))
+    return found
+
+
+def _fills(sizes: Any, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...]) -> bool:
+    # True if ceil_mode adds no window.
+    floors = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(sizes, kernel, strides, pads, strict=True)]
+    return floors == _sizes_with_ceil_mode(sizes, kernel, strides, pads)
 
 
 def _window_sum(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]) -> Tensor:
@@ -78,6 +100,10 @@ def average_to(input: Tensor, output_size: Any) -> Tensor:
     if all(s == 1 for s in out_size):
         mean = mean_of_image(input if len(out_size) == 2 else input.unsqueeze(-2), True)
         return mean if len(out_size) == 2 else mean.squeeze(-2)
+    if any(n % s for n, s in zip(spatial, out_size, strict=True)):  # windows overlap; no file has such a pool
+        pool: Any = torch.nn.functional.adaptive_avg_pool2d if len(spatial) == 2 else torch.nn.functional.adaptive_avg_pool1d
+        means: Tensor = pool(input.float(), out_size)
+        return means
     kernel = tuple(n // s for n, s in zip(spatial, out_size, strict=True))
     return average(input, kernel)
 

@@ -151,6 +151,7 @@ def test_the_files_hold_the_models_qparams_and_codes():
     read = Read(artifact.files)
     kinds = [
         "Input",
+        "Clip",
         "Quantize",
         "Convolution",
         "ConvolutionDepthWise",

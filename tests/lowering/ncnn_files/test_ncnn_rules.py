@@ -105,6 +105,24 @@ def test_an_average_is_in_window_order_and_where_padding_counts_times_the_recipr
     assert np.array_equal(found, want)
 
 
+@pytest.mark.parametrize("size", [5, 6, 7, 8])
+def test_an_average_with_ceil_mode_counts_the_padding_only(size):
+    """Not the entries that ceil_mode adds: PyTorch's average in float64, within 9 roundings of float32."""
+    x = torch.randn(1, 2, size, size + 1, generator=torch.Generator().manual_seed(size))
+    for kernel, stride in ((2, 2), (3, 2), (3, 3)):
+        found, want = (f(v, kernel, stride, 1, True) for f, v in ((ncnn_real.average, x), (F.avg_pool2d, x.double())))
+        assert found.shape == want.shape
+        assert float((found - want).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_windows_of_an_adaptive_average_may_overlap(size):
+    x = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(size))
+    found, want = ncnn_real.average_to(x, size), F.adaptive_avg_pool2d(x.double(), size)
+    assert found.shape == want.shape
+    assert float((found - want).abs().max()) < 1e-6
+
+
 def test_exponentials_are_near_and_hard_curves_round_once():
     x = np.linspace(-20, 20, 4001, dtype=f32)
     found = ncnn_real.exp(torch.from_numpy(x)).numpy()

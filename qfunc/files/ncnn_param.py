@@ -8,7 +8,7 @@ from attrs import frozen
 
 from qfunc.files.json_text import damage_error
 
-__all__ = ["MAGIC", "Line", "input_shapes", "read_param"]
+__all__ = ["MAGIC", "Line", "input_shapes", "read_param", "split_axis", "with_axis"]
 
 MAGIC = 7767517
 """The first line of a .param."""
@@ -76,3 +76,23 @@ def input_shapes(layers: list[Line]) -> dict[str, tuple[int, ...]]:
     """Return the shape of an example of each input, from the outermost axis in; without those that are not in the file."""
     shapes = {layer.name: tuple(int(layer.parameters.get(k, 0)) for k in _SIZES) for layer in layers if layer.kind == "Input"}
     return {name: tuple(n for n in shape if n) for name, shape in shapes.items() if any(shape)}
+
+
+def with_axis(name: str, axis: int, several: bool) -> str:
+    """Return the name of a blob of codes whose examples are along another axis than the first.
+
+    Args:
+        name: The tensor.
+        axis: The axis of its examples.
+        several: True if that axis has several entries for each example, so that the blob has it, too.
+
+    >>> with_axis("a.codes", 1, False), split_axis("a.codes@1"), split_axis("a.codes")
+    ('a.codes@1', ('a.codes', 1, False), ('a.codes', 0, False))
+    """
+    return f"{name}@{axis}{'+' * several}"
+
+
+def split_axis(blob: str) -> tuple[str, int, bool]:
+    """Return the arguments that `with_axis` was given for the name of a blob."""
+    found = re.fullmatch(r"(.*)@(\d{1,2})(\+?)", blob)
+    return (found[1], int(found[2]), bool(found[3])) if found else (blob, 0, False)

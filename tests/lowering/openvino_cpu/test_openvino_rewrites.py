@@ -1,0 +1,66 @@
+"""Networks that OpenVINO would refuse or compute wrongly without the rewrites of the lowering."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from tests.conformance.modules import Apply
+
+needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
+TARGET = targets.openvino
+
+
+class Net(nn.Module):
+    """A convolution, then a function of its input and output."""
+
+    def __init__(self, forward, bias: bool = True) -> None:
+        super().__init__()
+        self.conv, self.token, self.call = nn.Conv2d(3, 8, 3, padding=1, bias=bias), nn.Parameter(torch.randn(1, 1, 8)), forward
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """[N, 3, 6, 4] -> what the function returns."""
+        return self.call(self, x, self.conv(x))
+
+
+def class_token(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    """A token before the rows of an image, as in vision transformers."""
+    rows = y.flatten(2).transpose(1, 2)
+    return torch.cat([net.token.expand(x.size(0), -1, -1), rows], 1)
+
+
+def coordinates(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    """The places of a grid as channels, as in CoordConv."""
+    grid = torch.stack(torch.meshgrid(torch.arange(6), torch.arange(4), indexing="ij"), 0).float()
+    return torch.cat([y, grid.unsqueeze(0).expand(x.shape[0], -1, -1, -1)], 1)
+
+
+NETS = {
+    "a convolution without bias, read by a pool and returned": Net(lambda net, x, y: (F.avg_pool2d(y, 2), y), bias=False),
+    "a convolution without bias, added to its pool": Net(lambda net, x, y: y + F.avg_pool2d(y, 3, 1, 1), bias=False),
+    "a linear layer of rows without bias": nn.Sequential(nn.Linear(4, 24, bias=False), nn.Unflatten(2, (3, 2))),
+    "rolled coordinates": Net(lambda net, x, y: coordinates(net, x, torch.roll(x, 1, 1))),
+    "maxima and means of channels": Apply(lambda x: torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], 1)),
+    "a class token": Net(class_token),
+    "coordinates": Net(coordinates),
+    "circular padding": nn.Sequential(nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")),
+    "a global maximum": nn.Sequential(Apply(lambda x: F.adaptive_max_pool2d(x, 1)), nn.Flatten(), nn.Linear(3, 4)),
+}
+
+
+@needs_openvino
+@pytest.mark.parametrize("name", NETS)
+def test_the_runtime_computes_the_codes_of_the_emulation(name):
+    torch.manual_seed(2)
+    batches = [torch.randn(2, 3, 6, 4) for _ in range(2)]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET, (batches[0],))(NETS[name].eval()))
+    report = qfunc.verify(TARGET)(model, [*batches, torch.cat(batches)])
+    steps = [row.largest_lsb for row in report.rows if row.kind in ("codes", "output")]
+    assert max(steps) <= 1, report  # a tie may be rounded otherwise
+    assert sum(row.mismatches for row in report.of("codes")) <= 2, report
