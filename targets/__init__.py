@@ -1,14 +1,13 @@
 """Targets: one file per hardware, as data."""
 
-from qfunc.targets.academic import academic, academic_nlp
+from qfunc.targets.academic import academic
+from qfunc.targets.academic_nlp import academic_nlp
 from qfunc.targets.cmsis_nn import cmsis_nn
 from qfunc.targets.cmsis_nn_16x8 import cmsis_nn_16x8
 from qfunc.targets.edge_tpu import edge_tpu
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.k210 import k210
-from qfunc.targets.litert import litert
-from qfunc.targets.litert_optimised import litert_optimised
-from qfunc.targets.litert_reference import litert_reference
+from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
@@ -21,7 +20,8 @@ from qfunc.targets.qnn_htp import qnn_htp
 from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
 from qfunc.targets.tengine_u8 import tengine_u8
-from qfunc.targets.tensorrt import tensorrt, tensorrt_nlp
+from qfunc.targets.tensorrt import tensorrt
+from qfunc.targets.tensorrt_nlp import tensorrt_nlp
 from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 

@@ -4,7 +4,18 @@ Activations int8 affine per tensor, weights int8 symmetric [-127, 127] per outpu
 s_x*s_w.  The outputs of softmax and sigmoid have scale 1/256 and zero point -128, those of tanh scale 1/128 and zero
 point 0.  Pools, concat, resizing and data movement have equal qparams at input and output.  Relu, relu6 and clip(-1, 1)
 are fused into the op before them.
+
+`litert_reference`: LiteRT with its reference kernels, the loops that define TensorFlow Lite: the same file, other roundings.
+Floats are quantized half away from zero, by division.  Convolutions round twice (the doubled high half of the product,
+then the shift, half away), linear layers once.  Softmax is computed in fixed point.
+
+`litert_optimised`: LiteRT with its optimised kernels only, without the XNNPACK delegate: the same file, other roundings.
+ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
+without optimised kernels, round it half away from zero.  Quantize and dequantize process vectors of 8, additions vectors
+of 16; the remaining entries are rounded differently.
 """
+
+from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
@@ -16,6 +27,7 @@ from qfunc.specs import (
     Bilinear,
     Bounds,
     Copy,
+    DequantizeSum,
     DerivedQParams,
     Everything,
     FixedBits,
@@ -34,6 +46,7 @@ from qfunc.specs import (
     Op,
     PerChannel,
     PerTensor,
+    QuantizeLanes,
     Refuse,
     Require,
     Rule,
@@ -41,11 +54,14 @@ from qfunc.specs import (
     SameQParams,
     Scale,
     Scheme,
+    SoftmaxFixed,
     SoftmaxFloat,
     SumScaled,
+    SumShifted,
     Target,
     Tie,
     ZeroPoint,
+    edit,
 )
 
 S8, NARROW = Int(8), Int(8, low=-127)
@@ -130,3 +146,42 @@ litert = Target(
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(MinMax(), FixedFunction()),
 )
+
+litert_reference = evolve(
+    edit.activations(rounding="half_away", division=True)(litert),
+    name="litert_reference",
+    kernels=(
+        Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES),
+        Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(SUMS, SumShifted(), formats=BYTES),
+        Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        *UNITS,
+    ),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRtRunner("reference")),
+    source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_REF, measured",
+            "TensorFlow Lite, kernels/internal/reference and gemmlowp/fixedpoint"),
+)  # fmt: skip
+
+RUY = FixedPoint(("srdhm", "half_up"))
+GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
+
+litert_optimised = evolve(
+    litert,
+    name="litert_optimised",
+    kernels=(
+        Kernel(GROUPED, FixedPoint(), formats=BYTES),
+        Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
+        Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
+        Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
+        Kernel(SUMS, SumShifted(), formats=BYTES),
+        Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
+        Kernel(Op("quantize"), QuantizeLanes()),
+        Kernel(Op("dequantize"), DequantizeSum()),
+        *UNITS,
+    ),
+    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRtRunner("optimised")),
+    source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
+            "TensorFlow Lite, kernels/internal/optimized and ruy"),
+)  # fmt: skip

@@ -94,7 +94,7 @@ def diagnose(
                 do = "Put them into a list, or pass a DataLoader."
                 where = f"diagnose, {name}"
                 raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
-    setting = Setting(target, batches, batches if calibration is None else calibration, {"example_inputs": example_inputs})
+    setting = Setting(target, batches, batches if calibration is None else calibration, example_inputs)
 
     def transform(model: nn.Module | ExportedProgram) -> Diagnosis:
         with torch.inference_mode(False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import field, frozen
@@ -71,12 +71,12 @@ class Plan:
 
 @frozen
 class Setting:
-    """What all plans of a diagnosis have in common: the target, the batches and the options of `quantize`."""
+    """What all plans of a diagnosis have in common: the target, the batches and the example inputs of `quantize`."""
 
     target: Target
     batches: Iterable[Any] = field(repr=False, eq=False)
     calibration: Iterable[Any] = field(repr=False, eq=False)
-    options: Mapping[str, Any] = field(factory=dict, eq=False)
+    example_inputs: tuple[Any, ...] | None = field(default=None, repr=False, eq=False)
 
     def calibrated(self, plan: Plan, model: Any) -> Any:
         """Return a float model, quantized and calibrated by a plan.
@@ -87,7 +87,7 @@ class Setting:
         batches = self.batches if plan.evaluated else self.calibration
         for correction in plan.before:
             model = correction.transform(batches)(model)
-        quantized = quantize(plan.target(self.target), **self.options)(model)
+        quantized: Any = quantize(plan.target(self.target), self.example_inputs)(model)
         calibrated = calibrate(batches, progress=False)(quantized)
         for correction in plan.after:
             calibrated = correction.transform(batches)(calibrated)

@@ -28,7 +28,7 @@ class ScaleStage:
     Source: nncase, modules/k210: kpu_batchnorm_segment, and get_fixed_mul of its quantizer.
 
     >>> ScaleStage("floor", 22, shift=15)
-    ScaleStage('floor', bits=22, shift=15, addend=32, value=36)
+    ScaleStage('floor', bits=22, shift=15)
     """
 
     rounding: str = field(validator=one_of(ROUNDINGS))

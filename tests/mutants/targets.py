@@ -76,19 +76,19 @@ TARGETS = (
         PARITY, case="Academic-academic_w4a4",
     ),
     Mutation(
-        "academic-nlp-tokens-share-no-scale", "qfunc.targets.academic:academic_nlp",
+        "academic-nlp-tokens-share-no-scale", "qfunc.targets.academic_nlp:academic_nlp",
         'Scale(PerChannel(1), divisor="half_range")',
         'Scale(PerChannel(0), divisor="half_range")',
         "tests/targets/test_nlp_targets.py::test_embeddings_have_one_scale_a_dimension",
     ),
     Mutation(
-        "nlp-quantizes-the-mask", "qfunc.targets.tensorrt:tensorrt_nlp",
+        "nlp-quantizes-the-mask", "qfunc.targets.tensorrt_nlp:tensorrt_nlp",
         ', edges=~From(Op(("mul", "div")))',
         "",
         "tests/targets/test_nlp_targets.py::test_tensorrt_leaves_the_sum_of_embeddings_and_the_mask",
     ),
     Mutation(
-        "nlp-quantizes-embeddings", "qfunc.targets.tensorrt:tensorrt_nlp",
+        "nlp-quantizes-embeddings", "qfunc.targets.tensorrt_nlp:tensorrt_nlp",
         ' & ~AnyInput(Op("embedding"))',
         "",
         "tests/targets/test_nlp_targets.py::test_tensorrt_leaves_the_sum_of_embeddings_and_the_mask",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,11 +74,26 @@ def files(target: Target) -> str:
     return ", ".join(f"`{name}`" for name in sorted(qfunc.deploy(target)(done).files) if name != "qfunc.json")
 
 
+def about(name: str) -> str:
+    """The first line of a target's file; of a further target in a file, the line that begins with its name."""
+    imports = [n for n in ast.parse(Path(targets.__file__).read_text()).body if isinstance(n, ast.ImportFrom)]
+    module = next(str(n.module) for n in imports if any(a.name == name for a in n.names))
+    lines = (sys.modules[module].__doc__ or "").split("\n")
+    start = f"`{name}`: "
+    return next((text.removeprefix(start) for text in lines if text.startswith(start)), lines[0]).rstrip(".")
+
+
 def line(name: str) -> str:
     """One row of the table."""
     call, target = shown(name)
-    about = (sys.modules[f"qfunc.targets.{name}"].__doc__ or "").partition("\n")[0].rstrip(".")
-    cells = (f"`{call}`", about, formats(target, "weight"), formats(target, "input", "output"), emulated(target), files(target))
+    cells = (
+        f"`{call}`",
+        about(name),
+        formats(target, "weight"),
+        formats(target, "input", "output"),
+        emulated(target),
+        files(target),
+    )
     return f"| {' | '.join(cells)} |\n"
 
 
