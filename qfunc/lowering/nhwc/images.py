@@ -73,9 +73,8 @@ def padded(step: OpContext, x: NhwcTensor, w: Window, lowest: bool = False) -> t
     output = step.inner("padded", shape, x, last=True)
     inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     if lowest:
-        code_type = step.file.code_type if x.qparams else np.float32
-        least = np.iinfo(code_type).min if x.qparams else np.finfo(np.float32).min
-        value = np.array([least], code_type)
+        codes = step.file.code_type
+        value = np.array([np.iinfo(codes).min], codes) if x.qparams else np.array([np.finfo(np.float32).min], np.float32)
         inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), x.qparams, value=value))
     step.file.operator("PADV2" if lowest else "PAD", inputs, [output], "PadV2Options" if lowest else "PadOptions")
     return output, "VALID"

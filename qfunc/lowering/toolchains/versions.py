@@ -21,7 +21,7 @@ from qfunc.lowering.onnx.builder import EARLIER, GraphBuilder
 from qfunc.lowering.onnx.opset import WRITTEN
 
 _FUNCTIONS, _FLOAT8, _INT4 = 8, 9, 10  # the IR versions that introduced them
-_LATER_TYPES = {
+_LATER_TYPES: dict[int, int] = {
     **dict.fromkeys((TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2), _FLOAT8),
     **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4), _INT4),
 }
