@@ -1,5 +1,6 @@
 """A chip is described once; simulation, integer emulation, the vendor's artifact and their proof follow."""
 
+import gc as _gc
 import importlib as _importlib
 import os as _os
 import typing as _typing
@@ -9,41 +10,48 @@ import typing as _typing
 if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
     __path__.append(_os.path.dirname(_os.path.dirname(__file__)))
 
-from qfunc import errors, estimators, functions, recipes, specs
-from qfunc import lowering as _lowering
-from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
-from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
-from qfunc.corrections.absorb import absorb_high_bias
-from qfunc.corrections.channel_pairs import equalization_pairs
-from qfunc.corrections.correct_bias import correct_bias
-from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
-from qfunc.corrections.equalize import equalize
-from qfunc.corrections.fit_accumulators import fit_accumulators
-from qfunc.corrections.relu6 import replace_relu6
-from qfunc.corrections.smooth import smooth_quant
-from qfunc.diagnosis.diagnose import diagnose
-from qfunc.frontend.capture import capture
-from qfunc.quantizers.recompute import recompute_quantized
-from qfunc.reconstruction.methods import adaround, brecq, qdrop
-from qfunc.reconstruction.reconstruct import reconstruct
-from qfunc.specs.text.codec import Codec as _Codec
-from qfunc.specs.text.codec import public_classes as _public_classes
-from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
-from qfunc.transforms.bypass import bypass
-from qfunc.transforms.calibrate import calibrate
-from qfunc.transforms.calibration_source import FloatPass, QuantizedPass
-from qfunc.transforms.compare import compare
-from qfunc.transforms.compose import compose
-from qfunc.transforms.deploy import deploy
-from qfunc.transforms.emulate import emulate
-from qfunc.transforms.explain import explain
-from qfunc.transforms.gradient_checkpointing import checkpoint_contexts
-from qfunc.transforms.mixed_precision import mixed_precision
-from qfunc.transforms.parameter_groups import parameter_groups
-from qfunc.transforms.quantize import quantize
-from qfunc.transforms.save_load import load, save
-from qfunc.transforms.sensitivity import sensitivity
-from qfunc.transforms.verify import verify
+# Modules free nothing while they are imported, but each collection visits all of torch's objects: a quarter of the time.
+_collects = _gc.isenabled()
+_gc.disable()
+try:
+    from qfunc import errors, estimators, functions, recipes, specs
+    from qfunc import lowering as _lowering
+    from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
+    from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
+    from qfunc.corrections.absorb import absorb_high_bias
+    from qfunc.corrections.channel_pairs import equalization_pairs
+    from qfunc.corrections.correct_bias import correct_bias
+    from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
+    from qfunc.corrections.equalize import equalize
+    from qfunc.corrections.fit_accumulators import fit_accumulators
+    from qfunc.corrections.relu6 import replace_relu6
+    from qfunc.corrections.smooth import smooth_quant
+    from qfunc.diagnosis.diagnose import diagnose
+    from qfunc.frontend.capture import capture
+    from qfunc.quantizers.recompute import recompute_quantized
+    from qfunc.reconstruction.methods import adaround, brecq, qdrop
+    from qfunc.reconstruction.reconstruct import reconstruct
+    from qfunc.specs.text.codec import Codec as _Codec
+    from qfunc.specs.text.codec import public_classes as _public_classes
+    from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
+    from qfunc.transforms.bypass import bypass
+    from qfunc.transforms.calibrate import calibrate
+    from qfunc.transforms.calibration_source import FloatPass, QuantizedPass
+    from qfunc.transforms.compare import compare
+    from qfunc.transforms.compose import compose
+    from qfunc.transforms.deploy import deploy
+    from qfunc.transforms.emulate import emulate
+    from qfunc.transforms.explain import explain
+    from qfunc.transforms.gradient_checkpointing import checkpoint_contexts
+    from qfunc.transforms.mixed_precision import mixed_precision
+    from qfunc.transforms.parameter_groups import parameter_groups
+    from qfunc.transforms.quantize import quantize
+    from qfunc.transforms.save_load import load, save
+    from qfunc.transforms.sensitivity import sensitivity
+    from qfunc.transforms.verify import verify
+finally:
+    if _collects:
+        _gc.enable()
 
 if _typing.TYPE_CHECKING:
     from qfunc import lowering as lowering
