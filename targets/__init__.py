@@ -30,3 +30,7 @@ __all__ = [
     "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda", "ppl_w8a16",
     "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

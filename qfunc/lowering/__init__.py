@@ -12,8 +12,7 @@ from qfunc.lowering.qlinear.lowering import QLinearLowering
 from qfunc.lowering.qnn.lowering import QnnHtpLowering
 from qfunc.lowering.qnn.runner import QnnHtpRunner
 from qfunc.lowering.tflite.lowering import TfliteLowering
-from qfunc.lowering.tflite.micro_runner import TfliteMicroRunner
-from qfunc.lowering.tflite.runner import LiteRtRunner
+from qfunc.lowering.tflite.runner import LiteRtRunner, TfliteMicroRunner
 from qfunc.lowering.toolchains.k210 import K210Lowering
 from qfunc.lowering.toolchains.nnie import NnieLowering
 from qfunc.lowering.toolchains.ppl_cuda import PplCudaLowering

@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report, combined
-from qfunc.errors import VerifyError
+from qfunc.errors import DeployError, VerifyError
 from qfunc.execution.batches import as_list, require_batches, with_batch_size
 from qfunc.execution.feed import feed_all
 from qfunc.graph.record import record_of
@@ -95,6 +95,14 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     return Transform(verify, {"target": target, "runtime": runtime, "score": score}, transform)
 
 
+def _model_file(target: Target, part: fx.GraphModule) -> bytes:
+    # The ONNX model of the artifact; none if a package that writes other files is missing.
+    try:
+        return bytes(deploy(target)(part).files.get("model.onnx", b""))
+    except DeployError:
+        return b""
+
+
 def _of_known_shapes(part: fx.GraphModule) -> bool:
     # What got its qparams from a state_dict has met no input yet.
     record = record_of(part)
@@ -104,7 +112,7 @@ def _of_known_shapes(part: fx.GraphModule) -> bool:
 def _road(target: Target, part: fx.GraphModule) -> str:
     # ONNX Runtime evaluates Q/DQ as the operators are defined. Only the tools of vendors read tables of qparams.
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    if not _of_known_shapes(part) or b"QuantizeLinear" not in deploy(target)(part).files.get("model.onnx", b""):
+    if not _of_known_shapes(part) or b"QuantizeLinear" not in _model_file(target, part):
         return f"Pass {own}"
     onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
     return f"Pass {onnx}; or {own}"

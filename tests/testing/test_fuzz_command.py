@@ -71,7 +71,11 @@ def test_a_file_is_resumed(outcomes, tmp_path, capsys):
 
 def test_an_unknown_target_is_an_error_in_one_line(capsys):
     assert main(["--target", "litrt"]) == 2
-    assert capsys.readouterr().err.startswith("qfunc: fuzz, --target: found 'litrt', wanted one of executorch_xnnpack, litert,")
+    assert capsys.readouterr().err == (
+        "qfunc: fuzz, --target: found 'litrt', wanted one of cmsis_nn, cmsis_nn_16x8, executorch_xnnpack, litert, "
+        "litert_optimised, litert_reference, ncnn, onnx_qnn, onnxruntime, openvino, qdq, qnn_htp, tosa. Choose a target with a "
+        "runtime.\n"
+    )
 
 
 def test_a_missing_runtime_is_an_error_in_one_line(monkeypatch, capsys):

@@ -81,7 +81,7 @@ class OpContext:
         Raises:
             DeployError: the input is no batch of images, as torch allows for pools.
         """
-        spatial, rank = self._op.spatial, self.shape().rank
+        spatial, rank = self._op.spatial if self.own is None else self.own.spatial, self.shape().rank
         if spatial is not None and rank != spatial + 2:
             found, wanted = f"a tensor of rank {rank}", f"a batch of images, of rank {spatial + 2}"
             raise DeployError(where=f"op {self.name!r}", found=found, wanted=wanted, do="Use x.unsqueeze(1) before it.")

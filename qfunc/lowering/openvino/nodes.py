@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
+from qfunc.lowering.qdq_reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 DOMAIN = "org.openvinotoolkit"
@@ -30,7 +31,8 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
                     quantized_weights.add(name)
                     nodes.append(_node(constants, weights[name], name, f"{name}.real", rank[name]))
                 node.input[index] = f"{name}.real"
-        if node.op_type == "DequantizeLinear" and node.output[0] in quantizers:
+        # With a scale per channel, the values are a copy of what DequantizeLinear returns.
+        if (node.op_type == "DequantizeLinear" or copies(node)) and node.output[0] in quantizers:
             tensor, site = quantizers[node.output[0]]
             node = _node(constants, site, tensor, node.output[0], rank.get(tensor, 0))
         nodes.append(node)

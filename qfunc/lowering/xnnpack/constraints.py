@@ -1,4 +1,4 @@
-"""Errors for scales and functions that XNNPACK's nodes do not support."""
+"""The ops, scales and functions that XNNPACK's nodes do not support: `quantize` refuses the ops by kind and attributes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.tflite.constraints import MODES, OUTSIDE, UNWRITTEN
+from qfunc.specs import Op, Refuse
+
+NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
+LEGALITY = (
+    Refuse(Op((*UNWRITTEN, "round", "round_decimals", "prod", "flip")), because=NO_NODE, do=OUTSIDE),
+    Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
+)
 
 
 def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits: int = 8) -> None:
@@ -62,4 +70,4 @@ def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a number as its exponent", do=do)
 
 
-__all__ = ["require_exact_gelu", "require_multiplier", "require_number_exponent", "require_slope"]
+__all__ = ["LEGALITY", "require_exact_gelu", "require_multiplier", "require_number_exponent", "require_slope"]

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.xnnpack.legality import LEGALITY
+from qfunc.lowering.xnnpack.constraints import LEGALITY
 from qfunc.specs import Refuse
 from qfunc.specs._values import readable
 

@@ -66,7 +66,8 @@ def runnable_target(name: str) -> Target:
 
     target = getattr(targets, name, None) if name in targets.__all__ else None
     if not isinstance(target, Target):
-        runs = ", ".join(n for n in targets.__all__ if getattr(getattr(targets, n), "runtime", None) is not None)
+        values = {n: getattr(targets, n) for n in targets.__all__}
+        runs = ", ".join(n for n, v in values.items() if isinstance(v, Target) and v.runtime.runner is not None)
         raise SpecError(where="fuzz, --target", found=repr(name), wanted=f"one of {runs}", do="Choose a target with a runtime.")
     runner = target.runtime.runner
     missing = runner.missing() if isinstance(runner, OptionalRunner) else "no runtime that runs here" if runner is None else ""
