@@ -79,9 +79,8 @@ def diagnose(
     >>> from qfunc import targets
     >>> from qfunc.specs import PerTensor, edit
     >>> coarse = edit.weights(granularity=PerTensor())(targets.onnxruntime)
-    >>> model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
-    >>> _ = model[0].weight.data[0].mul_(100)
-    >>> _ = model[2].weight.data[:, 0].div_(100)
+    >>> model = nn.Sequential(nn.Linear(8, 64), nn.ReLU6(), nn.Linear(64, 4))
+    >>> _ = model[0].weight.data[0].mul_(300)
     >>> report = diagnose(coarse, [torch.randn(64, 8)], progress=False)(model)
     >>> report.causes[0].kind, report.choose().recovered > 0.5
     ('channels of weights', True)

@@ -75,7 +75,7 @@ def is_only_result(node: fx.Node) -> bool:
     record = None if call is None else BY_TARGET.get(call[0])
     if record is None or record.results != 1 or len(source.target._schema.returns) == 1:
         return False
-    if _POOL_WITH_PLACES.fullmatch(str(source.target)) and any(user.args[1] != 0 for user in source.users):
+    if _POOL_WITH_PLACES.fullmatch(str(source.target)) and any(user.args[1] != 0 and user.users for user in source.users):
         found, wanted = "the places of the maxima of a pool", "the maxima alone"
         do = "Leave out return_indices=True."
         raise CaptureError(where=source_line(source) or f"node {source.name!r}", found=found, wanted=wanted, do=do)
