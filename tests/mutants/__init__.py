@@ -40,6 +40,7 @@ from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
+from mutants.ties import TIES
 from mutants.tosa import TOSA
 from mutants.traces import TRACES
 from mutants.training import TRAINING
@@ -93,6 +94,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *K210,
     *EDGE_TPU,
     *REPORTS,
+    *TIES,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]
