@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ import qfunc
 from qfunc.errors import DeployError, EmulationError
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
+from qfunc.specs import FLOAT32
+from tests.lowering import tie_ops
 from tests.lowering.drawn_ops import KINDS, Shape, Side, Trial, image, move, trials
 
 EXAMPLES = int(os.environ.get("QFUNC_EXAMPLES", "0"))
@@ -64,6 +66,37 @@ def compared(trial: Trial, target: Any, run: Run) -> Iterator[tuple[str, nn.Modu
         yield name, op, int((want != torch.from_numpy(got)).sum()), want.numel()
 
 
+def held_at_ties(run: Run, target: Any, ops: Sequence[tuple[str, nn.Module]], seed: int = 1) -> str:
+    """What was compared, of many ops in one graph whose sums are often halves; fails at the first op that differs.
+
+    Args:
+        run: (artifact, inputs) -> outputs, by the runtime.
+        ops: As `tie_ops` names them.
+    """
+    model, x = at_ties(target, ops, seed)
+    assert not [u.path for u in Partition(QuantizedModel(model), target).units if not u.integer]
+    emulated = qfunc.emulate(target)(model)(x)
+    found, elements = run(qfunc.deploy(target)(model), [x]), 0
+    for (name, op), want, got in zip(ops, emulated, found, strict=True):
+        different = int((want != torch.as_tensor(got)).sum())
+        assert not different, f"{name}, {op}: {different} of {want.numel()} differ"
+        elements += want.numel()
+    return f"{len(ops)} ops, {elements:,} elements, 0 differ"
+
+
+def at_ties(
+    target: Any, ops: Sequence[tuple[str, nn.Module]], seed: int, halves: bool = True, ties: bool = True
+) -> tuple[Any, Tensor]:
+    """A calibrated model of many ops with scales for ties, and its input."""
+    fmt = next(f for k in target.kernels for slot, formats in k.formats if slot == "input" for f in formats if f != FLOAT32)
+    x = tie_ops.image(seed, fmt.qmin, fmt.qmax, halves)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Side([op for _, op in ops]).eval()))
+    tie_ops.set_scales(model, seed, ties)
+    return model, x
+
+
 def _calibrated(model: nn.Module, target: Any, shape: Shape) -> nn.Module:
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     with warnings.catch_warnings():
@@ -71,4 +104,4 @@ def _calibrated(model: nn.Module, target: Any, shape: Shape) -> nn.Module:
         return qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(model))
 
 
-__all__ = ["compared", "held_against"]
+__all__ = ["at_ties", "compared", "held_against", "held_at_ties"]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.emulation.teacher_forcing import in_model_order
 from qfunc.errors import QfuncError
 from qfunc.specs import PerTensor, Target, edit
-from qfunc.transforms.verification import _in_model_order
 
 NHWC = (targets.litert, targets.litert_reference, targets.executorch_xnnpack)
 CHANNELS_LAST = (*NHWC, targets.tosa)
@@ -221,10 +221,10 @@ def test_examples_are_joined_along_the_axis_of_the_batch():
 def test_a_wrong_example_is_not_joined_right():
     value = torch.arange(24.0).reshape(3, 2, 4)
     joined = torch.cat([value[:, i : i + 1] for i in range(2)])
-    assert torch.equal(_in_model_order(joined, value, 2), value)
-    assert not torch.equal(_in_model_order(joined.flip(0), value, 2), value)
-    assert torch.equal(_in_model_order(torch.cat([value, value]), value, 2), value)
-    assert _in_model_order(torch.cat([value, value + 1]), value, 2).shape == (6, 2, 4)
+    assert torch.equal(in_model_order(joined, value, 2), value)
+    assert not torch.equal(in_model_order(joined.flip(0), value, 2), value)
+    assert torch.equal(in_model_order(torch.cat([value, value]), value, 2), value)
+    assert in_model_order(torch.cat([value, value + 1]), value, 2).shape == (6, 2, 4)
 
 
 EDITS = {

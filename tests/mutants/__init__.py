@@ -36,6 +36,7 @@ from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
+from mutants.ties import TIES
 from mutants.tosa import TOSA
 from mutants.traces import TRACES
 from mutants.training import TRAINING
@@ -85,6 +86,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ROUNDING_FUNCTIONS,
     *VITIS,
     *REPORTS,
+    *TIES,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -60,7 +60,8 @@ class NcnnRunner:
             VerifyError: ncnn is not installed.
         """
         session = self.session(artifact.files)
-        return SessionWithCodes(session, tuple(n for n in sorted(code_names(artifact)) if n in session.blobs))
+        names = tuple(n for n in sorted(code_names(artifact)) if n in session.blobs)
+        return SessionWithCodes(session, names, tuple(sorted(session.blobs - {*names})))
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
@@ -146,6 +147,7 @@ class SessionWithCodes:
 
     session: Session
     names: tuple[str, ...]
+    real_names: tuple[str, ...] = ()
     units: None = None
     difference: str = ""
 
@@ -154,11 +156,17 @@ class SessionWithCodes:
         """The names of the tensors of codes."""
         return frozenset(self.names)
 
+    @property
+    def reals(self) -> frozenset[str]:
+        """The names of the real tensors."""
+        return frozenset(self.real_names)
+
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return (the outputs of the model, code tensor -> codes in the model's layout)."""
-        found = self.session.run(inputs, self.names)
-        first = len(found) - len(self.names)
-        return found[:first], dict(zip(self.names, found[first:], strict=True))
+        """Return (the outputs of the model, tensor -> codes or real values in the model's layout)."""
+        names = (*self.names, *self.real_names)
+        found = self.session.run(inputs, names)
+        first = len(found) - len(names)
+        return found[:first], dict(zip(names, found[first:], strict=True))
 
 
 __all__ = ["FUSES", "NcnnRunner"]

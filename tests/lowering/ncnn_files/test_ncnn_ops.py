@@ -26,9 +26,10 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import NcnnRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
-from tests.lowering.drawn_law import EXAMPLES
+from tests.lowering.drawn_law import EXAMPLES, at_ties
 from tests.lowering.drawn_ops import ACTIVATIONS, Drawn, Shape, Side, convolution, linear, trials, weighted
 from tests.lowering.tflite.test_litert import _calibrated
+from tests.lowering.tie_ops import joined, pairs, pools, products
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
 TARGET = targets.ncnn
@@ -108,3 +109,17 @@ def test_drawn_ops_are_what_ncnn_computes():
 
     law()
     print(f"\n{ops.total():,} ops, {elements:,} elements, 0 differ: {dict(sorted(ops.items()))}")
+
+
+@needs_ncnn
+@pytest.mark.parametrize("ties", [True, False])
+def test_halves_become_the_codes_that_ncnn_computes(ties):
+    named = [op for op in products() if op[0] not in ("transposed", "wide", "depthwise of 17")]
+    named += [*(op for op in pairs(("add", "mul")) if "curved" not in op[0]), *pools(), *list(joined())[:2]]
+    model, x = at_ties(TARGET, named, 1, ties=ties)
+    artifact = qfunc.deploy(TARGET)(model)
+    x = x.masked_fill((x * 32).abs() == 0.5 - 2.0**-25, 0.0)
+    emulated, found = qfunc.emulate(TARGET)(model)(x), NcnnRunner().run(artifact, [x])
+    for (name, op), want, got in zip(named, emulated, found, strict=True):
+        different = int((want != torch.from_numpy(got)).sum())
+        assert not different, f"{name}, {op}: {different} of {want.numel()} differ"

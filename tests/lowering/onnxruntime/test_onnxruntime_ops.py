@@ -22,8 +22,9 @@ from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
-from tests.lowering.drawn_law import EXAMPLES, _calibrated
+from tests.lowering.drawn_law import EXAMPLES, _calibrated, at_ties
 from tests.lowering.drawn_ops import Drawn, Shape, Side, Trial, image, move, trials
+from tests.lowering.tie_ops import curves, joined, pairs, pools, products, resized
 
 
 @st.composite
@@ -76,3 +77,13 @@ def test_drawn_ops_are_what_the_runtime_computes():
     assert units.total() > left.total()
     told = f"{units.total():,} units on codes, {elements:,} elements, 0 differ"
     print(f"\n{told}: {dict(sorted(units.items()))}, in float: {dict(sorted(left.items()))}")
+
+
+def test_halves_become_the_codes_that_the_runtime_computes():
+    named = [op for op in products() if op[0] not in ("transposed", "wide")]
+    named += [*pairs(("add", "mul")), *pools(), *resized(), *joined()]
+    named += [*curves("sigmoid", "leaky", "steep", "generic leaky", "softmax", "softmax of channels", "relu", "gelu")]
+    model, x = at_ties(targets.onnxruntime, named, 1)
+    report = qfunc.verify(targets.onnxruntime, OnnxRuntimeRunner(threads=1))(model, [x])
+    assert report.verdict.startswith("bit-exact"), report
+    print(f"\n{report.verdict}")

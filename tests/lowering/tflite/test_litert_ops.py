@@ -13,7 +13,8 @@ import pytest
 
 from qfunc import targets
 from qfunc.lowering import LiteRtRunner
-from tests.lowering.drawn_law import held_against
+from tests.lowering.drawn_law import held_against, held_at_ties
+from tests.lowering.tie_ops import every
 
 needs_litert = pytest.mark.skipif(
     importlib.util.find_spec("ai_edge_litert") is None, reason="ai-edge-litert is not installed"
@@ -27,3 +28,15 @@ REFUSED = {"ratios in [2^-10, 2^8)", "a sum of 16 bits", "an input's scale of at
 @pytest.mark.parametrize("kernels", SETS)
 def test_drawn_ops_are_what_the_kernels_compute(kernels):
     print(f"\n{kernels}: {held_against(LiteRtRunner(kernels, threads=1).run, SETS[kernels], REFUSED)}")
+
+
+CURVES = (
+    "sigmoid", "tanh", "hardswish", "leaky", "steep", "generic leaky", "prelu", "gelu", "gelu, tanh", "relu", "relu6", "clip",
+    "softmax", "softmax of channels",
+)  # fmt: skip
+
+
+@needs_litert
+@pytest.mark.parametrize("kernels", SETS)
+def test_halves_become_the_codes_that_the_kernels_compute(kernels):
+    print(f"\n{kernels}: {held_at_ties(LiteRtRunner(kernels, threads=1).run, SETS[kernels], every(*CURVES))}")

@@ -19,8 +19,9 @@ from qfunc import targets
 from qfunc.lowering import TosaRunner
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
-from tests.lowering.drawn_law import held_against
+from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import Drawn, Shape
+from tests.lowering.tie_ops import every
 
 needs_tosa = pytest.mark.skipif(
     importlib.util.find_spec("tosa_reference_model") is None, reason="tosa-tools is not installed"
@@ -70,3 +71,14 @@ REFUSED = {"sums of int32, below 2^(shift - 1)", "a sum of 32 bits"}
 @needs_tosa
 def test_drawn_ops_are_what_the_reference_model_computes():
     print(f"\ntosa: {held_against(TosaRunner().run, targets.tosa, REFUSED, KINDS)}")
+
+
+CURVES = (
+    "sigmoid", "tanh", "hardswish", "leaky", "generic leaky", "gelu", "gelu, tanh", "elu", "hardsigmoid", "silu", "softplus",
+    "mish", "relu", "relu6", "clip",
+)  # fmt: skip
+
+
+@needs_tosa
+def test_halves_become_the_codes_that_the_reference_model_computes():
+    print(f"\ntosa: {held_at_ties(TosaRunner().run, targets.tosa, every(*CURVES))}")

@@ -19,9 +19,10 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorchRunner
-from tests.lowering.drawn_law import held_against
+from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import KINDS, curve, pool, softmax, transposed
 from tests.lowering.tflite.test_litert import _calibrated
+from tests.lowering.tie_ops import every
 
 needs_executorch = pytest.mark.skipif(
     importlib.util.find_spec("executorch") is None, reason="executorch is not installed"
@@ -37,6 +38,16 @@ REFUSED = {"ratios in [2^-10, 2^8)", "one below 2^8", "an input's of at most 2^7
 @needs_executorch
 def test_drawn_ops_are_what_xnnpack_computes():
     print(f"\n{held_against(ExecuTorchRunner().run, TARGET, REFUSED, HERE)}")
+
+
+CURVES = (
+    "sigmoid", "tanh", "hardswish", "leaky", "steep", "generic leaky", "prelu", "gelu", "elu", "relu", "relu6", "clip",
+)  # fmt: skip
+
+
+@needs_executorch
+def test_halves_become_the_codes_that_xnnpack_computes():
+    print(f"\n{held_at_ties(ExecuTorchRunner().run, TARGET, every(*CURVES))}")
 
 
 @needs_executorch

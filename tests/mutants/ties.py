@@ -1,0 +1,140 @@
+"""Wrong facts of the arithmetics of runtimes, which graphs of many ops show at halves; and of the bounds of float units."""
+
+from mutants.mutation import Mutation
+
+LITERT = "tests/lowering/tflite/test_litert_ops.py::test_halves_become_the_codes_that_the_kernels_compute"
+TOSA_HALVES = "tests/lowering/tosa/test_tosa_ops.py::test_halves_become_the_codes_that_the_reference_model_computes"
+PTE = "tests/lowering/xnnpack/test_executorch_ops.py::test_halves_become_the_codes_that_xnnpack_computes"
+NCNN_HALVES = "tests/lowering/ncnn_files/test_ncnn_ops.py::test_halves_become_the_codes_that_ncnn_computes"
+ORT_HALVES = "tests/lowering/onnxruntime/test_onnxruntime_ops.py::test_halves_become_the_codes_that_the_runtime_computes"
+BOUND = "tests/emulation/test_float_units.py::test_float32_is_within_the_bound_and_the_bound_is_near_it"
+EPS = "tests/emulation/test_float_units.py::test_a_wrong_eps_is_beyond_the_bound_on_every_runtime"
+
+TIES = (
+    Mutation(
+        "reference-linear-rounds-half-up", "qfunc.targets.litert_reference:litert_reference",
+        'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES)',
+        'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_up"), formats=BYTES)',
+        LITERT, case="reference",
+    ),
+    Mutation(
+        "reference-add-rounds-half-up", "qfunc.targets.litert_reference:litert_reference",
+        "Kernel(SUMS, SumShifted(), formats=BYTES)",
+        'Kernel(SUMS, SumShifted(steps=("srdhm", "half_up")), formats=BYTES)',
+        LITERT, case="reference",
+    ),
+    Mutation(
+        "reference-pools-round-half-up", "qfunc.targets.litert:UNITS",
+        'AverageCodes("half_away")',
+        'AverageCodes("half_up")',
+        LITERT, case="reference",
+    ),
+    Mutation(
+        "reference-means-shift-once-more", "qfunc.numerics.kernels.activations:mean_fixed",
+        "count.bit_length() - 1, 32",
+        "count.bit_length(), 32",
+        LITERT, case="reference",
+    ),
+    Mutation(
+        "transposed-scales-along-the-last-axis", "qfunc.lowering.nhwc.conv_transpose:conv_transposed",
+        "held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)",
+        "held = stored(step, weight.transpose(1, 2, 3, 0), qparams, 3)",
+        LITERT, case="reference",
+    ),
+    Mutation(
+        "xnnpack-bounds-are-rounded-without-zero", "qfunc.targets.litert:CLAMPED",
+        'Bounds(zero_point="before")',
+        "Bounds()",
+        LITERT, case="xnnpack",
+    ),
+    Mutation(
+        "xnnpack-means-add-the-zero-after-rounding", "qfunc.targets.litert:litert",
+        'FloatMultiplier(zero_point="before")',
+        "FloatMultiplier()",
+        LITERT, case="xnnpack",
+    ),
+    Mutation(
+        "xnnpack-leaky-relu-rounds-half-even", "qfunc.targets.litert:litert",
+        "FixedBits()",
+        'FixedBits("half_even")',
+        LITERT, case="xnnpack",
+    ),
+    Mutation(
+        "xnnpack-resizes-with-ten-bits", "qfunc.targets.litert:litert",
+        'Bilinear("float", 11)',
+        'Bilinear("float", 10)',
+        LITERT, case="xnnpack",
+    ),
+    Mutation(
+        "optimised-quantize-rounds-its-rest-half-even", "qfunc.targets.litert_optimised:litert_optimised",
+        "QuantizeLanes()",
+        'QuantizeLanes("half_even")',
+        LITERT, case="optimised",
+    ),
+    Mutation(
+        "optimised-dequantize-of-sixteen-lanes", "qfunc.targets.litert_optimised:litert_optimised",
+        "DequantizeSum()",
+        "DequantizeSum(lanes=16)",
+        LITERT, case="optimised",
+    ),
+    Mutation(
+        "tosa-clamps-a-code-too-low", "qfunc.lowering.tosa.rescale:write_clamp",
+        "clamp_codes(graph, x, out, codes[0], codes[1])",
+        "clamp_codes(graph, x, out, codes[0], codes[1] - 1)",
+        TOSA_HALVES,
+    ),
+    Mutation(
+        "tosa-pools-without-their-zero-point", "qfunc.targets.tosa:tosa",
+        'AverageCodes("half_away", centred=True)',
+        'AverageCodes("half_away")',
+        TOSA_HALVES,
+    ),
+    Mutation(
+        "executorch-prelu-rounds-half-away", "qfunc.emulation.activations:slopes",
+        "prelu_codes, centred, below, each, *job.range(), arithmetic.rounding",
+        'prelu_codes, centred, below, each, *job.range(), "half_away"',
+        PTE,
+    ),
+    Mutation(
+        "ncnn-convolutions-round-twice", "qfunc.targets.ncnn:ncnn",
+        "evolve(THROUGH, fma=True)",
+        "THROUGH",
+        NCNN_HALVES, case="False",
+    ),
+    Mutation(
+        "ncnn-multiplies-scales", "qfunc.targets.ncnn:THROUGH",
+        ", reciprocals=True)",
+        ")",
+        NCNN_HALVES, case="False",
+    ),
+    Mutation(
+        "onnxruntime-products-round-half-away", "qfunc.targets.onnxruntime:onnxruntime",
+        'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(),',
+        'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier("half_away"),',
+        ORT_HALVES,
+    ),
+    Mutation(
+        "onnxruntime-sums-round-half-away", "qfunc.targets.onnxruntime:onnxruntime",
+        "SumFma()",
+        'SumFma("half_away")',
+        ORT_HALVES,
+    ),
+    Mutation(
+        "norms-without-the-error-of-their-mean", "qfunc.emulation.error_bounds:_normalized",
+        "mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)",
+        "mean_error = torch.zeros_like(m)",
+        BOUND, case="0.001-layer_norm",
+    ),
+    Mutation(
+        "errors-of-factors-are-forgotten", "qfunc.emulation.error_bounds:_sum_of_products",
+        "error = error + _call(node, arguments, magnitude)",
+        "pass",
+        BOUND, case="0.001-conv",
+    ),
+    Mutation(
+        "bounds-are-no-mismatch", "qfunc.analysis.verification_report:Report._verdict",
+        'next((r for r in self.of("float") if r.mismatches), None)',
+        "None",
+        EPS, case="onnxruntime",
+    ),
+)  # fmt: skip
