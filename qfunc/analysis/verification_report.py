@@ -11,6 +11,9 @@ from torch import Tensor
 
 from qfunc.analysis.report_format import HtmlReport, Section, page, table
 
+_FAR = 1.0
+"""The mean difference of simulation and emulation, in LSB of an output, above which a verdict names it."""
+
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
 
@@ -20,7 +23,7 @@ class Tally:
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind = name, kind
         self.elements = self.mismatches = 0
-        self.largest = 0.0
+        self.largest = self.total = 0.0
 
     def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
         """Count the elements of a and b that differ, and update the largest difference in LSB."""
@@ -30,8 +33,23 @@ class Tally:
         self.elements += a.numel()
         self.mismatches += int((difference != 0).sum())
         if a.numel():
-            largest = float(difference.nan_to_num(nan=torch.inf).max()) / lsb
-            self.largest = max(self.largest, largest)
+            difference = difference.nan_to_num(nan=torch.inf) / lsb
+            self.largest = max(self.largest, float(difference.max()))
+            self.total += float(difference.sum())
+
+    def add_bounded(self, deviation: Tensor, bound: Tensor) -> None:
+        """Count the elements that deviate by more than their bound, and update the largest deviation, in bounds."""
+        share = torch.where(deviation == 0, 0.0, deviation / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        self.elements += share.numel()
+        self.mismatches += int((share > 1).sum())
+        if share.numel():
+            self.largest = max(self.largest, float(share.max()))
+            self.total += float(share.sum())
+
+    @property
+    def mean(self) -> float:
+        """The mean difference, in the same unit as the largest."""
+        return self.total / max(self.elements, 1)
 
 
 @frozen
@@ -39,8 +57,10 @@ class Comparison:
     """One tensor: the number of elements compared, the number that differ, and the largest difference in LSB.
 
     `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, with the runtime's
-    own inputs for each unit), "output", "simulation" (output of the simulation against emulation).
-    `exact`: the emulation must match in every bit, because no float unit computes the tensor.
+    own inputs for each unit), "real" (real result of an integer unit), "output", "simulation" (output of the simulation
+    against emulation), "float" (result of a float unit against the float64 value of its op, given the runtime's own inputs;
+    the differences are in bounds of the float32 error instead of LSB).
+    `exact`: the emulation must match in every bit, because no float unit computes the tensor.  `mean`: the mean difference.
     """
 
     name: str
@@ -49,10 +69,12 @@ class Comparison:
     mismatches: int
     largest_lsb: float
     exact: bool = True
+    mean: float = 0.0
 
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table."""
-        return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", f"{self.largest_lsb:.3g}")
+        largest = f"{self.largest_lsb:.3g}" + (" bounds" if self.kind == "float" else "")
+        return (self.name, self.kind, f"{self.elements:,}", f"{self.mismatches:,}", largest)
 
 
 @frozen
@@ -62,6 +84,9 @@ class Report(HtmlReport):
     `predicted` is the number of integer units that the target predicts.  `disagreements` are units that the runtime
     executes in integers although the target predicts float, or the reverse.  `float_units` are pairs (unit, reason).
     `scores` are pairs (float, simulation, emulation or runtime; the mean of the score passed to `verify`).
+    `skipped` are integer units whose results were not compared, with the reason; `unbounded` are float units without a bound.
+    `products` is the number of multiply-accumulates of one batch, and `compared_products` the number whose results were
+    compared.  `units_shown` is the reason why the runtime's units were not compared with the predicted ones, or "".
     """
 
     target: str
@@ -73,6 +98,11 @@ class Report(HtmlReport):
     unknown: str = ""
     incomparable: str = ""
     scores: tuple[tuple[str, float], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    unbounded: tuple[tuple[str, str], ...] = ()
+    products: int = 0
+    compared_products: int = 0
+    units_shown: str = ""
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """Return the comparisons of one kind."""
@@ -80,34 +110,51 @@ class Report(HtmlReport):
 
     @property
     def tensors(self) -> int:
-        """The number of integer tensors compared."""
-        return len(self.of("codes"))
+        """The number of inner tensors compared: of codes, and real results of integer units."""
+        return len(self._inner)
+
+    @property
+    def _inner(self) -> tuple[Comparison, ...]:
+        return tuple(r for r in self.rows if r.kind in ("codes", "real"))
+
+    @property
+    def simulation_lsb(self) -> float:
+        """The mean difference of simulation and emulation at the outputs, in LSB: the largest of all outputs."""
+        return max((r.mean for r in self.of("simulation")), default=0.0)
 
     @property
     def elements(self) -> int:
         """The number of elements compared between emulation and runtime, in all integer tensors and the outputs."""
-        return sum(r.elements for r in (*self.of("codes"), *self.of("output")))
+        return sum(r.elements for r in (*self._inner, *self.of("output")))
 
     @property
     def mismatches(self) -> int:
         """The number of these elements that differ."""
-        return sum(r.mismatches for r in (*self.of("codes"), *self.of("output")))
+        return sum(r.mismatches for r in (*self._inner, *self.of("output")))
 
     @property
     def first(self) -> Comparison | None:
         """The first tensor, in the order of execution, that differs."""
-        return next((r for r in (*self.of("codes"), *self.of("output")) if r.mismatches), None)
+        return next((r for r in (*self._inner, *self.of("output")) if r.mismatches), None)
 
     @property
     def verdict(self) -> str:
         """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
+        far = self.simulation_lsb > _FAR and not self.unknown
+        return self._verdict + (f"; the simulation is {self.simulation_lsb:.3g} LSB off on average" if far else "")
+
+    @property
+    def _verdict(self) -> str:
         counts = f"{self.mismatches:,} of {self.elements:,} elements differ"
-        largest = max((r.largest_lsb for r in (*self.of("codes"), *self.of("output"))), default=0.0)
+        largest = max((r.largest_lsb for r in (*self._inner, *self.of("output"))), default=0.0)
         rate = self.mismatches / max(self.elements, 1)
         if self.disagreements:
             return f"mismatch: the runtime's units are not the predicted ones ({self.disagreements[0]})"
         if self.unknown:
             return f"at most {largest:.3g} LSB at rate {rate:.2g}, against the simulation ({self.unknown})"
+        beyond = next((r for r in self.of("float") if r.mismatches), None)
+        if beyond is not None and not self.incomparable:
+            return f"mismatch: {beyond.name}, of a float unit, deviates by {beyond.largest_lsb:.3g} times its bound ({counts})"
         if self.mismatches == 0:
             return f"bit-exact: {counts}"
         if self.incomparable:
@@ -121,6 +168,17 @@ class Report(HtmlReport):
             return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counts}, first at {first.name if first else ''}"
         return f"mismatch: {counts}, first at {first.name if first else ''}, by {largest:.3g} LSB"
 
+    @property
+    def coverage(self) -> str:
+        """One line: what was compared."""
+        share = f" of {self.products:,} ({self.compared_products / self.products:.0%})" if self.products else ""
+        bounded = f", {len(self.of('float'))} tensors of float units with bounds" if self.of("float") else ""
+        outputs = len(self.of("output"))
+        return (
+            f"compared: {self.tensors} inner tensors and {outputs} outputs, {self.elements:,} elements, "
+            f"{self.compared_products:,} multiply-accumulates{share}{bounded}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {"verdict": self.verdict, **asdict(self)}
@@ -130,7 +188,8 @@ class Report(HtmlReport):
         rows = [r.cells() for r in self.rows if r.kind != "alone"]
         scores = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
         floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
-        return f"{self._title}: {self.verdict}\n{table(_HEAD, rows)}{scores}{floats}"
+        left_out = "".join(f"\n{what} {name}: {reason}" for what, pairs in self._left_out for name, reason in pairs)
+        return f"{self._title}: {self.verdict}\n{self.coverage}\n{table(_HEAD, rows)}{scores}{floats}{left_out}"
 
     def html(self) -> str:
         """Return a self-contained page: scores, every comparison in the order of execution, and the float units."""
@@ -139,8 +198,15 @@ class Report(HtmlReport):
             Section("Units that the runtime decided otherwise", ("unit",), tuple((text,) for text in self.disagreements)),
             Section("Tensors", _HEAD, tuple(r.cells() for r in self.rows)),
             Section("Float units", ("unit", "reason"), self.float_units),
+            *(Section(what.capitalize(), ("unit", "reason"), pairs) for what, pairs in self._left_out),
+            Section("Coverage", ("compared",), ((self.coverage.removeprefix("compared: "),),)),
         ]
         return page(self._title, self.verdict, parts)
+
+    @property
+    def _left_out(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+        units = (("all", self.units_shown),) if self.units_shown else ()
+        return (("not compared,", self.skipped), ("no bound,", self.unbounded), ("units not compared,", units))
 
     @property
     def _title(self) -> str:
@@ -160,4 +226,8 @@ def combined(reports: Mapping[str, Report]) -> Report:
         disagreements=tuple(text for r in reports.values() for text in r.disagreements),
         float_units=tuple(unit for r in reports.values() for unit in r.float_units),
         incomparable=next((r.incomparable for r in reports.values() if r.incomparable), ""),
+        skipped=tuple(pair for r in reports.values() for pair in r.skipped),
+        unbounded=tuple(pair for r in reports.values() for pair in r.unbounded),
+        products=sum(r.products for r in reports.values()),
+        compared_products=sum(r.compared_products for r in reports.values()),
     )

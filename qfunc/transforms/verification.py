@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.analysis.verification_report import Comparison, Report, Tally
+from qfunc.emulation.coverage import multiply_accumulates, uncompared
+from qfunc.emulation.float_units import FloatUnits, Known
+from qfunc.emulation.teacher_forcing import TeacherForced, same
 from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
@@ -43,6 +46,11 @@ class Verification:
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.tallies: dict[str, Tally] = {}
         self.encodings = self._encodings()
+        self.reals = self._reals()
+        self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
+        by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
+        self.float_units = FloatUnits(self.partition, self.unknown_units, by_node)
+        self.shapes: dict[str, torch.Size] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
         for node, path in self.partition.paths.items():
             if node.op != "get_attr":
@@ -68,6 +76,28 @@ class Verification:
                 encodings[name] = (path, encoding)
         return encodings
 
+    def _node_name(self, name: str) -> str:
+        # The node of the float network for a node of the emulation that has its codes.
+        return name if name in self.partition.nodes else name.removesuffix("_codes")
+
+    def _reals(self) -> dict[str, str]:
+        # Return path by node of the emulation, for every real tensor of an integer unit that the artifact shows.
+        if self.emulation is None or self.inside is None:
+            return {}
+        shown, names = getattr(self.inside, "reals", ()), {n.name for n in self.emulation.graph.nodes}
+        units = [u for u in self.partition.units if u.integer and self.partition.output_encoding(u.group.output) is None]
+        return {u.group.output.name: u.tensor for u in units if u.tensor in shown and u.group.output.name in names}
+
+    def _shown_reals(self, codes: dict[str, Any], examples: int) -> dict[str, Tensor]:
+        # The real results of units that the runtime shows, by node.
+        found, names = {}, getattr(self.inside, "reals", ())
+        for unit in self.partition.units:
+            node = unit.group.output
+            if unit.tensor in names and self.partition.output_encoding(node) is None and node.name in self.shapes:
+                like = torch.empty(self.shapes[node.name], device="meta")
+                found[node.name] = in_model_order(codes[unit.tensor], like, examples)
+        return found
+
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Compare one batch, or one call of a submodule; return the value of the simulation."""
         leaves = tensors_of(arguments)
@@ -77,6 +107,8 @@ class Verification:
         return self.model.graph.process_outputs(value)
 
     def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
+        if not self.shapes:
+            self._observe_shapes(leaves)
         outputs, codes = self._run(leaves, where)
         runtime = [torch.as_tensor(v) for v in outputs]
         if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
@@ -98,6 +130,16 @@ class Verification:
                 self.scores.add("emulation", expected)
             self.scores.add("runtime", runtime)
 
+    def _observe_shapes(self, leaves: list[Tensor]) -> None:
+        def observe(name: str, value: Any) -> None:
+            if isinstance(value, Tensor):
+                self.shapes[name] = value.shape
+
+        network = self.partition.network
+        with torch.inference_mode():
+            arguments = with_fixed_arguments(network, leaves)
+            ObservingInterpreter(network, observe).run(*arguments, enable_io_processing=False)
+
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(self.runner, Runner):  # a function of the user
             return _require_list(self.runner(self.artifact, leaves)), {}
@@ -118,22 +160,32 @@ class Verification:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
-        forced = _TeacherForced(self.emulation, self.encodings, codes, examples, self.joined)
+        forced = TeacherForced(self.emulation, self.encodings, codes, examples, self.joined)
 
         def compare(name: str, value: Any) -> None:
-            path, _ = self.encodings[name]
-            self._tally(path, "codes").add(
-                value, in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined), 1.0
-            )
+            if name in self.encodings:
+                path, _ = self.encodings[name]
+                actual = in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined)
+                self._tally(path, "codes").add(value, actual, 1.0)
+            if name in self.reals:
+                path = self.reals[name]
+                actual = in_model_order(codes[path], value, examples, joined=self.joined)
+                self._tally(path, "real").add(value, actual, _range_lsb(value))
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
-            interpreter = ObservingInterpreter(self.emulation, compare, set(self.encodings))
+            interpreter = ObservingInterpreter(self.emulation, compare, {*self.encodings, *self.reals})
             outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
-            if self.inside is not None and (
-                self._any_mismatch("codes") or any(not _same(a, b) for a, b in zip(outputs, runtime, strict=True))
-            ):
+            differs = self.inside is not None and (
+                self._any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
+            )
+            if differs or self.unknown_units:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
+                shown = {self._node_name(n): v for n, v in forced.codes_of.items()}
+                known = Known(shown, self._shown_reals(codes, examples), forced.values, runtime)
+                for bounded in self.float_units.compare(leaves, known):
+                    self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
+            if differs:
                 for path, emulated, actual in forced.pairs:
                     self._tally(path, "alone").add(emulated, actual, 1.0)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs, runtime, strict=True)):
@@ -155,8 +207,7 @@ class Verification:
         encoding = self.partition.encoding(leaves[index], node) if index < len(leaves) else None
         if encoding is not None and encoding.qparams.scale.ndim == 0:
             return encoding.scale
-        low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
-        return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
+        return _range_lsb(value)
 
     def _exact(self, tally: Tally) -> bool:
         # Return True if emulation computes every bit: for units with kernels, quantizers of inputs, and moves.
@@ -170,10 +221,15 @@ class Verification:
 
     def report(self) -> Report:
         rows = tuple(
-            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t)) for t in self.tallies.values()
+            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t), t.mean)
+            for t in self.tallies.values()
         )
-        unknown = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
-        floats = () if self.reason else tuple((u.path, u.reason) for u in unknown)
+        floats = () if self.reason else tuple((u.path, u.reason) for u in self.unknown_units)
+        compared = {t.name for t in self.tallies.values() if t.kind in ("codes", "real")}
+        shown = None if self.inside is None else frozenset(self.inside.tensors)
+        skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
+        products = {} if self.reason else multiply_accumulates(self.partition, self.shapes)
+        left_out = {name for name, _ in skipped} | {u.tensor for u in self.partition.units if not u.integer}
         conditional = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
         reason = self.runner.comparable(self.artifact) if conditional else ""
         return Report(
@@ -186,7 +242,17 @@ class Verification:
             unknown=self.reason,
             incomparable=reason,
             scores=() if self.scores is None else self.scores.means,
+            skipped=skipped,
+            unbounded=tuple(self.float_units.unbounded.items()),
+            products=sum(products.values()),
+            compared_products=sum(n for path, n in products.items() if path not in left_out),
+            units_shown="" if self.inside is not None and self.inside.units is not None else self._units_hidden(),
         )
+
+    def _units_hidden(self) -> str:
+        if self.inside is None:
+            return "the runtime shows its outputs only"
+        return getattr(self.inside, "units_hidden", "") or "the runtime does not show which ops it executes"
 
     def _disagreements(self, inside: Any) -> tuple[str, ...]:
         if inside.units is None:  # the runner does not report its integer units
@@ -206,29 +272,9 @@ def _tensors(value: Any) -> list[Tensor]:
     return [v for v in flatten(value) if isinstance(v, Tensor)]
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-class _TeacherForced(fx.Interpreter):
-    """Run the emulation with each tensor of codes replaced by the runtime's, and store both in `pairs`."""
-
-    def __init__(
-        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int,
-        joined: bool,
-    ) -> None:  # fmt: skip
-        super().__init__(emulation)
-        self.encodings, self.codes, self.examples, self.joined = encodings, codes, examples, joined
-        self.pairs: list[tuple[str, Tensor, Tensor]] = []
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name not in self.encodings:
-            return value
-        path, _ = self.encodings[n.name]
-        actual = in_model_order(self.codes[f"{path}.codes"], value, self.examples, joined=self.joined).float()
-        self.pairs.append((path, value, actual))
-        return actual
+def _range_lsb(value: Tensor) -> float:
+    low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
+    return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
 
 
 def _examples(leaves: list[Tensor]) -> int:

@@ -1,4 +1,4 @@
-"""Wrong facts of the arithmetics of runtimes, which graphs of many ops show at halves."""
+"""Wrong facts of the arithmetics of runtimes, which graphs of many ops show at halves; and of the bounds of float units."""
 
 from mutants.mutation import Mutation
 
@@ -7,6 +7,8 @@ TOSA_HALVES = "tests/lowering/tosa/test_tosa_ops.py::test_halves_become_the_code
 PTE = "tests/lowering/xnnpack/test_executorch_ops.py::test_halves_become_the_codes_that_xnnpack_computes"
 NCNN_HALVES = "tests/lowering/ncnn_files/test_ncnn_ops.py::test_halves_become_the_codes_that_ncnn_computes"
 ORT_HALVES = "tests/lowering/onnxruntime/test_onnxruntime_ops.py::test_halves_become_the_codes_that_the_runtime_computes"
+BOUND = "tests/emulation/test_float_units.py::test_float32_is_within_the_bound_and_the_bound_is_near_it"
+EPS = "tests/emulation/test_float_units.py::test_a_wrong_eps_is_beyond_the_bound_on_every_runtime"
 
 TIES = (
     Mutation(
@@ -116,5 +118,23 @@ TIES = (
         "SumFma()",
         'SumFma("half_away")',
         ORT_HALVES,
+    ),
+    Mutation(
+        "norms-without-the-error-of-their-mean", "qfunc.emulation.error_bounds:_normalized",
+        "mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)",
+        "mean_error = torch.zeros_like(m)",
+        BOUND, case="0.001-layer_norm",
+    ),
+    Mutation(
+        "errors-of-factors-are-forgotten", "qfunc.emulation.error_bounds:_sum_of_products",
+        "error = error + _call(node, arguments, magnitude)",
+        "pass",
+        BOUND, case="0.001-conv",
+    ),
+    Mutation(
+        "bounds-are-no-mismatch", "qfunc.analysis.verification_report:Report._verdict",
+        'next((r for r in self.of("float") if r.mismatches), None)',
+        "None",
+        EPS, case="onnxruntime",
     ),
 )  # fmt: skip

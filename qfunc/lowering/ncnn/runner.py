@@ -61,7 +61,8 @@ class NcnnRunner:
         """
         session = self.session(artifact.files)
         wanted = code_names(artifact)
-        return SessionWithCodes(session, tuple(b for b in sorted(session.blobs) if split_axis(b)[0] in wanted))
+        codes = tuple(b for b in sorted(session.blobs) if split_axis(b)[0] in wanted)
+        return SessionWithCodes(session, codes, tuple(sorted(session.blobs - {*codes})))
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
@@ -154,6 +155,7 @@ class SessionWithCodes:
 
     session: Session
     names: tuple[str, ...]
+    real_names: tuple[str, ...] = ()
     units: None = None
     difference: str = ""
 
@@ -162,11 +164,17 @@ class SessionWithCodes:
         """The names of the tensors of codes."""
         return frozenset(split_axis(n)[0] for n in self.names)
 
+    @property
+    def reals(self) -> frozenset[str]:
+        """The names of the real tensors."""
+        return frozenset(self.real_names)
+
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return (the outputs of the model, code tensor -> codes in the model's layout)."""
-        found = self.session.run(inputs, self.names)
-        first = len(found) - len(self.names)
-        return found[:first], dict(zip((split_axis(n)[0] for n in self.names), found[first:], strict=True))
+        """Return (the outputs of the model, tensor -> codes or real values in the model's layout)."""
+        names = (*self.names, *self.real_names)
+        found = self.session.run(inputs, names)
+        first = len(found) - len(names)
+        return found[:first], dict(zip((split_axis(n)[0] for n in names), found[first:], strict=True))
 
 
 __all__ = ["FUSES", "NcnnRunner"]

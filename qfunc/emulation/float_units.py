@@ -1,0 +1,194 @@
+"""Compare float units with the float64 values of their ops: given the runtime's codes before them, each has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+from qfunc.emulation.error_bounds import Approximation, approximate
+from qfunc.graph.arguments import unflatten
+from qfunc.graph.constants import read_attr
+from qfunc.ops.node import op_of
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import Partition, Unit
+from qfunc.specs import Copy, FloatKernel
+
+__all__ = ["Bounded", "FloatUnits", "Known"]
+
+
+@frozen(eq=False)
+class Bounded:
+    """A tensor that a float unit computes: the deviation of the runtime's value from that in float64, and its bound."""
+
+    name: str
+    deviation: Tensor
+    bound: Tensor
+
+
+@frozen(eq=False)
+class Known:
+    """The values of one batch.
+
+    Attributes:
+        codes: The runtime's codes by the names of nodes, in the model's layout.
+        reals: The real tensors that the runtime shows, likewise.
+        emulated: The values of the emulation by node, given these codes.
+        outputs: The runtime's outputs.
+    """
+
+    codes: Mapping[str, Tensor]
+    reals: Mapping[str, Tensor]
+    emulated: Mapping[str, Tensor]
+    outputs: Sequence[Tensor]
+
+
+class FloatUnits:
+    """The float units of a partition, with the reason for each that cannot be bounded.
+
+    Args:
+        partition: The units.
+        units: Those without a known arithmetic.
+        encodings: The encoding of each node whose codes `Known` has.
+    """
+
+    def __init__(self, partition: Partition, units: Sequence[Unit], encodings: Mapping[str, Encoding]) -> None:
+        self.partition, self.encodings = partition, encodings
+        self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
+        self.float_nodes = {node for unit in units for node in unit.group.nodes}
+        self.unbounded: dict[str, str] = {}
+        self._units = tuple(dict.fromkeys(unit.path for unit in units))
+
+    def compare(self, leaves: Sequence[Tensor], known: Known) -> Iterator[Bounded]:
+        """Yield what float units compute, as far as the runtime shows it."""
+        state: dict[fx.Node, Any] = {}
+        inputs, before, bounded = iter(leaves), dict[fx.Node, frozenset[str]](), set[str]()
+        for node in self.partition.network.graph.nodes:
+            # The float units that compute the node's value from what the runtime shows.
+            before[node] = frozenset().union(*(before[n] for n in node.all_input_nodes))
+            if node in self.float_nodes:
+                before[node] |= {self.unit_of[node].path}
+            if node.op == "placeholder":
+                value = next(inputs, None)
+                real = isinstance(value, Tensor) and value.is_floating_point()
+                state[node] = Approximation.exact(value) if real and value is not None else value
+            elif node.op == "get_attr":
+                value = read_attr(self.partition.network, node)
+                real = isinstance(value, Tensor) and value.is_floating_point()
+                state[node] = Approximation.exact(value) if real else value
+            elif node.op == "output":
+                for source, found in self._outputs(node, state, known):
+                    bounded |= before[source]
+                    yield found
+            elif node in self.float_nodes:
+                state[node] = self._approximate(node, state, known, self.unit_of[node].path)
+            elif (unit := self.unit_of.get(node)) is None:
+                state[node] = self._approximate(node, state, known, None)  # arithmetic on sizes
+            elif unit.group.output is node:
+                state[node] = self._computed(unit, state, known)
+            if node.op == "call_function" and (node.name in known.codes or node.name in known.reals):
+                if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
+                    bounded |= before[node]
+                    yield self._shown(node, state[node], known)
+                state[node], before[node] = Approximation.exact(self._real(node, known)), frozenset()
+        for path in self._units:
+            if path not in bounded:
+                self.unbounded.setdefault(path, "the runtime shows no tensor after it")
+
+    def _real(self, node: fx.Node, known: Known) -> Tensor:
+        real = known.reals.get(node.name)
+        return _dequantized(known.codes[node.name], self.encodings[node.name]) if real is None else real
+
+    def _shown(self, node: fx.Node, value: Approximation, known: Known) -> Bounded:
+        path, real = self.partition.paths[node], known.reals.get(node.name)
+        if real is not None:
+            return Bounded(path, (real.double() - value.value).abs(), value.error + 2.0**-126)
+        return _quantized(path, known.codes[node.name], self.encodings[node.name], value)
+
+    def _approximate(self, node: fx.Node, state: dict[fx.Node, Any], known: Known, path: str | None) -> Any:
+        inputs = {n: self._read(n, node, state, known) for n in node.all_input_nodes}
+        missing = [self.partition.paths[n] for n, value in inputs.items() if value is None]
+        found = None
+        if not missing and op_of(node) is not None and not node.kwargs:
+            with torch.no_grad():
+                found = approximate(node, fx.map_arg(node.args, inputs.__getitem__))
+        elif not missing and isinstance(node.target, type(torch.Tensor.size)):
+            size: Any = node.target
+            found = size(*fx.map_arg(node.args, lambda n: getattr(inputs[n], "value", inputs[n])))
+        if found is None and path is not None:
+            kind = self.partition.kinds[node]
+            reason = f"it reads {missing[0]!r}, whose error is unknown" if missing else f"no rule bounds the error of {kind}"
+            self.unbounded.setdefault(path, reason)
+        return found
+
+    def _computed(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Any:
+        # The result of a unit with a known arithmetic: what the emulation computes of the runtime's codes.
+        output, inside = unit.group.output, unit.group.nodes
+        inputs = [self._read(n, node, state, known) for node in inside for n in node.all_input_nodes if n not in inside]
+        if any(i is None for i in inputs):
+            return None
+        if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
+            if not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
+                return None  # codes that the runtime does not show may be others
+            for node in inside:
+                state[node] = self._approximate(node, state, known, None)
+            return state[output]
+        value, encoding = known.emulated.get(output.name), self.partition.output_encoding(output)
+        if not isinstance(value, Tensor):
+            return None
+        if encoding is not None and unit.integer:
+            return Approximation.exact(_dequantized(value, encoding))
+        return Approximation.exact(value) if value.is_floating_point() else value
+
+    def _read(self, node: fx.Node, reader: fx.Node, state: dict[fx.Node, Any], known: Known) -> Any:
+        # The value of an edge: with the codes that the runtime shows, or within half a step of the real value.
+        value = state.get(node)
+        encoding = self.partition.encoding(node, reader)
+        if encoding is None:
+            return value
+        if node.op == "get_attr":
+            return Approximation.exact(_dequantized(encoding.codes(read_attr(self.partition.network, node)), encoding))
+        if node.name in known.codes and self.encodings.get(node.name) is encoding:
+            return Approximation.exact(_dequantized(known.codes[node.name], encoding))
+        emulated = known.emulated.get(node.name if self._integer(node) else f"{node.name}_codes")
+        if emulated is not None and isinstance(value, Approximation) and not bool(value.error.any()):
+            return Approximation.exact(_dequantized(emulated, encoding))
+        if not isinstance(value, Approximation) or encoding.qparams.scale.ndim != 0:
+            return None
+        low, high = (_dequantized(torch.tensor(float(q)), encoding) for q in (encoding.format.qmin, encoding.format.qmax))
+        clamped = value.value.clamp(low.double(), high.double())
+        return Approximation(clamped, value.error + encoding.scale)
+
+    def _integer(self, node: fx.Node) -> bool:
+        unit = self.unit_of.get(node)
+        return unit is not None and unit.integer and unit.group.output is node
+
+    def _outputs(self, output: fx.Node, state: dict[fx.Node, Any], known: Known) -> Iterator[tuple[fx.Node, Bounded]]:
+        for index, node in enumerate(unflatten(output)[: len(known.outputs)]):
+            value = state.get(node) if isinstance(node, fx.Node) else None
+            actual = known.outputs[index]
+            if not isinstance(value, Approximation) or not bool(value.error.any()):
+                continue  # computed by units that are compared code by code
+            encoding = self.partition.encoding(node, output)
+            if encoding is None:
+                yield node, Bounded(f"output {index}", (actual.double() - value.value).abs(), value.error + 2.0**-126)
+            elif encoding.qparams.scale.ndim == 0:
+                codes = torch.round(actual.double() / encoding.scale) + encoding.zero_point
+                yield node, _quantized(f"output {index}", codes, encoding, value)
+
+
+def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:
+    scale, zero = encoding.qparams.scale.double(), encoding.qparams.zero_point.double()
+    return (codes.double() - zero) * scale
+
+
+def _quantized(name: str, codes: Tensor, encoding: Encoding, value: Approximation) -> Bounded:
+    # Rounding moves a value by half a step; beyond the ends of the codes the last code is right.
+    real, half = _dequantized(codes, encoding), encoding.qparams.scale.double() * 0.5
+    low, high = (_dequantized(torch.tensor(float(q)), encoding) for q in (encoding.format.qmin, encoding.format.qmax))
+    inside = torch.minimum(torch.maximum(value.value, low), high)
+    rounding = half * (1 + 2.0**-20) + 2.0**-22 * value.value.abs()
+    return Bounded(name, (real - inside).abs(), value.error + rounding)

@@ -1,0 +1,168 @@
+"""Float units against the float64 values of their ops: bounds hold for float32 in any order, and a wrong eps is beyond them."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.emulation.error_bounds import Approximation, approximate
+from qfunc.frontend.capture import capture
+from tests.conformance.modules import Apply
+
+PACKAGES = {
+    "onnxruntime": "onnxruntime", "openvino": "openvino", "ncnn": "ncnn", "litert": "ai_edge_litert",
+    "litert_reference": "ai_edge_litert", "litert_optimised": "ai_edge_litert", "executorch_xnnpack": "executorch",
+}  # fmt: skip
+NORM_OF_ROWS = ("litert", "litert_reference", "litert_optimised", "executorch_xnnpack")  # which refuse norms of groups
+OPS = {
+    "layer_norm": lambda x: F.layer_norm(x, (6,), torch.linspace(-1, 1, 6), torch.ones(6)),
+    "rms_norm": lambda x: F.rms_norm(x, [6]),
+    "group_norm": lambda x: F.group_norm(x, 2, torch.linspace(-1, 1, 4), torch.ones(4)),
+    "instance_norm": lambda x: F.instance_norm(x),
+    "softmax": lambda x: torch.softmax(x, 1),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "mean": lambda x: x.mean((1, 2)),
+    "sum": lambda x: x.sum(1),
+    "global_avg_pool": lambda x: x.mean((2, 3)),
+    "avg_pool": lambda x: F.avg_pool2d(x, 2, 1, 1),
+    "adaptive_avg_pool": lambda x: F.adaptive_avg_pool2d(x, (5, 2)),
+    "max_pool": lambda x: F.max_pool2d(x, 2),
+    "amax": lambda x: x.amax(1),
+    "conv": lambda x: F.conv2d(x, torch.linspace(-1, 2, 32).reshape(4, 2, 2, 2), torch.ones(4), groups=2),
+    "conv_transpose": lambda x: F.conv_transpose2d(x, torch.linspace(-1, 2, 48).reshape(4, 3, 2, 2)),
+    "linear": lambda x: F.linear(x, torch.linspace(-1, 2, 18).reshape(3, 6)),
+    "matmul": lambda x: x @ x.transpose(2, 3),
+    "resize": lambda x: F.interpolate(x, (7, 9), mode="bilinear"),
+    "resize of zeros": lambda x: F.interpolate(torch.relu(x), (7, 11), mode="bilinear"),
+    "cumsum": lambda x: x.cumsum(1),
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "mul": lambda x: x * x.flip(0),
+    "div": lambda x: x / (x.abs() + 1),
+    "relu": torch.relu,
+    "concat": lambda x: torch.cat([x, x], 1),
+}  # fmt: skip
+
+
+def _bounded(function: Any, x: Tensor, error: Tensor) -> Approximation:
+    # The approximation of a whole graph, node by node.
+    network = capture()(Apply(function))
+    state: dict[Any, Any] = {}
+    for node in network.graph.nodes:
+        if node.op == "placeholder":
+            state[node] = Approximation(x.double(), error.double())
+        elif node.op == "get_attr":
+            state[node] = Approximation.exact(network.get_buffer(node.target))
+        elif node.op == "call_function":
+            arguments = torch.fx.map_arg(node.args, state.__getitem__)
+            state[node] = approximate(node, arguments)
+            assert state[node] is not None, node.format_node()
+        else:
+            result = node.args[0][0] if isinstance(node.args[0], tuple | list) else node.args[0]
+            return state[result]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("moved", [0.0, 1e-3])
+def test_float32_is_within_the_bound_and_the_bound_is_near_it(name: str, moved: float) -> None:
+    """Also of inputs that are off by their error; the bound is at most a thousandth of the values without such an error."""
+    function, g = OPS[name], torch.Generator().manual_seed(4)
+    for offset in (0.0, 3.0):
+        x = torch.randn(2, 4, 5, 6, generator=g) + offset
+        error = moved * torch.rand(x.shape, generator=g)
+        found = _bounded(function, x, error)
+        exact = function(x.double()) if name in ("mul", "div", "relu", "tanh", "gelu", "silu", "concat", "sum") else found.value
+        assert torch.equal(exact, found.value)
+        for sign in (-1.0, 1.0):
+            signs = sign * torch.sign(torch.randn(x.shape, generator=g))
+            actual = function((x + signs * error).float())
+            assert bool(((actual.double() - found.value).abs() <= found.error * (1 + 1e-3) + 1e-6 * bool(moved)).all())
+        if not moved:
+            assert float(found.error.max()) < 1e-3 * float(found.value.abs().max())
+
+
+class Net(nn.Module):
+    """A norm between a convolution and an activation."""
+
+    def __init__(self, rows: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.rows = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 1), rows
+        self.n: nn.Module = nn.LayerNorm(8) if rows else nn.GroupNorm(2, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        y = self.n(y.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if self.rows else self.n(y)
+        return self.b(torch.relu(y))
+
+
+@frozen
+class Planted:
+    """A runner that runs another artifact."""
+
+    runner: Any
+    artifact: Any
+
+    def run(self, artifact: Any, inputs: Any) -> Any:
+        return self.runner.run(self.artifact, inputs)
+
+    def inside(self, artifact: Any) -> Any:
+        return self.runner.inside(self.artifact)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wrong_eps_is_beyond_the_bound_on_every_runtime(name: str) -> None:
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name].replace('ai_edge_', 'ai-edge-')} is not installed")
+    target, x = getattr(targets, name), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    net = Net(name in NORM_OF_ROWS)
+    model, other = (qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net)) for _ in range(2))
+    (norm,) = (n for n in other.graph.nodes if "norm" in str(n.target) and n.op == "call_function")
+    norm.args = tuple(1e-3 if a == 1e-5 else a for a in norm.args)
+    other.recompile()
+    report = qfunc.verify(target)(model, [x])
+    assert not report.verdict.startswith("mismatch")
+    assert report.unbounded == ()
+    assert all(row.largest_lsb <= 1 for row in report.of("float"))
+    assert report.of("float")
+    planted = qfunc.verify(target, runtime=Planted(target.runtime.runner, qfunc.deploy(target)(other)))(model, [x])
+    assert planted.verdict.startswith("mismatch: ")
+    assert ", of a float unit, deviates by " in planted.verdict
+
+
+def test_the_report_tells_what_was_compared_and_what_was_not() -> None:
+    target, x = targets.onnxruntime, torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Net(rows=False)))
+    report = qfunc.verify(target)(model, [x])
+    assert report.coverage == (
+        "compared: 4 inner tensors and 1 outputs, 3,456 elements, 31,744 multiply-accumulates of 31,744 (100%), "
+        "1 tensors of float units with bounds"
+    )
+    assert (report.skipped, report.unbounded, report.units_shown) == ((), (), "")
+    run = qfunc.verify(target, runtime=lambda artifact, inputs: target.runtime.runner.run(artifact, inputs))
+    report = run(model, [x])
+    assert report.coverage == (
+        "compared: 0 inner tensors and 1 outputs, 512 elements, 4,096 multiply-accumulates of 31,744 (13%)"
+    )
+    assert report.skipped == (("a", "the runtime shows its outputs only"),)
+    assert report.unbounded == (("n", "the runtime shows no tensor after it"),)
+    assert report.units_shown == "the runtime shows its outputs only"
+    assert "\nnot compared, a: the runtime shows its outputs only\n" in str(report)
+
+
+def test_ops_without_a_rule_are_listed() -> None:
+    target, x = targets.onnxruntime, torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    net = Apply(lambda x, a, b: b(F.local_response_norm(a(x), 3)), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    report = qfunc.verify(target)(model, [x])
+    assert report.unbounded == (("local_response_norm", "no rule bounds the error of local_response_norm"),)
