@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tflite.constraints import MODES, OUTSIDE, UNWRITTEN
 from qfunc.specs import Op, Refuse
+
+if TYPE_CHECKING:
+    from qfunc.lowering.nhwc.tensor import NhwcTensor  # which loads onnx
 
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 LEGALITY = (
