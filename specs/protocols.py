@@ -196,6 +196,16 @@ class InspectableRunner(Protocol):
 
 
 @runtime_checkable
+class RealView(Protocol):
+    """A view, as `InspectableRunner.inside` returns it, that also shows real tensors: its `run` returns them with the codes."""
+
+    @property
+    def reals(self) -> frozenset[str]:
+        """The names of these tensors."""
+        ...
+
+
+@runtime_checkable
 class ConditionalRunner(Protocol):
     """A runner that computes an artifact exactly on some processors only."""
 
@@ -248,6 +258,6 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
     "LimitedLowering", "Lowering", "MergeableEstimator", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
-    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
+    "RefusingLowering", "RelaxedFunction", "RealView", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
     "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -180,8 +180,8 @@ def _softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 def _log_softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     x, dim = arguments[0], attribute(node, "dim")
-    error: Tensor = 2 * x.error.amax(dim, keepdim=True)
-    return error + (x.value.shape[dim] + _CURVE + 4 * value.abs()) * _U
+    error: Tensor = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 4 * value.abs()) * _U
+    return error
 
 
 def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ class FloatUnits:
         inputs, before, bounded = iter(leaves), dict[fx.Node, frozenset[str]](), set[str]()
         for node in self.partition.network.graph.nodes:
             # The float units that compute the node's value from what the runtime shows.
-            before[node] = frozenset().union(*(before[n] for n in node.all_input_nodes))
+            read_real = [n for n in node.all_input_nodes if not self._reads_codes(n, node, known)]
+            before[node] = frozenset().union(*(before[n] for n in read_real))
             if node in self.float_nodes:
                 before[node] |= {self.unit_of[node].path}
             if node.op == "placeholder":
@@ -93,14 +94,16 @@ class FloatUnits:
                 if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
                     bounded |= before[node]
                     yield self._shown(node, state[node], known)
-                state[node], before[node] = Approximation.exact(self._real(node, known)), frozenset()
+                if node.name in known.reals:
+                    state[node], before[node] = Approximation.exact(known.reals[node.name]), frozenset()
         for path in self._units:
             if path not in bounded:
                 self.unbounded.setdefault(path, "the runtime shows no tensor after it")
 
-    def _real(self, node: fx.Node, known: Known) -> Tensor:
-        real = known.reals.get(node.name)
-        return _dequantized(known.codes[node.name], self.encodings[node.name]) if real is None else real
+    def _reads_codes(self, node: fx.Node, reader: fx.Node, known: Known) -> bool:
+        # True if the runtime shows the codes of an edge; another reader may get the real value.
+        encoding = self.partition.encoding(node, reader)
+        return encoding is not None and node.name in known.codes and self.encodings.get(node.name) is encoding
 
     def _shown(self, node: fx.Node, value: Approximation, known: Known) -> Bounded:
         path, real = self.partition.paths[node], known.reals.get(node.name)
@@ -151,7 +154,7 @@ class FloatUnits:
             return value
         if node.op == "get_attr":
             return Approximation.exact(_dequantized(encoding.codes(read_attr(self.partition.network, node)), encoding))
-        if node.name in known.codes and self.encodings.get(node.name) is encoding:
+        if self._reads_codes(node, reader, known):
             return Approximation.exact(_dequantized(known.codes[node.name], encoding))
         emulated = known.emulated.get(node.name if self._integer(node) else f"{node.name}_codes")
         if emulated is not None and isinstance(value, Approximation) and not bool(value.error.any()):

@@ -1,9 +1,12 @@
-"""Compare the units that a partition predicts with the ops that a runtime executed."""
+"""Compare the units that a partition predicts with the ops that a runtime executed, and list those that were not compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
+from torch import fx
+
+from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
@@ -48,4 +51,29 @@ def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
     return not coded and unit.kind in partition.target.commuting and only_moves_codes(root)
 
 
-__all__ = ["wrong_predictions"]
+def uncompared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield (path of the output, reason) for each integer unit whose result was not compared.
+
+    Args:
+        partition: The units.
+        compared: The paths of the compared tensors.
+        shown: The names of the tensors that the runtime shows, or None if it shows its outputs only.
+    """
+    output = next(n for n in partition.network.graph.nodes if n.op == "output")
+    outputs = {n for n in unflatten(output) if isinstance(n, fx.Node)}
+    for unit in partition.units:
+        if unit.integer and unit.tensor not in compared and unit.group.output not in outputs:
+            yield unit.tensor, _why_uncompared(partition, unit, shown)
+
+
+def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) -> str:
+    if shown is None:
+        return "the runtime shows its outputs only"
+    if partition.output_encoding(unit.group.output) is None:
+        return "its result is real, and the runtime shows codes only"
+    if f"{unit.tensor}.codes" in shown:
+        return "the emulation keeps no codes of it"
+    return "the runtime shows no tensor of this name"
+
+
+__all__ = ["uncompared", "wrong_predictions"]

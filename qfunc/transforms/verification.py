@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.analysis.lockstep import Ops
+from qfunc.analysis.quantized_weights import multiply_accumulates
 from qfunc.analysis.verification_report import Comparison, Report, Tally
-from qfunc.emulation.coverage import multiply_accumulates, uncompared
 from qfunc.emulation.float_units import FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, same
 from qfunc.emulation.writer import build_emulation
@@ -17,14 +18,14 @@ from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
-from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.interpreter import ObservingInterpreter, run_with_sizes
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
-from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, ReorderingRunner, Runner
+from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, RealView, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
-from qfunc.transforms.unit_check import wrong_predictions
+from qfunc.transforms.unit_check import uncompared, wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
 
@@ -50,7 +51,8 @@ class Verification:
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node)
-        self.shapes: dict[str, torch.Size] = {}
+        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.products: dict[str, int] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
         for node, path in self.partition.paths.items():
             if node.op != "get_attr":
@@ -80,21 +82,25 @@ class Verification:
         # The node of the float network for a node of the emulation that has its codes.
         return name if name in self.partition.nodes else name.removesuffix("_codes")
 
+    @property
+    def _real_names(self) -> frozenset[str]:
+        return self.inside.reals if isinstance(self.inside, RealView) else frozenset()
+
     def _reals(self) -> dict[str, str]:
         # Return path by node of the emulation, for every real tensor of an integer unit that the artifact shows.
         if self.emulation is None or self.inside is None:
             return {}
-        shown, names = getattr(self.inside, "reals", ()), {n.name for n in self.emulation.graph.nodes}
+        shown, names = self._real_names, {n.name for n in self.emulation.graph.nodes}
         units = [u for u in self.partition.units if u.integer and self.partition.output_encoding(u.group.output) is None]
         return {u.group.output.name: u.tensor for u in units if u.tensor in shown and u.group.output.name in names}
 
     def _shown_reals(self, codes: dict[str, Any], examples: int) -> dict[str, Tensor]:
         # The real results of units that the runtime shows, by node.
-        found, names = {}, getattr(self.inside, "reals", ())
+        found, names = {}, self._real_names
         for unit in self.partition.units:
             node = unit.group.output
-            if unit.tensor in names and self.partition.output_encoding(node) is None and node.name in self.shapes:
-                like = torch.empty(self.shapes[node.name], device="meta")
+            if unit.tensor in names and self.partition.output_encoding(node) is None and node.name in self.sizes:
+                like = torch.empty(self.sizes[node.name], device="meta")
                 found[node.name] = in_model_order(codes[unit.tensor], like, examples)
         return found
 
@@ -103,12 +109,12 @@ class Verification:
         leaves = tensors_of(arguments)
         where = f"verify, batch {number}"
         value = evaluated_value(self.model, leaves, where)
+        if not self.sizes and self.emulation is not None:
+            self._measure(arguments, where)
         self._batch(leaves, tensors_of(value), where)
         return self.model.graph.process_outputs(value)
 
     def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
-        if not self.shapes:
-            self._observe_shapes(leaves)
         outputs, codes = self._run(leaves, where)
         runtime = [torch.as_tensor(v) for v in outputs]
         if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
@@ -130,15 +136,15 @@ class Verification:
                 self.scores.add("emulation", expected)
             self.scores.add("runtime", runtime)
 
-    def _observe_shapes(self, leaves: list[Tensor]) -> None:
-        def observe(name: str, value: Any) -> None:
-            if isinstance(value, Tensor):
-                self.shapes[name] = value.shape
-
+    def _measure(self, arguments: tuple[Any, ...], where: str) -> None:
+        # The sizes of all tensors, and the products that each unit sums, by the path of its output.
         network = self.partition.network
         with torch.inference_mode():
-            arguments = with_fixed_arguments(network, leaves)
-            ObservingInterpreter(network, observe).run(*arguments, enable_io_processing=False)
+            _, self.sizes = run_with_sizes(network, arguments, where)
+            counts = {n.name: c for n, c in multiply_accumulates(Ops(network), arguments).items()}
+        for unit in self.partition.units:
+            if total := sum(counts.get(n.name, 0) for n in unit.group.nodes):
+                self.products[unit.tensor] = self.products.get(unit.tensor, 0) + total
 
     def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(self.runner, Runner):  # a function of the user
@@ -228,7 +234,6 @@ class Verification:
         compared = {t.name for t in self.tallies.values() if t.kind in ("codes", "real")}
         shown = None if self.inside is None else frozenset(self.inside.tensors)
         skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
-        products = {} if self.reason else multiply_accumulates(self.partition, self.shapes)
         left_out = {name for name, _ in skipped} | {u.tensor for u in self.partition.units if not u.integer}
         conditional = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
         reason = self.runner.comparable(self.artifact) if conditional else ""
@@ -244,15 +249,15 @@ class Verification:
             scores=() if self.scores is None else self.scores.means,
             skipped=skipped,
             unbounded=tuple(self.float_units.unbounded.items()),
-            products=sum(products.values()),
-            compared_products=sum(n for path, n in products.items() if path not in left_out),
+            products=sum(self.products.values()),
+            compared_products=sum(n for path, n in self.products.items() if path not in left_out),
             units_shown="" if self.inside is not None and self.inside.units is not None else self._units_hidden(),
         )
 
     def _units_hidden(self) -> str:
         if self.inside is None:
             return "the runtime shows its outputs only"
-        return getattr(self.inside, "units_hidden", "") or "the runtime does not show which ops it executes"
+        return "the runtime does not show which ops it executes"
 
     def _disagreements(self, inside: Any) -> tuple[str, ...]:
         if inside.units is None:  # the runner does not report its integer units

@@ -266,7 +266,8 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
     told(lambda: qfunc.verify(target)(done, [x]), "VerifyError", text)
     if runs:  # as the message says
         report = qfunc.verify(target, runtime=lowering.OnnxRuntimeRunner(optimise=False))(done, [x])
-        assert max(r.largest_lsb for r in report.rows) <= (1 if name == "vitis" else 1e-3)  # its ties; the order of float sums
+        rows = [r for r in report.rows if r.kind != "float"]  # in bounds, not in LSB
+        assert max(r.largest_lsb for r in rows) <= (1 if name == "vitis" else 1e-3)  # its ties; the order of float sums
 
 
 def test_a_selector_that_matches_nothing() -> None:
