@@ -53,10 +53,13 @@ class FloatUnits:
         partition: The units.
         units: Those without a known arithmetic.
         encodings: The encoding of each node whose codes `Known` has.
+        flips: The runtime may compute single codes otherwise when it shows them: each may be off by one.
     """
 
-    def __init__(self, partition: Partition, units: Sequence[Unit], encodings: Mapping[str, Encoding]) -> None:
-        self.partition, self.encodings = partition, encodings
+    def __init__(
+        self, partition: Partition, units: Sequence[Unit], encodings: Mapping[str, Encoding], flips: bool = False
+    ) -> None:
+        self.partition, self.encodings, self.flips = partition, encodings, flips
         self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
         self.float_nodes = {node for unit in units for node in unit.group.nodes}
         self.unbounded: dict[str, str] = {}
@@ -155,7 +158,8 @@ class FloatUnits:
         if node.op == "get_attr":
             return Approximation.exact(_dequantized(encoding.codes(read_attr(self.partition.network, node)), encoding))
         if self._reads_codes(node, reader, known):
-            return Approximation.exact(_dequantized(known.codes[node.name], encoding))
+            real = _dequantized(known.codes[node.name], encoding)
+            return Approximation(real, encoding.qparams.scale.double() * self.flips + torch.zeros_like(real))
         emulated = known.emulated.get(node.name if self._integer(node) else f"{node.name}_codes")
         if emulated is not None and isinstance(value, Approximation) and not bool(value.error.any()):
             return Approximation.exact(_dequantized(emulated, encoding))

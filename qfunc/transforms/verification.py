@@ -22,7 +22,7 @@ from qfunc.graph.interpreter import ObservingInterpreter, run_with_sizes
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
-from qfunc.specs.protocols import ConditionalRunner, InspectableRunner, RealView, ReorderingRunner, Runner
+from qfunc.specs.protocols import ConditionalRunner, FlippingRunner, InspectableRunner, RealView, ReorderingRunner, Runner
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
 from qfunc.transforms.unit_check import uncompared, wrong_predictions
@@ -50,7 +50,8 @@ class Verification:
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
-        self.float_units = FloatUnits(self.partition, self.unknown_units, by_node)
+        flips = isinstance(runner, FlippingRunner) and bool(runner.flips)
+        self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
         self.sizes: dict[str, tuple[int, ...]] = {}
         self.products: dict[str, int] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
@@ -191,10 +192,9 @@ class Verification:
                 known = Known(shown, self._shown_reals(codes, examples), forced.values, runtime)
                 for bounded in self.float_units.compare(leaves, known):
                     self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
-            if differs:
-                for path, emulated, actual in forced.pairs:
+                for path, emulated, actual in forced.pairs if differs else ():
                     self._tally(path, "alone").add(emulated, actual, 1.0)
-                for index, (emulated, actual) in enumerate(zip(forced_outputs, runtime, strict=True)):
+                for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
                     self._tally(f"output {index}", "alone").add(emulated, actual, self._lsb(index, emulated))
         return outputs
 
