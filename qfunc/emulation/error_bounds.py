@@ -4,8 +4,8 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
 
 - sums of n products: the bound is (n + 2) u times the sum of the products' magnitudes, plus the inputs' errors, summed with
   the magnitudes of the other factor;
-- functions of one entry: 32 u (|x| + |f(x)|), plus the largest change of f within the inputs' errors; additions and products
-  round once;
+- functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
+  errors; additions and products round once;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u;
 - norms: the errors of mean and variance by the rule of sums, and their effect on (x - m) / sqrt(v + eps).
 """
@@ -28,6 +28,8 @@ __all__ = ["Approximation", "approximate"]
 
 _U = 2.0**-23
 _CURVE = 32
+_NEAR_ONE = 0.25
+"""Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
 
 
 @frozen(eq=False)
@@ -108,7 +110,7 @@ def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     operands = _approximations(arguments)
     error = value.abs() * _U
     if not has(node, Trait.ARITHMETIC) and not has(node, Trait.CLAMPS):
-        error = error * _CURVE
+        error = (error + _NEAR_ONE * _U * has(node, Trait.ACTIVATION)) * _CURVE
         for operand in operands:
             if operand.value.shape == value.shape:
                 error = error + _CURVE * _U * operand.value.abs()

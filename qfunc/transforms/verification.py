@@ -102,7 +102,9 @@ class Verification:
             node = unit.group.output
             if unit.tensor in names and self.partition.output_encoding(node) is None and node.name in self.sizes:
                 like = torch.empty(self.sizes[node.name], device="meta")
-                found[node.name] = in_model_order(codes[unit.tensor], like, examples)
+                value = in_model_order(codes[unit.tensor], like, examples)
+                if value.shape == like.shape:  # a runtime may keep a tensor in another layout
+                    found[node.name] = value
         return found
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
@@ -177,7 +179,8 @@ class Verification:
             if name in self.reals:
                 path = self.reals[name]
                 actual = in_model_order(codes[path], value, examples, joined=self.joined)
-                self._tally(path, "real").add(value, actual, _range_lsb(value))
+                if actual.shape == value.shape:
+                    self._tally(path, "real").add(value, actual, _range_lsb(value))
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
