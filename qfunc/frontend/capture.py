@@ -38,7 +38,7 @@ from qfunc.graph.record import record_of, within_module
 from qfunc.graph.stages import unwrap, unwrap_inside
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.ops.canonicalize import DROPOUTS, canonical
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import short_name
 
 _LOCK = threading.RLock()  # tracing patches globals of torch
 
@@ -166,7 +166,7 @@ def _trace(model: nn.Module, tracer: fx.Tracer) -> fx.Graph:
 
 def _dropout_arguments(evaluated: fx.Node, trained: fx.Node) -> tuple[Any, ...] | None:
     # Return the arguments of an attention with dropout in training only, or None if the two calls differ in more.
-    if not short_name(evaluated) == short_name(trained) == "scaled_dot_product_attention":
+    if {short_name(n.op, n.target) for n in (evaluated, trained)} != {"scaled_dot_product_attention"}:
         return None
     calls = canonical(evaluated), canonical(trained)
     if calls[0] is None or calls[1] is None:
@@ -187,7 +187,7 @@ def _dropouts(evaluated: fx.Graph, trained: fx.Graph) -> set[str]:
     for x, y in zip(a, b, strict=False):
         if (x.op, x.target, str(x.args), str(x.kwargs)) == (y.op, y.target, str(y.args), str(y.kwargs)):
             continue
-        if x.target == y.target and short_name(x) in DROPOUTS:
+        if x.target == y.target and short_name(x.op, x.target) in DROPOUTS:
             found.add(x.name)
             continue
         if (dropping := _dropout_arguments(x, y)) is not None:

@@ -12,8 +12,7 @@ from qfunc.frontend.source_location import source_line
 from qfunc.ops.activation import between
 from qfunc.ops.definition import Call, Trait
 from qfunc.ops.opset import BY_NAME, BY_TARGET
-from qfunc.ops.sizes import is_number
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import is_number, short_name
 
 _USE_EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export, which knows the sizes."
 _RANKS = ("dim", "ndimension", "ndim")
@@ -27,9 +26,9 @@ def count_axes_from_the_end(traced: fx.Graph) -> None:
     >>> [n.args[1] for n in g.nodes if n.name == "mean"]
     [(-2, -1)]
     """
-    for node in traced.nodes:
-        op = BY_NAME.get(short_name(node) or "")
-        if op is not None and Trait.AVERAGES in op.traits and node.all_input_nodes[1:]:
+    for node in (n for n in traced.nodes if n.all_input_nodes[1:]):
+        op = BY_NAME.get(short_name(node.op, node.target) or "")
+        if op is not None and Trait.AVERAGES in op.traits:
             node.args = (node.args[0], *(_from_the_end(v, node) for v in node.args[1:]))
             node.kwargs = {k: _from_the_end(v, node) for k, v in node.kwargs.items()}
 
@@ -40,7 +39,7 @@ def _from_the_end(axis: Any, reader: fx.Node) -> Any:
     if not isinstance(axis, fx.Node) or axis.target is not operator.sub:
         return axis
     rank, back = axis.args
-    named = isinstance(rank, fx.Node) and (short_name(rank) in _RANKS or rank.args[1:] in (("ndim",),))
+    named = isinstance(rank, fx.Node) and (short_name(rank.op, rank.target) in _RANKS or rank.args[1:] in (("ndim",),))
     same = named and rank.args[0] is reader.args[0]  # type: ignore[union-attr]
     return -back if same and isinstance(back, int) and back > 0 else axis
 
@@ -54,13 +53,15 @@ def require_known_numbers(node: fx.Node, call: Call | None) -> None:
     op = None if call is None else BY_TARGET.get(call[0])
     if call is None:
         read = node.all_input_nodes if node.op == "call_function" and node.users else ()
-        if read and all(map(is_number, read)) and short_name(node) is not None and not is_number(node):
-            raise _error(node, f"{short_name(node)} of numbers computed from sizes", "an op of tensors, or one of qfunc")
+        if read and all(map(is_number, read)) and short_name(node.op, node.target) is not None and not is_number(node):
+            raise _error(
+                node, f"{short_name(node.op, node.target)} of numbers computed from sizes", "an op of tensors, or one of qfunc"
+            )
     elif op is not None and (op.traits & (Trait.WEIGHTED | Trait.ACTIVATION) or op.call is between):
         given = zip(op.parameters, call[1], strict=True)
         names = [n for n, v in given if isinstance(v, fx.Node | list | tuple) and v and _has_number(v)]
         if names:
-            found = f"{short_name(node)} with {' and '.join(names)} computed from sizes"
+            found = f"{short_name(node.op, node.target)} with {' and '.join(names)} computed from sizes"
             raise _error(node, found, "numbers that capture knows")
 
 

@@ -26,8 +26,7 @@ from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import DROPOUTS, argument, canonical, is_in_place
 from qfunc.ops.creation import casts_nothing, only_moves_device
 from qfunc.ops.decompositions import attend
-from qfunc.ops.sizes import IN_PLACE_FUNCTIONS
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import IN_PLACE_FUNCTIONS, short_name
 
 _USE_PURE_OPS = "Build the tensor with torch.cat, torch.where or F.pad, or use index_put, scatter or masked_fill."
 _SAME_VALUE = ("contiguous", "clone", "positive", "alias", "lift_fresh", "lift_fresh_copy")
@@ -90,7 +89,7 @@ class _Builder:
         source = argument(node, 0, "input", "self")
         if not isinstance(source, fx.Node):
             return
-        name = short_name(node) or ""
+        name = short_name(node.op, node.target) or ""
         if node.op == "call_module":
             module = self.owner.get_submodule(str(node.target))
             written, name = getattr(module, "inplace", False) is True, "dropout" if type(module) in DROPOUTS.values() else ""
@@ -115,7 +114,7 @@ class _Builder:
     def _value(self, node: fx.Node) -> Any:
         if node.op in ("placeholder", "get_attr", "call_module"):
             return self._emit(node, node.op, node.target, node.args, node.kwargs)
-        name = short_name(node)
+        name = short_name(node.op, node.target)
         if name in _SAME_VALUE:
             return self.env[argument(node, 0, "input", "self")]
         if node.kwargs.get("out") is not None:
@@ -133,10 +132,11 @@ class _Builder:
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
-        if is_only_result(node):
+        if node.target is operator.getitem and is_only_result(node):
             return self.env[node.args[0]]  # type: ignore[index]
         call = on_input_device(select_output(canonical(node)), node.graph)
-        require_known_numbers(node, call)
+        if any(n.op in ("call_function", "call_method") for n in node.all_input_nodes):
+            require_known_numbers(node, call)
         if call is not None:
             fx.map_arg(call[1], self.require)
             value = self._emit(node, "call_function", call[0], call[1], {})
@@ -187,7 +187,7 @@ class _Builder:
         if self.dropouts is not None and node.name not in self.dropouts:
             return self.env[source]  # type: ignore[no-any-return]
         given = argument(node, 1, "p")
-        module = DROPOUTS[str(short_name(node)).removesuffix("_")](0.5 if given is None else float(given))
+        module = DROPOUTS[str(short_name(node.op, node.target)).removesuffix("_")](0.5 if given is None else float(given))
         return self._module(node, self._path(node), module, self.env[source])
 
     def _attention(self, node: fx.Node) -> fx.Node:
@@ -238,7 +238,7 @@ class _Builder:
         key, inner, kind = (self._stack(node) or [("", "", "")])[-1]
         if inner and has_module_name(kind) and self.last[key] is node:
             return self._unique(inner)
-        word = short_name(node) or str(getattr(node.target, "__name__", node.target))
+        word = short_name(node.op, node.target) or str(getattr(node.target, "__name__", node.target))
         word = word.removeprefix("i" if word in IN_PLACE_FUNCTIONS else "sym_")
         return self._unique(".".join(filter(None, (inner, word.strip("_")))))
 

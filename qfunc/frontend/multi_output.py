@@ -15,8 +15,7 @@ from qfunc.frontend.source_location import source_line
 from qfunc.ops.canonicalize import canonical
 from qfunc.ops.indexing import element, index_call
 from qfunc.ops.opset import BY_TARGET
-from qfunc.ops.sizes import is_number
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import is_number, short_name
 
 
 def reads_tuple(node: fx.Node) -> bool:
@@ -26,7 +25,7 @@ def reads_tuple(node: fx.Node) -> bool:
     >>> [reads_tuple(n) for n in g.nodes]
     [False, True, False, False]
     """
-    return short_name(node) in SPLITS and any(_uses_tuple(node, user) for user in node.users)
+    return short_name(node.op, node.target) in SPLITS and any(_uses_tuple(node, user) for user in node.users)
 
 
 def _uses_tuple(node: fx.Node, user: fx.Node) -> bool:
@@ -45,7 +44,7 @@ def output_count(node: fx.Node, call: Any) -> int:
     >>> output_count(node, canonical(node))
     2
     """
-    name, given = short_name(node), call[1][1]
+    name, given = short_name(node.op, node.target), call[1][1]
     if name == "chunk" and isinstance(given, int):
         return given
     if isinstance(given, list | tuple):
@@ -97,7 +96,7 @@ def select_output(call: Any) -> Any:
         return call
     if not isinstance(call[1][1], int):
         return index_call(call[1][0], call[1][1], is_number) or call
-    name, parts = short_name(call[1][0]), canonical(call[1][0])
+    name, parts = short_name(call[1][0].op, call[1][0].target), canonical(call[1][0])
     if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
         return element, call[1]
     parts = parts if name == "unbind" else None

@@ -10,7 +10,7 @@ from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import canonical
 from qfunc.ops.definition import Trait
 from qfunc.ops.opset import BY_TARGET
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import short_name
 
 
 def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
@@ -20,7 +20,7 @@ def is_sum_start(node: fx.Node, owner: nn.Module) -> fx.Node | None:
     >>> [str(is_sum_start(n, nn.Module())) for n in g.nodes]
     ['None', 'None', 'None', 'relu', 'None', 'None']
     """
-    if short_name(node) not in ("add", "iadd") or node.kwargs or len(node.args) != 2:
+    if short_name(node.op, node.target) not in ("add", "iadd") or node.kwargs or len(node.args) != 2:
         return None
     x, start = node.args if isinstance(node.args[0], fx.Node) else node.args[::-1]
     if not isinstance(x, fx.Node) or not isinstance(start, int) or start != 0:

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.ops.canonicalize import canonical
 from qfunc.ops.creation import full_like
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import short_name
 
 SliceIndex = tuple[int, slice]
 
@@ -89,7 +89,8 @@ def view_index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
     if call is None or call[0] is not operator.getitem or call[1][0] is not source or slice_indices(call[1][1]) is None:
         return None
     several = not is_part and (
-        source.op in ("placeholder", "call_module") or short_name(source) in (*SEVERAL, *SPLITS, "getitem", None)
+        source.op in ("placeholder", "call_module")
+        or short_name(source.op, source.target) in (*SEVERAL, *SPLITS, "getitem", None)
     )
     return None if several and type(call[1][1]) is int else call[1][1]
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.graph.record import Argument, Record, attach, record_of
 from qfunc.ops.indexing import element
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import short_name
 
 __all__ = ["fixed_arguments", "free_arguments", "dict_key", "store_fixed_arguments", "require_batch", "with_fixed_arguments"]
 
@@ -187,4 +187,4 @@ def dict_key(node: fx.Node) -> str | None:
 
 
 def _reads(user: fx.Node, node: fx.Node) -> bool:
-    return short_name(user) == "getitem" and user.args[0] is node and isinstance(user.args[1], str | int)
+    return short_name(user.op, user.target) == "getitem" and user.args[0] is node and isinstance(user.args[1], str | int)

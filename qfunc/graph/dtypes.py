@@ -11,7 +11,7 @@ from torch import fx, nn
 from qfunc.graph.selectors import Context
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, op_of
+from qfunc.ops.node import TENSORS, attribute, op_of
 from qfunc.ops.sizes import is_number
 
 
@@ -52,7 +52,7 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
         elif node.op == "call_function" and (node in integers or Trait.CREATES in traits):
             positions.add(node)
         elif Trait.POSITION_IF_INPUTS in traits:
-            tensors = [n for n in node.all_input_nodes if not is_number(n)]
+            tensors = [n for n in node.all_input_nodes if _is_tensor(n)]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
                 (positions if any(known) else fixed).add(node)
@@ -81,8 +81,12 @@ def _gives_integers(node: fx.Node, traits: Trait, known: Set[fx.Node]) -> bool:
         return False
     named = [("", v) for v in node.all_input_nodes] if op is None else list(zip(op.parameters, node.args, strict=True))
     operands = [v for name, v in named if name not in ("condition", "dim", "index", "indices")]
-    tensors = [n for n in _nodes(operands) if not is_number(n)]
+    tensors = [n for n in _nodes(operands) if _is_tensor(n)]
     return bool(tensors) and not any(isinstance(v, float) for v in operands) and all(n in known for n in tensors)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "get_attr", "call_module") or node.target in TENSORS or not is_number(node)
 
 
 def _nodes(values: Any) -> list[fx.Node]:

@@ -213,9 +213,11 @@ def apply_rewrites(
                 if isinstance(found, NearMiss):
                     misses.append(found)
                 elif (replacement := rewrite.replace(found)) is not None:
-                    changed.update(found.nodes)
-                    put(rewrite.top(found), replacement)
-                    kinds.pop(rewrite.top(found), None)  # it may be another op now
+                    top = rewrite.top(found)
+                    changed.update(n for n in found.nodes if n is not top)
+                    misses = [m for m in misses if top not in m.reached.nodes]
+                    put(top, replacement)
+                    kinds.pop(top, None)  # it may be another op now
                     count += 1
                     break
     return count, _best_misses(misses, changed)

@@ -14,8 +14,7 @@ from qfunc.ops.creation import CASTS, cast_of
 from qfunc.ops.definition import Call
 from qfunc.ops.indexing import element
 from qfunc.ops.opset import BY_NAME
-from qfunc.ops.sizes import IN_PLACE_FUNCTIONS, is_number
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import IN_PLACE_FUNCTIONS, is_number, short_name
 
 _RENAMED = {"self": "input", "axis": "dim", "x": "input", "a": "input", "b": "other", "mat2": "other"}
 _IGNORED = ("inplace", "_stacklevel", "out", "memory_format", "half_to_float", "cudnn_enable", "cudnn_enabled", "implicit")
@@ -48,7 +47,7 @@ def is_in_place(node: fx.Node) -> bool:
     >>> [is_in_place(n) for n in g.nodes]
     [False, True, False]
     """
-    name = short_name(node)
+    name = short_name(node.op, node.target)
     if name is None or node.target in _OPERATORS:
         return False
     position = _DROPOUT_INPLACE_AT if name in DROPOUTS else BY_NAME[name].inplace_at.get(name) if name in BY_NAME else None
@@ -67,7 +66,7 @@ def canonical(node: fx.Node) -> Call | None:
     >>> canonical([*g.nodes][1])[1][1:]
     (None, 6)
     """
-    name = short_name(node)
+    name = short_name(node.op, node.target)
     if name is None:
         return None
     name = name.removesuffix("_") if is_in_place(node) or node.target in _OPERATORS else name
@@ -94,7 +93,7 @@ def canonical(node: fx.Node) -> Call | None:
 
 def _size(node: fx.Node) -> Call | None:
     # x.shape[0], x.size()[0] and x.size(0) become one op; other arithmetic on sizes does not change.
-    name = short_name(node)
+    name = short_name(node.op, node.target)
     if name in ("size", "sym_size"):
         dim = argument(node, 1, "dim")
         return (torch.Tensor.size, (node.args[0],)) if dim is None else (torch.Tensor.size, (node.args[0], dim))

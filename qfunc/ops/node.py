@@ -9,7 +9,7 @@ from torch import fx
 
 from qfunc.ops.definition import Op, Trait
 from qfunc.ops.opset import BY_TARGET, MODULE_KINDS, traits_of
-from qfunc.ops.sizes import is_number
+from qfunc.ops.sizes import NAMES_OF_NUMBERS, is_number
 
 
 def op_of(node: fx.Node) -> Op | None:
@@ -95,7 +95,7 @@ def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
     """
     op = op_of(node)
     if op is None:
-        return [("input", n) for n in node.all_input_nodes if not is_number(n)]
+        return [("input", n) for n in node.all_input_nodes if _is_tensor(n)]
     found: list[tuple[str, fx.Node]] = []
     for name, value in zip(op.parameters, node.args, strict=True):
         slot = op.slots.get(name)
@@ -104,8 +104,17 @@ def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
         if slot == "operand":
             slot = "weight" if isinstance(value, fx.Node) and is_constant(value) else "input"
         entries = value if isinstance(value, list | tuple) else (value,)
-        found += [(slot, v) for v in entries if isinstance(v, fx.Node) and not is_number(v)]
+        found += [(slot, v) for v in entries if isinstance(v, fx.Node) and _is_tensor(v)]
     return found
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    # Most nodes need no search through what computes them.
+    return node.op in ("placeholder", "get_attr", "call_module") or node.target in TENSORS or not is_number(node)
+
+
+TENSORS = frozenset(t for t in BY_TARGET if getattr(t, "__name__", "element") not in {*NAMES_OF_NUMBERS, "element"})
+"""The canonical callables whose results are tensors, whatever their operands are."""
 
 
 def is_constant(node: fx.Node) -> bool:

@@ -1,14 +1,16 @@
-"""Sizes in a graph, and the numbers that Python computes from sizes: values that are no tensors."""
+"""The names that spell traced calls, and the numbers that Python computes from sizes: values that are no tensors."""
 
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import fx
 
 from qfunc.ops.indexing import element
-from qfunc.ops.spelling import short_name
 
 IN_PLACE_FUNCTIONS = {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"}
 _SIZES = ("size", "sym_size", "dim", "ndimension", "numel", "sym_numel", "__len__", "element_size")
@@ -18,6 +20,44 @@ _ARITHMETIC = (
     "lt", "le", "gt", "ge", "eq", "ne", *IN_PLACE_FUNCTIONS,
 )  # fmt: skip
 """Functions of Python whose result is a number, if all their arguments are."""
+
+NAMES_OF_NUMBERS = frozenset((*_SIZES, *_ARITHMETIC, "getattr"))
+"""The names of all functions and methods whose results may be numbers."""
+
+
+@lru_cache(maxsize=4096)
+def short_name(op: str, target: Any) -> str | None:
+    """Return the bare name of a torch function, method or aten op; None for any other callable.
+
+    In-place spellings keep their trailing underscore.
+
+    Args:
+        op: The op of a traced node, such as "call_method".
+        target: Its target.
+
+    >>> node = [*fx.symbolic_trace(lambda x: x.clamp_(max=6)).graph.nodes][1]
+    >>> short_name(node.op, node.target)
+    'clamp_'
+    """
+    if op == "call_method":
+        return str(target)
+    if op != "call_function":
+        return None
+    if isinstance(target, torch._ops.OpOverload):
+        space, name, *_ = str(target).split(".")
+        return name if space == "aten" else None
+    module = str(getattr(target, "__module__", "") or "")
+    known = (
+        getattr(torch.Tensor, getattr(target, "__name__", ""), None) is target
+        or module.split(".")[0] == "torch"
+        or module in ("_operator", "builtins", "math")
+        or target in _BUILTINS
+    )
+    return str(getattr(target, "__name__", "")) if known else None
+
+
+# torch's own builtins, torch.conv2d for one, have no __module__.
+_BUILTINS = {f for space in (torch, F) for f in vars(space).values() if callable(f) and getattr(f, "__module__", 0) is None}
 
 
 def is_number(node: Any) -> bool:
@@ -38,7 +78,7 @@ def is_number(node: Any) -> bool:
                 return False
         elif value not in seen:
             seen.add(value)
-            name = "getitem" if value.target is element else short_name(value)
+            name = "getitem" if value.target is element else short_name(value.op, value.target)
             if name in _SIZES or (name == "getattr" and value.args[1] in ("shape", "ndim")):
                 continue
             if name not in _ARITHMETIC:
@@ -47,4 +87,4 @@ def is_number(node: Any) -> bool:
     return True
 
 
-__all__ = ["IN_PLACE_FUNCTIONS", "is_number"]
+__all__ = ["IN_PLACE_FUNCTIONS", "NAMES_OF_NUMBERS", "is_number", "short_name"]

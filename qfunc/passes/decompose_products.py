@@ -11,7 +11,7 @@ from torch import fx
 
 from qfunc.graph.record import NodeInfo, attach, path_of, record_of
 from qfunc.ops.canonicalize import argument
-from qfunc.ops.spelling import short_name
+from qfunc.ops.sizes import short_name
 
 Emit = Callable[..., fx.Node]
 
@@ -29,7 +29,9 @@ def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
         return network
     facts = dict(record.facts)
     for node in [n for n in network.graph.nodes if n.op.startswith("call")]:
-        decompose = {"einsum": _einsum, "addmm": _add_product, "baddbmm": _add_product}.get(short_name(node) or "")
+        decompose = {"einsum": _einsum, "addmm": _add_product, "baddbmm": _add_product}.get(
+            short_name(node.op, node.target) or ""
+        )
         if decompose is None:
             continue
         source = facts.get(node.name, NodeInfo(path_of(network, node)))

@@ -16,6 +16,6 @@ QUOTIENTS = (
         ),
     ),
 )
-"""One stage, for a pass before that of the activations, whose patterns have quotients."""
+"""One stage, before the activations: their patterns have quotients."""
 
 __all__ = ["QUOTIENTS"]

@@ -30,7 +30,6 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    divided = rewrite(decompose_products(decompose_attention(network, target)), *QUOTIENTS)
-    named = rewrite(divided, *NORMS, *ACTIVATIONS)
+    named = rewrite(decompose_products(decompose_attention(network, target)), *QUOTIENTS, *NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(named)
     return Prepared(match_epsilon_guards(match_masks(named)), formulas)

@@ -94,7 +94,8 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
 def _folded_norms(placement: Placement) -> int:
     # Return the number of BatchNorms that are folded and do not train.
     names, trained = {node.name for node in placement.network.graph.nodes}, {norm.norm for norm in placement.norms}
-    norms = [n for n in placement.before.graph.nodes if kind_of(n) == "batch_norm" and n.name not in names]
+    gone = [n for n in placement.before.graph.nodes if n.op == "call_module" and n.name not in names]
+    norms = [n for n in gone if kind_of(n) == "batch_norm"]
     return sum(str(n.target) not in trained for n in norms)
 
 

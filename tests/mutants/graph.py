@@ -34,7 +34,7 @@ GRAPH = (
     # numbers computed from sizes
     Mutation(
         "number-is-a-slot", "qfunc.ops.node:slots",
-        "isinstance(v, fx.Node) and not is_number(v)",
+        "isinstance(v, fx.Node) and _is_tensor(v)",
         "isinstance(v, fx.Node)",
         "tests/frontend/test_computed_numbers.py::test_a_number_is_no_site",
     ),
