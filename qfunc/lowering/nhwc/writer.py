@@ -75,7 +75,7 @@ class Writer:
         return tensor
 
     def tensor(self, name: str) -> NhwcTensor:
-        """Return the tensor of that name in ONNX; constants are stored when they are first read.
+        """Return the tensor of that name in ONNX; `stored` writes a constant to the file where an operator reads it.
 
         Raises:
             DeployError: a tensor of indices or booleans that the model computes.
@@ -84,7 +84,7 @@ class Writer:
             if name not in self.folded:
                 require_real(self.source, name)
             array = np.asarray(self.folded[name] if name in self.folded else self.source.constants[name], np.float32)
-            self.tensors[name] = self.file.tensor(name, array.shape, value=array)
+            self.tensors[name] = NhwcTensor(-1, name, array.shape, None, value=array)
         return self.tensors[name]
 
     def _dequantize(self, node: onnx.NodeProto) -> None:
@@ -113,7 +113,7 @@ class Writer:
         return self.file.tensor(name + ending, shape, qparams, last=last, **place)
 
     def stored(self, tensor: NhwcTensor) -> NhwcTensor:
-        """Return a tensor of the file; a constant of codes is stored at its first use."""
+        """Return a tensor of the file; a constant is stored at its first use."""
         if tensor.index >= 0:
             return tensor
         assert tensor.value is not None

@@ -132,6 +132,7 @@ class TfliteBuilder:
             require_multiplier(inputs[0], inputs[1], outputs[0])
         elif op == "MUL":
             require_multiplier(inputs[0], inputs[1], outputs[0], _PRODUCT_BITS)
+        assert all(t.index >= 0 for t in (*inputs, *outputs)), op  # -1 would be an input that is absent
         operator = self.schema.OperatorT()
         operator.opcodeIndex = self._code(op)
         operator.inputs = np.array([t.index for t in inputs], np.int32)

@@ -19,7 +19,8 @@ from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
-from qfunc.specs import FixedQParams, SumShifted, edit
+from qfunc.lowering.tflite.builder import schema
+from qfunc.specs import Everything, FixedQParams, SumShifted, edit
 from tests.conformance.modules import FLOAT, Apply
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
@@ -314,3 +315,20 @@ def test_whole_vectors_of_a_sum_round_each_input_once(first, second, a, b) -> No
             given = torch.full(one, float(a * scales["a"])), torch.full(other, float(b * scales["b"]))
             wrong[target.kernels == right.kernels, *one, *other] = qfunc.verify(target)(model, [given]).mismatches
     assert [bool(n) for n in wrong.values()] == [False, True] * 6 + [False, False] * 5
+
+
+@needs_litert
+def test_every_tensor_of_the_file_is_read_or_written() -> None:
+    """A unit that stays float has its weights once, in the layout of its operator."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(8 * 36, 5)]
+    model = nn.Sequential(*layers).eval()
+    x = torch.randn(2, 3, 10, 10)
+    for target in (targets.litert, edit.skip(Everything())(targets.litert), edit.skip(edit.name("0"))(targets.litert)):
+        calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
+        file = qfunc.deploy(target)(calibrated).files["model.tflite"]
+        graph = schema().ModelT.InitFromPackedBuf(file, 0).subgraphs[0]
+        ends = [*graph.inputs, *graph.outputs]
+        used = {int(i) for o in graph.operators for i in (*o.inputs, *o.outputs)} | {int(i) for i in ends}
+        assert [t.name.decode() for i, t in enumerate(graph.tensors) if i not in used] == []
+        assert not [t.name for t in graph.tensors if t.name.endswith(b"_1")]
