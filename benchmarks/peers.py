@@ -1,12 +1,12 @@
 """Compare qfunc with other tools: the same trained networks, images and runtimes.
 
     pip install nncf ai-edge-quantizer torchao    # beside ".[openvino,litert,ncnn]" and ExecuTorch
-    python benchmarks/peers.py --data DIR [--rows FILE] [--only WORD ...] [--page]
+    python benchmarks/peers.py --data DIR [--rows FILE] [--only WORD ...] [--page FILE]
 
 DIR is described in fidelity.py.  Each cell (a network and a tool) is one process, and its row is appended to FILE
 (peers.jsonl).  Cells that are in FILE are not measured again.  A tool that is not installed is omitted.  Every tool has its
-defaults and 200 images to calibrate with, in batches of 10; peer_tools.py has the calls.  `--page` prints the table of all
-rows as Markdown.
+defaults and 200 images to calibrate with, in batches of 10; peer_tools.py has the calls.  `--page` writes the page with all
+rows in FILE (docs/peers.md), and prints the README's table.
 
 The columns are
 
@@ -24,6 +24,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,51 @@ def line(row: dict[str, Any]) -> list[str]:
     return [*cells, f"{row['float']:.2f}", f"{row['quantized']:.2f}", row["latency"].split(" ")[0], size, *told]
 
 
+HEADING = """# The same networks in other tools
+
+`python benchmarks/peers.py --data DIR --page docs/peers.md` generated this page. Nothing in it was written by hand.
+
+Each row is a trained network, quantized by a tool and run by the runtime that the tool deploys to. Every tool has its defaults
+and the same 200 images for calibration. The columns are:
+
+- *float*, *int8*: accuracy in percent on 5,000 images (800 for MobileNetV1), both in the runtime;
+- *latency*: the time of a batch of 10 with one thread, as a ratio to the float network in the same runtime;
+- *size*: the bytes of the files, as a ratio to those of the float network;
+- *simulation differs*, *emulation differs*: outputs that differ between the runtime and what the tool says that it computes, in
+  float and in integers. Outputs differ if their distance exceeds half a step of 8 bits over the range of the batch's outputs.
+
+The calls are in `benchmarks/peer_tools.py`. qfunc also corrects the biases (`qfunc.correct_bias`), as NNCF does by default.
+OpenVINO's file from qfunc has weights in float with `FakeQuantize`, so that it is as large as the float file. torchao's size is
+that of the tensors in its graph. ai-edge-quantizer has no simulation.
+
+"""
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; the first line is its head."""
+    head, *rest = lines
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (head, ["---"] * len(head), *rest))
+
+
+def compact(rows: list[dict[str, Any]]) -> str:
+    """Return the README's table: a row for each tool and a column for each network."""
+    networks = [n for n in NETWORKS if any(r["network"] == n for r in rows)]
+    cells = {(r["network"], r["tool"]): r for r in rows if "failed" not in r}
+    base = {n: max(r["float"] for (m, _), r in cells.items() if m == n) for n in networks}
+    lines = [["tool, runtime", *(f"{n}: {base[n]:.2f} %" for n in networks)]]
+    for tool in TOOLS:
+        lines.append([tool, *(_short(cells.get((n, tool))) for n in networks)])
+    return markdown(lines)
+
+
+def _short(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    figures = line(row)
+    differs = figures[7] if "emulated" in row["differ"] else figures[6]
+    return f"{figures[3]} %, {figures[4]}x, {'no simulation' if differs == 'none' else differs}"
+
+
 def done(path: Path) -> list[dict[str, Any]]:
     """Return the last row of each cell, in the order of the table."""
     rows = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
@@ -119,7 +165,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with load.py")
     parser.add_argument("--rows", type=Path, default=Path("peers.jsonl"))
     parser.add_argument("--only", nargs="*", default=[], help="cells whose network and tool contain each of the words")
-    parser.add_argument("--page", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--page", type=Path, help="the Markdown file to write")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
@@ -130,11 +176,11 @@ def main() -> None:
     for network, tool in cells:
         if all(word in f"{network} {tool}" for word in options.only):
             cell(options, network, tool)
-    rows = [line(r) for r in done(options.rows)]
+    rows = done(options.rows)
+    print(table(HEAD, [line(r) for r in rows], 250))
     if options.page:
-        print("".join("| " + " | ".join(cells) + " |\n" for cells in (HEAD, ["---"] * len(HEAD), *rows)), end="")
-    else:
-        print(table(HEAD, rows, 250))
+        options.page.write_text(HEADING + markdown([HEAD, *map(line, rows)]))
+        print(compact(rows))
 
 
 if __name__ == "__main__":
