@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from sphinx.cmd.build import build_main
+from tutorial import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = {
@@ -34,6 +35,13 @@ MODULES = (
     "qfunc.testing", "qfunc.recipes", "qfunc.errors",
 )  # fmt: skip
 CONTENTS = {
+    "Tutorials": (
+        "tutorials/first_model",
+        "tutorials/accuracy",
+        "tutorials/qat",
+        "tutorials/transformer",
+        "tutorials/conformance",
+    ),
     "Guide": (
         "networks",
         "diagnosis",
@@ -62,8 +70,14 @@ BLOCK = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 def pages() -> dict[str, str]:
     """Return the text of each page by its path in the site."""
     found = {f"{name}.md": _translated(source, (ROOT / source).read_text()) for source, name in PROJECT.items()}
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        found[path.name] = _translated(f"docs/{path.name}", path.read_text())
+    docs = ROOT / "docs"
+    for path in sorted((*docs.glob("*.md"), *docs.glob("tutorials/*.md"))):
+        name = path.relative_to(docs).as_posix()
+        found[name] = _translated(f"docs/{name}", path.read_text())
+    for path in sorted(docs.glob("tutorials/*.md")):
+        found[f"tutorials/{path.name}"] += f"\nThis page as a notebook: {{download}}`{path.stem}.ipynb`.\n"
+        found[f"tutorials/{path.stem}.ipynb"] = notebook(path.stem)
+    found["index.md"] = found["index.md"].replace('="docs/static/', '="_static/')
     found["index.md"] += "\n" + "\n".join(_contents(title, names) for title, names in CONTENTS.items())
     examples = sorted((ROOT / "examples").glob("*.py"))
     found |= {f"examples/{path.stem}.md": example_page(path) for path in examples}

@@ -36,7 +36,7 @@ def box(c: Colours, x: int, y: int, wide: int, title: str, *lines: str, code: bo
     if len(lines) == 2:
         top = y + 21
     parts = [
-        f"<rect x='{x}' y='{y}' width='{wide}' height='64' rx='8' fill='{c.box}' stroke='{edge or c.line}' stroke-width='1.5'/>",
+        f"<rect x='{x}' y='{y}' width='{wide}' height='64' rx='8' fill='{c.box}' stroke='{edge or c.line}'/>",
         f"<text x='{x + wide / 2}' y='{top}' font-size='15' font-weight='600' fill='{edge or c.text}'{face}>{title}</text>",
     ]
     rows = (f"<text x='{x + wide / 2}' y='{top + 18 * k}' font-size='12.5' fill='{c.faint}'>{t}</text>"
@@ -68,12 +68,14 @@ def picture(c: Colours) -> str:
         arrow(c, "M674 135 L 726 135"),
         arrow(c, "M674 228 C 710 228, 696 148, 726 148"),
     ]
-    head = f"<marker id='head' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'><path d='M0 0 L8 4 L0 8 z' fill='{c.line}'/></marker>"  # noqa: E501
-    title = "A model and a target are quantized and calibrated; the result is simulated, emulated and deployed, and verify compares them."
+    shape = f"<path d='M0 0 L8 4 L0 8 z' fill='{c.line}'/>"
+    size = "viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'"
+    title = "A model and a target are quantized; the result is simulated, emulated and deployed, and verify compares them."
+    style = f'role="img" text-anchor="middle" font-family="{FONT}"'
     return "\n".join([
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 922 270' role='img' text-anchor='middle' font-family=\"{FONT}\">",
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 922 270' {style}>",
         f"<title>{title}</title>",
-        f"<defs>{head}</defs>",
+        f"<defs><marker id='head' {size}>{shape}</marker></defs>",
         *body,
         "</svg>\n",
     ])  # fmt: skip

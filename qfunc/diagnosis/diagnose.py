@@ -56,9 +56,11 @@ def diagnose(
     calibration that are unlike the evaluated ones, clipped values, tied tensors of unlike ranges, channels of unlike
     ranges under one scale, biases that do not fit, and the rounding of weights and of activations. The share of a cause is
 
-        1 - loss(without the quantizers that it names) / loss(all quantizers),
+        (L(all) - L(without it) + L(it alone)) / (2 L(all)),
 
-    where the loss is the float network's metric less the simulation's; without a metric, noise / signal of the outputs.
+    where L is the loss of the network with some quantizers: all, all but those that the cause names, or only these. The
+    loss is the float network's metric less the simulation's; without a metric, noise / signal of the outputs. Where two
+    causes each suffice to spoil the network, removing one of them gains nothing, and only its loss alone shows it.
     For each cause it then measures the plans that may remove it, each with the loss that it recovers, the share of
     multiply-accumulates that stay on integers and the size of the weights. Plans that the target refuses are listed with
     its reason. The best plans are joined as long as they recover more.
@@ -121,6 +123,7 @@ class _Study:
         self.view = QuantizedModel(calibrated)
         self.metric = "SQNR, dB" if metric is None else getattr(metric, "__name__", type(metric).__name__)
         binder = Binder(calibrated)
+        binder.warned = metric is not None  # it reads the labels that are behind the inputs
         self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
         self.base = self._trial(Plan(), (), calibrated, None)
 
@@ -146,8 +149,7 @@ class _Study:
         suspects = [s for detect in DETECTORS for s in detect(evidence)]
         found = []
         for place, suspect in enumerate(suspects):
-            without = remove_quantizers(self.view, evidence.quantizers(suspect.sites))
-            share = self.scorer.score(without).recovered(self.base.score)
+            share = self._share(evidence, suspect)
             if share >= SMALLEST_SHARE:
                 # Of causes with about the same share, the more specific comes first.
                 found.append(
@@ -155,6 +157,16 @@ class _Study:
                 )
         found.sort(key=lambda entry: entry[:2])
         return tuple(entry[2] for entry in found), [entry[3] for entry in found]
+
+    def _share(self, evidence: Evidence, suspect: Suspect) -> float:
+        # The mean of what the quantizers of a suspect add as the last and as the first of all; 0 if nothing is lost.
+        if self.base.score.loss <= 0:
+            return 0.0
+        named = evidence.quantizers(suspect.sites)
+        others = [q for q in self.view.quantizers if q not in named]
+        without, alone = (self.scorer.score(remove_quantizers(self.view, removed)) for removed in (named, others))
+        last, first = (score.recovered(self.base.score) for score in (without, alone))
+        return (last + 1.0 - first) / 2
 
     def _remedies(self, suspects: Sequence[Suspect], inputs: list[Any]) -> list[_Remedy]:
         plans: dict[Plan, list[str]] = {}

@@ -13,7 +13,7 @@ import qfunc
 from qfunc import targets
 from qfunc.diagnosis import Plan
 from qfunc.errors import CalibrationError
-from qfunc.specs import edit
+from qfunc.specs import PerTensor, edit
 from tests.diagnosis.failures import FAILURES, Failure, clipped_softmax, images, narrow_calibration, network, outlier_channel
 
 
@@ -143,3 +143,18 @@ def test_a_concat_in_float_ties_nothing() -> None:
         calibrated = qfunc.calibrate([torch.randn(8, 4)], False)(qfunc.quantize(target)(model))
         scales = {s.tensor: s.scale for s in qfunc.explain(calibrated).sites if s.slot == "output"}
         assert (len({scales[n] for n in scales if n in ("add", "a", "b")}) == 1) == shared
+
+
+def test_causes_that_hide_each_other_are_both_found() -> None:
+    """A channel that is large in a weight and in its output: without either of them alone, the other spoils the network."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Conv2d(16, 8, 1)).eval()
+    with torch.no_grad():
+        model[0].weight[5] *= 500
+        model[2].weight[:, 5] /= 500
+    chip = edit.weights(granularity=PerTensor())(targets.onnxruntime)
+    report = qfunc.diagnose(chip, [torch.randn(4, 3, 8, 8) for _ in range(2)], progress=False)(model)
+    shares = {c.kind: c.share for c in report.causes}
+    assert shares["channels of weights"] > 0.25
+    assert shares["channels of activations"] > 0.25
+    assert repr(report.choose(recovered=0.9).plan) == "qfunc.equalize(3.0)"

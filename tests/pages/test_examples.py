@@ -36,7 +36,7 @@ def test_quickstart(tmp_path):
     assert number["accuracy, float"] > 95
     assert number["accuracy, simulated"] > number["accuracy, float"] - 2
     assert number["integer tensors compared"] == 8
-    assert number["elements compared"] == 500 * (64 + 3 * 16 * 64 + 16 * 16 + 64 * 16 + 64 + 10 + 10)
+    assert number["elements compared"] == 500 * (64 + 3 * 32 * 64 + 32 * 16 + 64 * 16 + 64 + 10 + 10)
     if "not comparable" not in output:
         assert output.startswith("onnxruntime: bit-exact: 0 of ")
         assert figures["mismatches, emulation and runtime"] == "0"

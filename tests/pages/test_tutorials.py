@@ -1,0 +1,67 @@
+"""docs/tutorials: each page is a program that prints what the page says, and a notebook."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
+NEEDED = {"first_model": "ai_edge_litert"}
+"""The package of an extra that a page runs."""
+
+
+def tutorial() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tutorial", FOLDER.parent / "tutorial.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tutorial"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(name: str) -> str:
+    if name in NEEDED and importlib.util.find_spec(NEEDED[name]) is None:
+        pytest.skip(f"{NEEDED[name]} is not installed")
+    return str(tutorial().differences(name))
+
+
+def test_first_model_on_litert() -> None:
+    assert ran("first_model") == ""
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.md") if p.stem not in NEEDED))
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_page_is_what_its_program_prints(name: str) -> None:
+    assert ran(name) == ""
+
+
+def test_an_output_that_is_not_the_page_is_shown(tmp_path: Path) -> None:
+    page = "```python\nprint('one')\n```\n```text\ntwo\n```\n"
+    (tmp_path / "page.md").write_text(page)
+    module = tutorial()
+    module.FOLDER = tmp_path
+    assert module.differences("page").splitlines()[2:] == [
+        "@@ -2,5 +2,5 @@",
+        " print('one')",
+        " ```",
+        " ```text",
+        "-two",
+        "+one",
+        " ```",
+    ]
+
+
+def test_a_notebook_has_the_cells_of_its_page() -> None:
+    pytest.importorskip("nbformat", reason="nbformat is not installed")
+    import nbformat
+
+    module = tutorial()
+    for path in FOLDER.glob("*.md"):
+        book = nbformat.reads(module.notebook(path.stem), 4)
+        code = [c.source + "\n" for c in book.cells if c.cell_type == "code"]
+        assert code == [c.code for c in module.cells(path.read_text())[0]]
