@@ -42,6 +42,7 @@ CONTENTS = {
         "reconstruction",
         "mixed_precision",
         "transformers",
+        "detector",
         "reports",
         "from_mqbench",
     ),

@@ -200,7 +200,7 @@ def _no_names_error(where: str, files: Iterable[str], lowering: Any) -> DeployEr
 
 def _free(names: Sequence[str], inputs: Iterable[str]) -> list[str]:
     # An output that has the name of an input, or of an output before it, gets another one; "" stays.
-    taken, found = UniqueNames(inputs), []
+    taken, found = UniqueNames({*inputs}), []
     for name in names:
         plain = re.sub(r"[^\w.\-]", "_", name)
         found.append(taken.fresh(f"{plain}.output" if plain in taken else plain) if plain else "")

@@ -29,7 +29,7 @@ def with_signature(file: bytes, inputs: Sequence[str], outputs: Sequence[str]) -
     signature.signatureKey, signature.subgraphIndex = KEY.encode(), 0
     maps = []
     for names, indices in ((inputs, graph.inputs), (outputs, graph.outputs)):
-        taken, entries = UniqueNames(n for n in names if n), []
+        taken, entries = UniqueNames({n for n in names if n}), []
         for name, index in zip(names, indices, strict=True):
             entry = classes.TensorMapT()
             own = graph.tensors[index].name.decode().removesuffix(".real")
