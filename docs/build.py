@@ -50,6 +50,7 @@ CONTENTS = {
         "reconstruction",
         "mixed_precision",
         "transformers",
+        "detector",
         "reports",
         "from_mqbench",
     ),

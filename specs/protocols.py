@@ -128,6 +128,15 @@ class VersionedLowering(Protocol):
 
 
 @runtime_checkable
+class NamingLowering(Protocol):
+    """A lowering whose files without an ONNX model have names for inputs and outputs."""
+
+    def with_names(self, files: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
+        """Return the files of `lower` with these names of inputs and outputs; an output with the name "" keeps its own."""
+        ...
+
+
+@runtime_checkable
 class LimitedLowering(Protocol):
     """A lowering whose files cannot express some ops, so that `quantize` refuses them."""
 
@@ -249,7 +258,7 @@ class RoundingArithmetic(Protocol):
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
-    Lowering: (VersionedLowering, LimitedLowering, RefusingLowering, WideLowering),
+    Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, WideLowering),
     Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
@@ -257,7 +266,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
-    "LimitedLowering", "Lowering", "MergeableEstimator", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
-    "RefusingLowering", "RelaxedFunction", "RealView", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
-    "VersionedLowering", "WideLowering",
+    "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
+    "OptionalRunner", "RefusingLowering", "RelaxedFunction", "RealView", "ReorderingRunner", "RoundingArithmetic", "Runner",
+    "ScalableFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

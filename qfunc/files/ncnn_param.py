@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.files.json_text import damage_error
 
-__all__ = ["MAGIC", "Line", "input_shapes", "read_param", "split_axis", "with_axis"]
+__all__ = ["MAGIC", "Line", "input_shapes", "read_param", "split_axis", "with_axis", "with_blob_names"]
 
 MAGIC = 7767517
 """The first line of a .param."""
@@ -70,6 +71,36 @@ def _line(text: str, file: str, number: int) -> Line:
             raise damage_error(file, f"line {number}", f"the parameter {word[:60]!r}", "NUMBER=VALUE, each number once")
         parameters[key] = value
     return Line(words[0], words[1], tuple(words[4:first]), tuple(words[first:last]), parameters)
+
+
+def with_blob_names(content: bytes, renamed: Mapping[str, str]) -> bytes:
+    """Return a .param file with other names of blobs; a blob that has a new name already is "NAME.inner" in the result.
+
+    >>> text = b"7767517\n2 2\nInput in0 0 1 in0 0=4\nNoop out0 1 1 in0 out0\n"
+    >>> with_blob_names(text, {"in0": "x"}).decode().splitlines()[2:]
+    ['Input in0 0 1 x 0=4', 'Noop out0 1 1 x out0']
+    """
+    head, lines = content.decode().splitlines()[:2], content.decode().splitlines()[2:]
+    blobs = {blob for line in lines for blob in _blobs(line)}
+    names = dict(renamed)
+    for new in renamed.values():
+        if new in blobs and new not in renamed:
+            names[new] = next(n for n in (f"{new}{'.inner' * k}" for k in range(1, 99)) if n not in blobs)
+    return ("\n".join([*head, *(_with_names(line, names) for line in lines)]) + "\n").encode()
+
+
+def _blobs(line: str) -> list[str]:
+    words = line.split()
+    return words[4 : 4 + int(words[2]) + int(words[3])]
+
+
+def _with_names(line: str, names: Mapping[str, str]) -> str:
+    # The first four words are the kind, the name and two counts; spaces between them align the columns.
+    begin = re.match(r"\S+\s+\S+\s+\d+\s+\d+", line)
+    assert begin is not None
+    blobs = _blobs(line)
+    rest = line[begin.end() :].split()[len(blobs) :]
+    return " ".join([begin[0], *(names.get(b, b) for b in blobs), *rest])
 
 
 def input_shapes(layers: list[Line]) -> dict[str, tuple[int, ...]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from qfunc.errors import DeployError
 from qfunc.files.folder import is_plain_name
+from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
+from qfunc.specs.protocols import NamingLowering
 
 STEM = "model"
 """The stem of the files of an artifact without a name."""
@@ -39,12 +42,14 @@ class Names:
         stem: Replaces "model" in the names of the files, and names the graph.
         inputs, outputs: The names of all inputs and of all outputs, in the model's order.
         axes: For inputs, the names of axes whose sizes vary.
+        own: The names that the forward gives to its outputs, "" for one without; used if `outputs` is empty.
     """
 
     stem: str = STEM
     inputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
     outputs: tuple[str, ...] = field(default=(), converter=_frozen_names)
     axes: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = field(default=(), converter=_frozen_axes)
+    own: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not is_plain_name(self.stem):
@@ -60,6 +65,10 @@ class Names:
             if name in [n for _, n in every[:index]]:
                 do = "Choose another name."
                 raise DeployError(where=f"deploy, {where}", found=f"{name!r} twice", wanted="one name a tensor", do=do)
+
+    def with_own(self, own: tuple[str, ...]) -> Names:
+        """Return these names with those that the forward gives to its outputs."""
+        return Names(self.stem, self.inputs, self.outputs, {name: dict(axes) for name, axes in self.axes}, own)
 
     @property
     def renames_tensors(self) -> bool:
@@ -78,7 +87,7 @@ class Names:
         inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
         renamed = dict(zip(inputs, _counted("input_names", self.inputs, inputs), strict=True))
         float_tensors = {p.real: p.tensor for s in sites for p in s.places}
-        for old, new in zip(outputs, _counted("output_names", self.outputs, outputs), strict=True):
+        for old, new in zip(outputs, self._outputs(outputs, list(renamed.values())), strict=True):
             base = float_tensors.get(old, old)
             if old == new:
                 continue
@@ -87,6 +96,10 @@ class Names:
             renamed[base] = new
             if base != old:
                 renamed[old] = f"{new}.real"
+                if not self.outputs:
+                    renamed[f"{base}.codes"] = f"{new}.codes"
+        if not self.outputs:
+            renamed = _without_clashes(graph, {old: new for old, new in renamed.items() if old in _tensors(graph)})
         _rename(graph, {old: new for old, new in renamed.items() if old != new})
         self._name_axes(graph)
         places = [tuple(Place(renamed.get(p.tensor, p.tensor), renamed.get(p.real, p.real)) for p in s.places) for s in sites]
@@ -99,17 +112,28 @@ class Names:
             DeployError: names of tensors for files without an ONNX model, or of an axis whose size the file fixes.
         """
         finished = dict(files)
-        if self.renames_tensors:
-            if f"{STEM}.onnx" not in finished:
-                given = {"input_names": self.inputs, "output_names": self.outputs, "dynamic_axes": self.axes}
-                kept = " + ".join(finished)
-                where = next(name for name, value in given.items() if value)
-                found, wanted = f"names for {lowering!r}", f"none, because {kept} has no such names"
-                do = f"Leave out {where}: the order of the inputs and outputs is the model's."
-                raise DeployError(where=f"deploy, {where}", found=found, wanted=wanted, do=do)
+        if self.renames_tensors and f"{STEM}.onnx" not in finished:
+            given = {"input_names": self.inputs, "output_names": self.outputs, "dynamic_axes": self.axes}
+            raise _no_names_error(next(name for name, value in given.items() if value), finished, lowering)
+        if self.renames_tensors or any(self.own):
             models = [n for n in finished if n.startswith(_OWN) and n.endswith(".onnx")]
             finished |= {n: self._finished(finished[n], lowering) for n in models}
         return {self.file(name): content for name, content in finished.items()}
+
+    def finish_other(self, files: Mapping[str, bytes], lowering: NamingLowering, model: Any) -> dict[str, bytes]:
+        """Return the files of a format other than ONNX with the stem and the names.
+
+        Raises:
+            DeployError: other numbers of names than the model has inputs and outputs, or names of axes.
+        """
+        if self.axes:
+            raise _no_names_error("dynamic_axes", files, lowering)
+        inputs = _counted("input_names", self.inputs, [i.name for i in model.graph.input])
+        outputs = [o.name for o in model.graph.output]
+        kept = self.own if len(self.own) == len(outputs) else ("",) * len(outputs)
+        chosen = _counted("output_names", self.outputs, outputs) if self.outputs else _free(kept, inputs)
+        named = lowering.with_names(files, tuple(inputs), tuple(chosen))
+        return {self.file(name): content for name, content in named.items()}
 
     def file(self, name: str) -> str:
         """Return the name of a file with the stem."""
@@ -120,7 +144,8 @@ class Names:
 
         model = onnx.load_from_string(content)
         graph = model.graph
-        for output, new in zip(graph.output, self.outputs, strict=bool(self.outputs)):
+        own = self._outputs([o.name for o in graph.output], [i.name for i in graph.input])
+        for output, new in zip(graph.output, own, strict=True):
             if output.name != new:
                 _rename(graph, {new: f"{new}.float", output.name: new})
         for name, axes in self.axes:
@@ -129,6 +154,12 @@ class Names:
                 if found[axis].dim_param != label:
                     raise _fixed_axis_error(name, axis, found[axis].dim_value, f" of {lowering!r}")
         return bytes(model.SerializeToString(deterministic=True))
+
+    def _outputs(self, now: list[str], inputs: Iterable[str]) -> Sequence[str]:
+        # The names of the outputs; of the forward's names, those that are free.
+        if self.outputs or len(self.own) != len(now):
+            return _counted("output_names", self.outputs, now)
+        return [new or old for old, new in zip(now, _free(self.own, inputs), strict=True)]
 
     def _name_axes(self, graph: Any) -> None:
         shapes = {i.name: i.type.tensor_type.shape.dim for i in graph.input}
@@ -160,6 +191,29 @@ def _fixed_axis_error(name: str, axis: int, size: int, of: str) -> DeployError:
     return DeployError(where=where, found=f"axis {axis} of size {size}", wanted=f"an axis{of} whose size varies", do=do)
 
 
+def _no_names_error(where: str, files: Iterable[str], lowering: Any) -> DeployError:
+    found, wanted = f"names for {lowering!r}", f"none, because {' + '.join(files)} has no such names"
+    order = "the order of the inputs and outputs is the model's"
+    do = "Leave it out: the file fixes all sizes but the batch." if where == "dynamic_axes" else f"Leave out {where}: {order}."
+    return DeployError(where=f"deploy, {where}", found=found, wanted=wanted, do=do)
+
+
+def _free(names: Sequence[str], inputs: Iterable[str]) -> list[str]:
+    # An output that has the name of an input, or of an output before it, gets another one; "" stays.
+    taken, found = UniqueNames({*inputs}), []
+    for name in names:
+        plain = re.sub(r"[^\w.\-]", "_", name)
+        found.append(taken.fresh(f"{plain}.output" if plain in taken else plain) if plain else "")
+    return found
+
+
+def _without_clashes(graph: Any, renamed: Mapping[str, str]) -> dict[str, str]:
+    # Tensors inside the model whose names become those of outputs get other names.
+    taken = UniqueNames(_tensors(graph) | set(renamed.values()))
+    clashes = [new for new in renamed.values() if new in _tensors(graph) and new not in renamed]
+    return {**renamed, **{name: taken.fresh(f"{name}.inner") for name in clashes}}
+
+
 def _counted(where: str, names: tuple[str, ...], own: list[str]) -> Sequence[str]:
     if names and len(names) != len(own):
         found, do = repr(names), f"Name each of: {', '.join(own)}."
@@ -167,9 +221,13 @@ def _counted(where: str, names: tuple[str, ...], own: list[str]) -> Sequence[str
     return names or own
 
 
+def _tensors(graph: Any) -> set[str]:
+    return {v.name for v in (*graph.input, *graph.output, *graph.initializer)} | {o for n in graph.node for o in n.output}
+
+
 def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
     # Rename tensors, in place.
-    tensors = {v.name for v in (*graph.input, *graph.output, *graph.initializer)} | {o for n in graph.node for o in n.output}
+    tensors = _tensors(graph)
     for old, new in renamed.items():
         if new in tensors and new not in renamed:
             do = "Choose another name."

@@ -149,8 +149,9 @@ class Partition:
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
-        """The units without an integer kernel, apart from arithmetic on sizes."""
-        return tuple(u for u in self.units if u.reason and not is_number(u.group.root))
+        """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs."""
+        units = (u for u in self.units if u.reason and not isinstance(u.group.root.target, type))
+        return tuple(u for u in units if not is_number(u.group.root))
 
     @cached_property
     def _constants(self) -> set[fx.Node]:

@@ -25,10 +25,11 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
+from qfunc.lowering.output_names import names_of_outputs
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
-from qfunc.specs.protocols import VersionedLowering
+from qfunc.specs.protocols import NamingLowering, VersionedLowering
 from qfunc.transforms.onnx_check import require_same_function
 from qfunc.transforms.validate import describe, require_target, require_target_value
 
@@ -53,8 +54,9 @@ def deploy(
         target: The hardware that the model was quantized for.
         example_inputs: Inputs whose shapes replace those seen in calibration.
         name: The stem of the artifact's files: "model" becomes "NAME.onnx" and so on.
-        input_names, output_names: Names of all inputs and of all outputs, in the model's order, in formats with an
-            ONNX model. By default an input has the name of its argument, and an output that of its op.
+        input_names, output_names: Names of all inputs and of all outputs, in the model's order. By default an input has
+            the name of its argument, and an output its key or field in the forward's value ("boxes", "aux.0"), or the name
+            of its op. A .pte has no such names.
         dynamic_axes: Names of axes whose sizes vary, by input: `{"x": {0: "batch"}}`.
     Raises:
         DeployError: no lowering, an op that cannot be written, an artifact that computes something else, or names
@@ -75,7 +77,8 @@ def deploy(
         require_whole(model, "deploy")
         require_stage(model, "calibrated", "deploy")
         require_target(model, target, "deploy")
-        return write_artifact(deployment(model, target, example_inputs), names)
+        deployed = deployment(model, target, example_inputs)
+        return write_artifact(deployed, names.with_own(names_of_outputs(deployed.model)))
 
     return Transform(
         deploy,
@@ -143,8 +146,11 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     opset = written_opset(lowering.opset if isinstance(lowering, VersionedLowering) else OPSET)
     proto, tensors = write_model(partition, inputs, opset, axes)
     require_same_function(proto, tensors, deployed.model, inputs)
-    proto, tensors = names.apply(proto, tensors)
-    files = names.finish(_files(partition.target, lowering.lower(proto, tensors)), lowering)
+    if isinstance(lowering, NamingLowering):
+        files = names.finish_other(_files(partition.target, lowering.lower(proto, tensors)), lowering, proto)
+    else:
+        proto, tensors = names.apply(proto, tensors)
+        files = names.finish(_files(partition.target, lowering.lower(proto, tensors)), lowering)
     report = _report(partition.target, inputs, tensors, partition) | {"files": digests(files)}
     return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 

@@ -98,7 +98,8 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         overflows = tuple(row for row in rows_of_units if row is not None)
     else:
         quantized = {q.module.site.op for q in view.quantizers}
-        roots = [g.root for g in fused.groups if context.kind(g.root) not in target.commuting]
+        ops = (g.root for g in fused.groups if not isinstance(g.root.target, type))
+        roots = [node for node in ops if context.kind(node) not in target.commuting]
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
     floats = tuple(

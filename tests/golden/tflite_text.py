@@ -19,6 +19,9 @@ def text_of(content: bytes) -> str:
     kinds, ops = _named(schema.TensorType), _named(schema.BuiltinOperator)
     lines = [f"tflite v{model.version}, {model.description.decode()}"]
     lines += [f"inputs {_array(graph.inputs)}, outputs {_array(graph.outputs)}"]
+    for signature in model.signatureDefs or ():
+        ends = [" ".join(f"{m.name.decode()}={m.tensorIndex}" for m in maps) for maps in (signature.inputs, signature.outputs)]
+        lines += [f"signature {signature.signatureKey.decode()}: {' -> '.join(ends)}"]
     for index, tensor in enumerate(graph.tensors):
         data, q = model.buffers[tensor.buffer].data, tensor.quantization
         held = f"{index} {tensor.name.decode()}: {kinds[tensor.type]} {_array(tensor.shape)}"

@@ -144,4 +144,16 @@ DEPLOYMENT = (
         "for n in (node,)]",
         "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
     ),
+    Mutation(
+        "keys-are-not-names", "qfunc.lowering.output_names:_leaves",
+        "named or isinstance(key, str)",
+        "named",
+        "tests/transforms/test_output_names.py::test_names_of_output_classes",
+    ),
+    Mutation(
+        "signature-in-another-order", "qfunc.lowering.tflite.signature:with_signature",
+        "zip(names, indices, strict=True)",
+        "zip(names, indices[::-1], strict=True)",
+        "tests/transforms/test_output_names.py::test_artifacts_have_the_names_of_the_forward",
+    ),
 )  # fmt: skip

@@ -25,7 +25,6 @@ NAMES: dict[str, Any] = {
 BATCH = torch.linspace(-1, 1, 2 * 3 * 64).reshape(2, 3, 8, 8)
 WITH_ONNX = ("onnxruntime", "onnx_qnn", "openvino", "qdq", "qnn_htp", "snpe", "nnie", "tengine_u8", "vitis", "stpu", "ppl_cuda",
              "ppl_w8a16", "tensorrt")  # fmt: skip
-WITHOUT = ("litert", "ncnn", "tosa", "executorch_xnnpack")
 TABLES = {"snpe": "encodings_0.6.1.json", "tengine_u8": "net.scale", "stpu": "stpu_minmax.json", "ppl_cuda": "clip_ranges.txt"}
 
 
@@ -140,26 +139,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "deploy, dynamic_axes, 'picture': found axis 2 of size 8, wanted an axis whose size varies. "
         "Leave it out, or export the model with this axis dynamic.",
     ),
-    **{
-        name: (
-            name, {"input_names": ()},
-            f"deploy, output_names: found names for {targets_lowering}, wanted none, because {files} has no such names. "
-            "Leave out output_names: the order of the inputs and outputs is the model's.",
-        )
-        for name, targets_lowering, files in (
-            ("litert", "TfliteLowering()", "model.tflite"),
-            ("ncnn", "NcnnLowering()", "model.ncnn.param + model.ncnn.bin"),
-            ("tosa", "TosaLowering()", "model.tosa + model.values.json"),
-        )
-    },
+    "no names in the format": (
+        "executorch_xnnpack", {"input_names": (), "dynamic_axes": {}},
+        "deploy, output_names: found names for XnnpackLowering(), wanted none, because model.pte + model.values.json has no "
+        "such names. Leave out output_names: the order of the inputs and outputs is the model's.",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_names_that_no_file_can_hold_are_refused(case: str) -> None:
     name, changes, message = REFUSED[case]
-    if name in WITHOUT:
-        changes = {**changes, "dynamic_axes": {}}
     with pytest.raises(DeployError) as e:
         named(name, **changes)
     assert str(e.value) == message

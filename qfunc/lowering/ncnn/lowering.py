@@ -7,10 +7,13 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
+from qfunc.files.ncnn_param import with_blob_names
 from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Refuse
 from qfunc.specs._values import readable
+
+_PARAM = "model.ncnn.param"
 
 
 @readable
@@ -18,8 +21,9 @@ from qfunc.specs._values import readable
 class NcnnLowering:
     """`model.ncnn.param` and `model.ncnn.bin`: int8 convolutions and linear layers with the codes and scales of the model.
 
-    qfunc writes the files; ncnn is needed only to run them.  Inputs are the blobs "in0", "in1", ..., outputs
-    "out0", "out1", ..., of one example without the batch axis.  The blobs "<tensor>.codes" are int8.  A scale
+    qfunc writes the files; ncnn is needed only to run them.  The blobs of the inputs have
+    the names of the arguments, those of the outputs their names in the forward's value, or "out0", "out1", ...; they hold
+    one example without the batch axis.  The blobs "<tensor>.codes" are int8.  A scale
     is stored as float32(1/s).  A convolution requantizes if another convolution reads its codes (8=102, depthwise 8=101);
     relu and clip are fused into the layer before them, and all other ops compute in float32.  Each group of a grouped
     convolution is a separate layer, because ncnn has one scale for each group.
@@ -45,6 +49,11 @@ class NcnnLowering:
         for site in sites:
             require_site(site)
         return Writer(model).write(WRITERS)
+
+    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
+        """Return the files in which the blobs of inputs and outputs have these names."""
+        renamed = {f"in{i}": name for i, name in enumerate(inputs)} | {f"out{i}": n for i, n in enumerate(outputs) if n}
+        return {**files, _PARAM: with_blob_names(files[_PARAM], renamed)}
 
 
 __all__ = ["NcnnLowering"]

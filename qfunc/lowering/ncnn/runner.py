@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +96,17 @@ class NcnnRunner:
         if any(codes):
             do = "Deploy this model again; a newer ncnn may have other layers."
             raise VerifyError(where="NcnnRunner", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
-        return Session(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), input_shapes(layers))
+        return Session(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), *_ends(layers))
+
+
+def _ends(layers: list[Line]) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, tuple[int, ...]]]:
+    # The blobs of the inputs and outputs in order, which their layers number, and the shapes of the inputs.
+    blobs = {(layer.kind, layer.name): layer.outputs[0] for layer in layers if layer.outputs}
+    numbered = [
+        tuple(itertools.takewhile(bool, (blobs.get((kind, f"{name}{i}"), "") for i in itertools.count())))
+        for kind, name in (("Input", "in"), ("Noop", "out"))
+    ]
+    return numbered[0], numbered[1], input_shapes(layers)
 
 
 FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
@@ -116,12 +127,14 @@ class Session:
     ncnn: Any
     net: Any
     blobs: frozenset[str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
 
     def run(self, inputs: Sequence[Any], codes: Sequence[str] = ()) -> list[Any]:
         """Return the outputs for one batch, one example after the other, then the blobs of codes."""
         batches = [np.ascontiguousarray(i) for i in inputs]
-        count = sum(b.startswith("out") and b[3:].isdigit() for b in self.blobs)
+        count = len(self.outputs)
         found = []
         for place in range(len(batches[0])):
             extractor = self.net.create_extractor()
@@ -134,8 +147,8 @@ class Session:
                     raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {array.shape}", wanted=wanted, do=do)
                 held_type = np.int32 if np.issubdtype(array.dtype, np.integer) else array.dtype  # indices
                 # The layers assume channels that begin at multiples of 16 bytes. A clone has this layout.
-                extractor.input(f"in{i}", self.ncnn.Mat(np.ascontiguousarray(array, held_type)).clone())
-            names = [(f"out{i}", 0) for i in range(count)] + [(n, 1) for n in codes]
+                extractor.input(self.inputs[i], self.ncnn.Mat(np.ascontiguousarray(array, held_type)).clone())
+            names = [(n, 0) for n in self.outputs] + [(n, 1) for n in codes]
             found.append([np.array(extractor.extract(n, kind)[1]) for n, kind in names])
         places = [(0, False)] * count + [split_axis(n)[1:] for n in codes]
         return [_joined(each, *place) for each, place in zip(zip(*found, strict=True), places, strict=True)]

@@ -28,11 +28,11 @@ class TfliteLowering:
     """`model.tflite`: int8 operators with the model's scales and zero points; weights and biases are codes.
 
     The flatbuffer classes of the package ai-edge-litert, the extra `litert`, write the file; TensorFlow is not needed.
-    Inputs and outputs are float32 in the model's layout, before QUANTIZE and after DEQUANTIZE.  Between them images have
-    their channels last, weights of convolutions are OHWI, and the columns of a linear layer after a flattened image have
-    that order.  Relu, relu6 and clip(-1, 1) are fused into the op before them.  Ops without quantizers on both sides
-    compute in float32.  The first axis of the inputs can be resized.  With `bits=16`, activations are int16 without zero
-    points, and biases int64.
+    Inputs and outputs are float32 in the model's layout, before QUANTIZE and after DEQUANTIZE; the signature
+    "serving_default" has their names.  Between them images have their channels last, weights of convolutions are OHWI, and
+    the columns of a linear layer after a flattened image have that order.  Relu, relu6 and clip(-1, 1) are fused into the
+    op before them.  Ops without quantizers on both sides compute in float32.  The first axis of the inputs can be resized.
+    With `bits=16`, activations are int16 without zero points, and biases int64.
 
     Source: TensorFlow Lite schema.fbs (v3), 8-bit quantization specification, 16x8 quantization.
 
@@ -64,6 +64,12 @@ class TfliteLowering:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
             require_int8(site, target, "TFLite", Int(self.bits), Int(self.bias_bits))
         return {"model.tflite": Writer(QdqModel(model), TfliteBuilder(self.bits)).write(WRITERS)}
+
+    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
+        """Return the file with a signature, "serving_default", of these names; "" stays the name of the tensor."""
+        from qfunc.lowering.tflite.signature import with_signature
+
+        return {name: with_signature(content, inputs, outputs) for name, content in files.items()}
 
 
 __all__ = ["TfliteLowering"]

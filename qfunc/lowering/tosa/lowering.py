@@ -50,5 +50,12 @@ class TosaLowering:
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
 
+    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
+        """Return the files in which the tensors of inputs and outputs have these names."""
+        from qfunc.lowering.tosa.tensor_names import with_tensor_names
+
+        file, values = with_tensor_names(files["model.tosa"], files["model.values.json"], inputs, outputs)
+        return {**files, "model.tosa": file, "model.values.json": values}
+
 
 __all__ = ["TosaLowering"]
