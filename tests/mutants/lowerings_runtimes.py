@@ -48,6 +48,18 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
+        "openvino-moves-scales-after-norms", "qfunc.lowering.openvino.barriers:_protected",
+        "return [0]",
+        "return []",
+        REWRITES,
+    ),
+    Mutation(
+        "openvino-fuses-quantized-convolutions", "qfunc.lowering.openvino.barriers:_protected",
+        "return [] if False in found else [i for i, quantized in enumerate(found) if quantized]",
+        "return []",
+        REWRITES,
+    ),
+    Mutation(
         "openvino-wraps-at-the-wrong-end", "qfunc.lowering.openvino.rewrites:_replace_wrapping_pads",
         "[(-before, _LAST)]",
         "[(0, before)]",

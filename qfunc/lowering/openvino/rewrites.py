@@ -9,7 +9,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.constant_folding import folded
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QdqModel, copies
+from qfunc.lowering.openvino.barriers import insert_barriers
+from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
 
 __all__ = ["rewrite"]
 
@@ -17,7 +18,6 @@ _SMALLEST_BIAS = np.float32(1e-30)
 _LAST = 2**62
 _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 """The axis of the outputs in the weights; behind the groups for transposed convolutions."""
-_MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather", "Expand", "Tile")
 
 
 def rewrite(model: onnx.ModelProto) -> None:
@@ -26,20 +26,19 @@ def rewrite(model: onnx.ModelProto) -> None:
     _replace_maxima(model)
     _replace_wrapping_pads(model)
     _fold_constants(model)
+    insert_barriers(model)
 
 
 def _add_biases(model: onnx.ModelProto) -> None:
     # OpenVINO moves the factors s_x s_w of an integer product without a bias to its readers. It does so wrongly if a quantizer
-    # and another op read the product, whose codes are then zeros, and before a Reshape that separates rows. It removes a bias
-    # of zeros. A bias of 1e-30 changes no sum of real values.
+    # and another op read the product, or several ops its quantizer, whose codes are then zeros, and before a Reshape that
+    # separates rows. It removes a bias of zeros. A bias of 1e-30 changes no sum of real values.
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
         nodes.append(node)
         axis = _WEIGHTED.get(node.op_type)
         weight, bias = (source.constants.get(name) for name in [*node.input[1:3], "", ""][:2])
         if axis is None or weight is None or weight.ndim < 2 or (len(node.input) > 2 and (bias is None or bias.any())):
-            continue
-        if not _leaves_its_shape(source, node.output[0]):
             continue
         groups = int(source.attribute(node, "group", 1))
         count = weight.shape[0 if source.attribute(node, "transB", 0) else axis] * (groups if axis == 1 else 1)
@@ -51,13 +50,6 @@ def _add_biases(model: onnx.ModelProto) -> None:
         node.output[0] = f"{result}.product"
         nodes.append(helper.make_node("Add", [node.output[0], name], [result], name=name))
     _set_nodes(model, nodes)
-
-
-def _leaves_its_shape(source: QdqModel, name: str) -> bool:
-    # True if several ops read the tensor, or one that moves its values, perhaps after an activation.
-    while (reader := source.only_reader(name)) is not None and (reader.op_type in ACTIVATIONS or copies(reader)):
-        name = reader.output[0]
-    return reader.op_type in _MOVES if reader is not None else source.uses(name) > 1
 
 
 def _replace_maxima(model: onnx.ModelProto) -> None:

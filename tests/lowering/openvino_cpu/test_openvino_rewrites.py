@@ -41,7 +41,68 @@ def coordinates(net: Net, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([y, grid.unsqueeze(0).expand(x.shape[0], -1, -1, -1)], 1)
 
 
+class Laterals(nn.Module):
+    """A convolution, and the resized result of a later one, added as in feature pyramids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.lateral = nn.Conv2d(3, 8, 3, 2, padding=1), nn.Conv2d(3, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, 6, 4] -> [N, 8, 6, 4]."""
+        y = self.lateral(x)
+        return y + F.interpolate(self.down(x), scale_factor=2, mode="bilinear")
+
+
+def small(net: Net) -> Net:
+    """Return the network with a convolution of small values, whose variance is about the epsilon of a norm."""
+    with torch.no_grad():
+        net.conv.weight *= 0.005
+    return net
+
+
+def normalized_rows(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    """Layer norm of the places of an image."""
+    return F.relu(F.layer_norm(y.flatten(2).transpose(1, 2), (8,)))
+
+
+class Rows(nn.Module):
+    """The places of an image, whose first channel is large, with their positions, normalized as in vision transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.places = nn.Conv2d(3, 8, 3, padding=1), nn.Parameter(torch.randn(1, 24, 8) * 0.02)
+        with torch.no_grad():
+            self.conv.weight[:1] *= 1000
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, 6, 4] -> [N, 24, 8]."""
+        rows = self.conv(x).flatten(2).transpose(1, 2)
+        return F.relu(F.layer_norm(torch.cat([0 * rows[:, :1], rows[:, 1:]], 1) + self.places, (8,)))
+
+
+class Dense(nn.Module):
+    """Dense layers without biases after a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.next, self.last = nn.Conv2d(7, 4, 3, padding=1, bias=False), nn.Conv2d(11, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, 6, 4] -> [N, 2, 6, 4]."""
+        gated = x * torch.sigmoid(x)
+        joined = torch.cat([self.conv(gated), gated], 1)
+        return self.last(torch.cat([joined, F.relu(self.next(joined))], 1))
+
+
 NETS = {
+    "the sum of a convolution and a later one, resized": Laterals(),
+    "an instance norm of small values": small(Net(lambda net, x, y: F.relu(F.instance_norm(y)), bias=False)),
+    "a group norm of small values": small(Net(lambda net, x, y: F.relu(F.group_norm(y, 2)))),
+    "a layer norm of small values": small(Net(normalized_rows)),
+    "a layer norm of a sum": Rows(),
+    "convolutions without biases, joined to their inputs": Dense(),
     "a convolution without bias, read by a pool and returned": Net(lambda net, x, y: (F.avg_pool2d(y, 2), y), bias=False),
     "a convolution without bias, added to its pool": Net(lambda net, x, y: y + F.avg_pool2d(y, 3, 1, 1), bias=False),
     "a linear layer of rows without bias": nn.Sequential(nn.Linear(4, 24, bias=False), nn.Unflatten(2, (3, 2))),

@@ -1,0 +1,61 @@
+"""Barriers that keep OpenVINO 2026.4.1 from moving scales and from fusing ops where it computes other values.
+
+A barrier is Max(x, -3.4e38): it returns x, and neither the transformations of low precision nor the fusions of convolutions
+pass it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, copies
+
+__all__ = ["insert_barriers"]
+
+_NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
+_LEAST = np.float32(-3.4e38)
+
+
+def insert_barriers(model: onnx.ModelProto) -> None:
+    """Insert barriers before norms and before additions of quantized convolutions, in place."""
+    source, nodes = QdqModel(model), list[onnx.NodeProto]()
+    for node in model.graph.node:
+        node = onnx.NodeProto.FromString(node.SerializeToString())
+        for index in _protected(source, node):
+            name = f"{node.output[0]}.operand_{index}"
+            bound = f"{name}.least"
+            model.graph.initializer.append(numpy_helper.from_array(_LEAST, bound))
+            nodes.append(helper.make_node("Max", [node.input[index], bound], [name], name=name))
+            node.input[index] = name
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
+    # The inputs of a node that need a barrier.
+    if node.op_type in _NORMS:
+        # OpenVINO moves a scale s of the input after the norm, and keeps the epsilon, which would have to be divided by s^2.
+        return [0]
+    if node.op_type != "Add":
+        return []
+    # The plugin fuses the addition into a convolution, and omits the rounding of a quantizer between the two.
+    # Of two convolutions it fuses the one without a quantizer.
+    found = [_convolution(source, name) for name in node.input]
+    return [] if False in found else [i for i, quantized in enumerate(found) if quantized]
+
+
+def _convolution(source: QdqModel, name: str) -> bool | None:
+    # True if a tensor is the quantized result of a convolution, False if it is a result in real values, None for others.
+    quantized = False
+    while source.uses(name) == 1 and (node := source.producers.get(name)) is not None:
+        if node.op_type == "Conv":
+            return quantized
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            quantized = True
+        elif node.op_type not in ACTIVATIONS and not copies(node):
+            return None
+        name = node.input[0]
+    return None
