@@ -18,6 +18,7 @@ from qfunc.specs.arithmetic.operators import (
     FixedBits,
     FixedPointLanes,
     HardSwish16,
+    QuantizeInt32,
     QuantizeLanes,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -108,10 +109,11 @@ __all__ = [
     "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS",
     "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
     "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel",
-    "PerTensor", "PerToken", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
-    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector",
-    "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target",
-    "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit", "from_json", "to_json",
+    "PerTensor", "PerToken", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule",
+    "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme",
+    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma",
+    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -6,8 +6,8 @@ point 0.  Pools, concat, resizing and data movement have equal qparams at input 
 are fused into the op before them.
 
 `litert_reference`: LiteRT with its reference kernels, the loops that define TensorFlow Lite: the same file, other roundings.
-Floats are quantized half away from zero, by division.  Convolutions round twice (the doubled high half of the product,
-then the shift, half away), linear layers once.  Softmax is computed in fixed point.
+Floats are quantized half away from zero, by division, in 32 bits.  Convolutions round twice (the doubled high half of the
+product, then the shift, half away), linear layers once.  Softmax is computed in fixed point.
 
 `litert_optimised`: LiteRT with its optimised kernels only, without the XNNPACK delegate: the same file, other roundings.
 ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
@@ -46,6 +46,7 @@ from qfunc.specs import (
     Op,
     PerChannel,
     PerTensor,
+    QuantizeInt32,
     QuantizeLanes,
     Refuse,
     Require,
@@ -156,6 +157,7 @@ litert_reference = evolve(
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("quantize"), QuantizeInt32()),
         *UNITS,
     ),
     runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRtRunner("reference")),

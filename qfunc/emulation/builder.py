@@ -10,12 +10,12 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
+from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes, quantize_int32
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import DequantizeSum, Log, QuantizeLanes, Target
+from qfunc.specs import DequantizeSum, Log, QuantizeInt32, QuantizeLanes, Target
 
 
 @frozen(eq=False)
@@ -47,6 +47,7 @@ class EmulationBuilder:
         self.root, self.graph, self.results = root, fx.Graph(), results
         arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
+        self.in_int32 = any(isinstance(a, QuantizeInt32) for a in arithmetics)
         self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
         self.channels_last: set[str] = set()
@@ -105,6 +106,8 @@ class EmulationBuilder:
         arguments = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax, scheme.rounding, scheme.division)
         if self.quantize_lanes is not None:
             return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
+        if self.in_int32:
+            return self.call(quantize_int32, real, *arguments, name=name)
         if scheme.zero_point is not None and scheme.zero_point.added == "before":
             return self.call(quantize_interior, real, *arguments, "before", name=name)
         return self.call(quantize_codes, real, *arguments, name=name)

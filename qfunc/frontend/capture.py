@@ -29,6 +29,7 @@ from qfunc.frontend.options import (
     with_forward_bound,
 )
 from qfunc.frontend.parametrizations import remove_parametrizations
+from qfunc.frontend.sizes_of_results import read_sizes_of_results
 from qfunc.frontend.source_location import module_call, qualified, source_line
 from qfunc.graph.arguments import store_fixed_arguments
 from qfunc.graph.copying import own_copy
@@ -133,7 +134,7 @@ def capture(
                 return _trace(root, bind(chosen, concrete))
 
             evaluated, dropouts = _traced(owned, trace, shell_source)
-            captured = within_module(functionalize(owned, evaluated, dropouts), (root_class,))
+            captured = within_module(read_sizes_of_results(functionalize(owned, evaluated, dropouts)), (root_class,))
             return copy_user_attributes(
                 store_fixed_arguments(captured, model, concrete, None), shell_source, module_call(evaluated)
             )

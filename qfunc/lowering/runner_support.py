@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from qfunc.errors import QfuncError, VerifyError, first_line
 
@@ -43,6 +44,28 @@ def loading(runner: str, runtime: str) -> Iterator[None]:
         raise VerifyError(where=runner, found=first_line(e), wanted=f"a file that {runtime} loads", do=do) from e
 
 
+def run_error(
+    error: Exception, runner: Any, given: Sequence[tuple[int, ...]], deployed: Sequence[tuple[int, ...]], where: str
+) -> VerifyError:
+    """Return the error of a runner that fails on a batch: of the batch's shapes, if those of the artifact differ.
+
+    Args:
+        error: What the runner raised.
+        runner: The runner.
+        given: The shapes of the batch.
+        deployed: The shapes of the artifact's inputs, of any number of examples.
+        where: The step and the batch.
+    """
+    found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+    if len(given) == len(deployed) and any(a[1:] != b[1:] for a, b in zip(given, deployed, strict=True)):
+        sizes = "; ".join(", ".join(map(str, ("n", *shape[1:]))) for shape in deployed)
+        do = f"Give batches of the shapes that calibration saw: [{sizes}]."
+        return VerifyError(where=where, found=found, wanted="inputs that the artifact takes", do=do)
+    name, own = type(runner).__name__, type(runner).__module__.startswith("qfunc.")
+    do = f"Report the model and the version of {name}'s package: the shapes are right." if own else f"Correct {name}.run."
+    return VerifyError(where=where, found=found, wanted=f"an artifact that {name} runs", do=do)
+
+
 def other_kernels() -> str:
     """Return "" on x86-64, else the message that the CPU has other kernels."""
     machine = platform.machine()
@@ -59,4 +82,4 @@ SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
-__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require"]
+__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error"]

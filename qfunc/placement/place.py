@@ -140,7 +140,8 @@ class _Placement:
         group = self.group_of
         readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
         values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
-        return all(len(n.users) == 1 for n in chain[1:]) and all(v == value for v in values)
+        alone = all(sum(self.context.kind(u) != "size" for u in n.users) == 1 for n in chain[1:])
+        return alone and all(v == value for v in values)
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):

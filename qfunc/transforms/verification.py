@@ -20,6 +20,7 @@ from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.interpreter import ObservingInterpreter, run_with_sizes
 from qfunc.lowering.code_outputs import ModelWithCodes
+from qfunc.lowering.runner_support import run_error
 from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
 from qfunc.specs.protocols import ConditionalRunner, FlippingRunner, InspectableRunner, RealView, ReorderingRunner, Runner
@@ -36,6 +37,7 @@ class Verification:
         self.target, self.runner, self.scores = target, runner, scores
         deployed = deployment(model, target)
         self.model = deployed.model
+        self.shapes = [tuple(i.shape) for i in deployed.inputs]
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         reordering: Any = runner  # checkers narrow the name that isinstance tests
         self.unlike: tuple[str, ...] = reordering.unlike() if isinstance(reordering, ReorderingRunner) else ()
@@ -157,12 +159,7 @@ class Verification:
         except VerifyError:
             raise
         except Exception as e:
-            raise VerifyError(
-                where=where,
-                found=f"{type(e).__name__}: {' '.join(str(e).split()) or 'no message'}",
-                wanted="inputs that the artifact takes",
-                do=f"Give batches of the shapes that calibration saw; if they are, correct {type(self.runner).__name__}.run.",
-            ) from e
+            raise run_error(e, self.runner, [tuple(v.shape) for v in leaves], self.shapes, where) from e
         return _require_list(run[0]), run[1]
 
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from qfunc.specs.arithmetic.operators import (
     FixedBits,
     FixedPointLanes,
     HardSwish16,
+    QuantizeInt32,
     QuantizeLanes,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -42,7 +43,7 @@ Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes | Stages
+    | QuantizeLanes | QuantizeInt32 | Stages
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

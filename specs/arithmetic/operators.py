@@ -181,10 +181,24 @@ class DequantizeSum:
 
 @readable
 @frozen
-class QuantizeLanes:
-    """q = R(x / s) + z as the scheme rounds for runs of `lanes` entries in memory; R is `rest`, in float64, for those left.
+class QuantizeInt32:
+    """q = clamp(R(x / s) + z) in 32 bits as x86-64 computes it: an R(x / s) outside of int32 is -2^31, and the sum wraps.
 
-    The arithmetic of Op("quantize"): of real values that become codes outside a kernel.
+    With z < 0, everything beyond 2^31 steps has the highest code, else the lowest.  The arithmetic of Op("quantize"): of
+    real values that become codes outside a kernel.
+
+    Source: TFLite reference_ops AffineQuantize (static_cast<int32_t>, then the sum, then the clamp); Intel SDM, CVTTSS2SI
+        ("the indefinite integer value"); measured.
+
+    >>> QuantizeInt32()
+    QuantizeInt32()
+    """
+
+
+@readable
+@frozen
+class QuantizeLanes:
+    """As QuantizeInt32, rounded as in the scheme for runs of `lanes` entries in memory, by `rest` in float64 for those left.
 
     Source: TFLite optimized_ops AffineQuantize (vectors of 8, then one by one by a double).
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
 import qfunc
+from qfunc.lowering import LiteRtRunner
+from qfunc.lowering.runner_support import run_error
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.test_errors import FORWARD, told
 
@@ -44,7 +50,33 @@ def test_inputs_of_another_length() -> None:
     text = (
         "verify, batch 1: found InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: "
         "input for the following indices index: 2 Got: 9 Expected: 8 Please fix either the inputs/outputs or the model., "
-        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw; if they are, correct "
-        "OnnxRuntimeRunner.run."
+        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw: [n, 2, 8]."
     )
     told(lambda: qfunc.verify(TARGET)(free, [longer]), "VerifyError", text)
+
+
+@frozen
+class Stuck:
+    """A runner of the user's that raises."""
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        raise RuntimeError("failed to prepare.")
+
+
+def test_a_file_that_does_not_run_on_the_shapes_of_calibration() -> None:
+    x, longer = (torch.randn(2, 2, 8), torch.randn(1, 5)), (torch.randn(2, 2, 9), torch.randn(1, 5))
+    error, shapes = RuntimeError("failed\nto prepare."), [tuple(t.shape) for t in x]
+    found = "verify, batch 1: found RuntimeError: failed to prepare., wanted"
+    other = [tuple(t.shape) for t in longer]
+    rows = (
+        (LiteRtRunner(), shapes, "an artifact that LiteRtRunner runs. Report the model and the version of LiteRtRunner's "
+         "package: the shapes are right."),
+        (Stuck(), shapes, "an artifact that Stuck runs. Correct Stuck.run."),
+        (Stuck(), other, "inputs that the artifact takes. Give batches of the shapes that calibration saw: [n, 2, 8; n, 5]."),
+        (Stuck(), [(7, 2, 8), (7, 5)], "an artifact that Stuck runs. Correct Stuck.run."),
+    )  # fmt: skip
+    for runner, given, text in rows:
+        assert str(run_error(error, runner, given, shapes, "verify, batch 1")) == f"{found} {text}"
+    done = qfunc.calibrate([x[0]], progress=False)(qfunc.quantize(TARGET)(nn.Conv1d(2, 3, 3)))
+    text = "verify, batch 1: found RuntimeError: failed to prepare., wanted an artifact that Stuck runs. Correct Stuck.run."
+    told(lambda: qfunc.verify(TARGET, Stuck())(done, [x[0]]), "VerifyError", text)

@@ -97,4 +97,10 @@ EXECUTORCH = (
         'Attr("approximate", "erf")',
         REFUSED, case="GELU-str",
     ),
+    Mutation(
+        "xnnpack-first-axis-is-the-batch", "qfunc.lowering.xnnpack.reductions:_rows",
+        "batch = [] if 0 in axes else [0]",
+        "batch = [0]",
+        "tests/lowering/test_batch_axes.py::test_the_batch_may_be_another_axis", case="executorch-reductions",
+    ),
 )  # fmt: skip

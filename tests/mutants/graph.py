@@ -144,4 +144,10 @@ GRAPH = (
         "key=True), 2, commutative=True)",
         "tests/passes/test_fuse_activations.py::test_it_is_one_op_with_the_same_values",
     ),
+    Mutation(
+        "a-size-stays-before-the-norm", "qfunc.frontend.sizes_of_results:_same_shape",
+        "return reader if not others and (alone or has(reader, Trait.NORM)) else None",
+        "return reader if not others and alone else None",
+        "tests/frontend/test_sizes_of_results.py::test_both_ways_to_capture_give_the_same_codes", case="norm_folds-litert",
+    ),
 )  # fmt: skip

@@ -156,6 +156,12 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/test_composed_ops.py::test_pools_with_borders_and_grouped_transposed_convolutions_are_exact",
     ),
     Mutation(
+        "litert-reductions-keep-the-first-axis-open", "qfunc.lowering.nhwc.shape:batch_axis",
+        "varies = step.source.varies(step.output)",
+        "varies = 0",
+        "tests/lowering/test_batch_axes.py::test_the_batch_may_be_another_axis", case="litert-reductions",
+    ),
+    Mutation(
         "litert-wraps-as-edges", "qfunc.lowering.nhwc.moves:_continued",
         "places % length if wraps else",
         "places % length if not wraps else",

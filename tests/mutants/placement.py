@@ -42,6 +42,12 @@ PLACEMENT = (
         "tests/placement/test_place_mutants.py::test_a_bias_needs_both_scales",
     ),
     Mutation(
+        "a-size-is-a-reader-of-codes", "qfunc.placement.place:_Placement._readers_agree",
+        'alone = all(sum(self.context.kind(u) != "size" for u in n.users) == 1 for n in chain[1:])',
+        "alone = all(len(n.users) == 1 for n in chain[1:])",
+        "tests/frontend/test_sizes_of_results.py::test_both_ways_to_capture_give_the_same_codes", case="input_is_pooled-litert",
+    ),
+    Mutation(
         "two-quantizers-in-series", "qfunc.placement.place:_Placement._edge",
         "existing = self.of_tensor.get(source)",
         "existing = None",

@@ -3,6 +3,7 @@
 from mutants.mutation import Mutation
 
 LITERT = "tests/lowering/tflite/test_litert_ops.py::test_halves_become_the_codes_that_the_kernels_compute"
+BEYOND = "tests/lowering/tflite/test_litert_extremes.py::test_values_beyond_32_bits_of_steps_become_the_codes_of_the_kernels"
 TOSA_HALVES = "tests/lowering/tosa/test_tosa_ops.py::test_halves_become_the_codes_that_the_reference_model_computes"
 PTE = "tests/lowering/xnnpack/test_executorch_ops.py::test_halves_become_the_codes_that_xnnpack_computes"
 NCNN_HALVES = "tests/lowering/ncnn_files/test_ncnn_ops.py::test_halves_become_the_codes_that_ncnn_computes"
@@ -16,6 +17,12 @@ TIES = (
         'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES)',
         'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_up"), formats=BYTES)',
         LITERT, case="reference",
+    ),
+    Mutation(
+        "reference-quantize-saturates", "qfunc.targets.litert:litert_reference",
+        "QuantizeInt32()",
+        'SoftmaxFixed()',
+        BEYOND, case="reference--128",
     ),
     Mutation(
         "reference-add-rounds-half-up", "qfunc.targets.litert:litert_reference",

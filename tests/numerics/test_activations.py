@@ -9,10 +9,12 @@ from math import floor
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from qfunc.numerics.kernels import activations as curves
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
-from qfunc.numerics.kernels.integer import softmax_float
+from qfunc.numerics.kernels.integer import quantize_int32, softmax_float
 from qfunc.numerics.kernels.resize import bilinear_codes
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.testing.oracle import rounded
@@ -158,6 +160,22 @@ def test_whole_runs_are_decoded_by_a_sum():
     summed, centred = q * s + s * -37.0, (q - 37) * s
     assert not torch.equal(summed[:8], centred[:8])
     assert torch.equal(dequantize_sum(q, float(s), 37, 8), torch.cat([summed[:8], centred[8:]]))
+
+
+def as_int32(value: int) -> int:
+    return (value + 2**31) % 2**32 - 2**31
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, width=32) | st.integers(-(2**33), 2**33).map(float), st.integers(-128, 127)
+)
+@example(-(2.0**31), -1)
+@example(2.0**31, -1)
+def test_quotients_beyond_32_bits_are_the_least_integer_and_the_sum_wraps(x: float, zero: int):
+    steps = round(float(torch.tensor(x)))  # half to even
+    inside = -(2**31) <= steps < 2**31
+    wanted = min(max(as_int32((steps if inside else -(2**31)) + zero), -128), 127)
+    assert quantize_int32(torch.tensor([x]), 1.0, zero, -128, 127, "half_even", True).tolist() == [wanted]
 
 
 def test_softmax_rounds_half_up():

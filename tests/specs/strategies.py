@@ -52,6 +52,7 @@ from qfunc.specs import (
     PerChannel,
     PerTensor,
     PerToken,
+    QuantizeInt32,
     QuantizeLanes,
     Refuse,
     Require,
@@ -180,7 +181,7 @@ arithmetics = st.one_of(
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
-    st.sampled_from((HardSwish16(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum())),
+    st.sampled_from((HardSwish16(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum(), QuantizeInt32())),
     st.builds(
         FloatKernel,
         st.sampled_from(("float16", "float32")),

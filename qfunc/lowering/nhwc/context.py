@@ -119,10 +119,11 @@ class OpContext:
         """Return a new tensor inside the op, with the qparams of `like` or of the result."""
         return self.writer.make(f"{self.name}.{name}", shape, self.qparams if like is None else like.qparams, **place)
 
-    def reshaped(self, tensor: NhwcTensor, shape: Sequence[int], into: NhwcTensor) -> NhwcTensor:
-        """Write a RESHAPE of a tensor into `into`, and return `into`. The first axis is the batch."""
-        wanted = self.file.integers([-1, *shape[1:]], f"{self.name}.shape")
-        self.file.operator("RESHAPE", [tensor, wanted], [into], "ReshapeOptions", newShape=np.array([-1, *shape[1:]], np.int32))
+    def reshaped(self, tensor: NhwcTensor, shape: Sequence[int], into: NhwcTensor, varies: int | None = 0) -> NhwcTensor:
+        """Write a RESHAPE of a tensor into `into`, and return `into`. The axis `varies` of the result is the batch."""
+        sizes = np.array([-1 if i == varies else n for i, n in enumerate(shape)], np.int32)
+        wanted = self.file.integers(sizes, f"{self.name}.shape")
+        self.file.operator("RESHAPE", [tensor, wanted], [into], "ReshapeOptions", newShape=sizes)
         return into
 
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:

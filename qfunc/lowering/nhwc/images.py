@@ -17,7 +17,8 @@ def image(step: OpContext, x: NhwcTensor) -> NhwcTensor:
     if len(x.shape) != 3:
         return x
     shape = (x.shape[0], 1, *x.shape[1:])
-    return step.reshaped(x, shape, step.inner("row", shape, x, last=True))
+    batch = _place(step.source.varies(step.node.input[0]), (0, 3, 2))
+    return step.reshaped(x, shape, step.inner("row", shape, x, last=True), batch)
 
 
 def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, NhwcTensor]:
@@ -32,7 +33,12 @@ def output_image(step: OpContext, shape: Sequence[int]) -> tuple[NhwcTensor, Nhw
 def to_signal(step: OpContext, output: NhwcTensor, result: NhwcTensor) -> None:
     """Write a RESHAPE from an image of one row to a signal, unless both are one tensor."""
     if output is not result:
-        step.reshaped(output, result.shape, result)
+        step.reshaped(output, result.shape, result, _place(step.source.varies(step.output), (0, 2, 1)))
+
+
+def _place(varies: int | None, places: tuple[int, int, int]) -> int | None:
+    # The batch axis of a signal [N, C, W] in the file, whose axes have these places.
+    return None if varies is None else places[varies]
 
 
 def out_shape(step: OpContext, channels: int) -> tuple[int, ...]:

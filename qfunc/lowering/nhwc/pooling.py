@@ -10,7 +10,7 @@ from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
 from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, same, to_signal
 from qfunc.lowering.nhwc.norms import mean
-from qfunc.lowering.nhwc.shape import axis_at, cut
+from qfunc.lowering.nhwc.shape import axis_at, batch_axis, cut
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.windows import Window, window, with_ceil_mode
 
@@ -167,7 +167,7 @@ def _finish(step: OpContext, total: NhwcTensor, write: Callable[[NhwcTensor], Nh
     if output.shape == total.shape:
         write(output)
     else:
-        step.reshaped(write(step.inner("kept", total.shape)), output.shape, output)
+        step.reshaped(write(step.inner("kept", total.shape)), output.shape, output, batch_axis(step, output))
 
 
 def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
@@ -185,7 +185,7 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     inner = step.inner("mean", [n for i, n in enumerate(x.shape) if i not in at]) if keep else output
     step.file.operator(op, [x, axes_tensor], [inner], "ReducerOptions", keepDims=False)
     if keep:
-        step.reshaped(inner, shape, output)
+        step.reshaped(inner, shape, output, batch_axis(step, output))
 
 
 __all__ = [

@@ -20,6 +20,12 @@ def axis_at(axis: int, tensor: NhwcTensor) -> int:
     return rank - 1 if axis == 1 else axis - 1
 
 
+def batch_axis(step: OpContext, result: NhwcTensor) -> int | None:
+    """Return the axis of the op's result in the file whose length is the batch's, or None."""
+    varies = step.source.varies(step.output)
+    return None if varies is None else axis_at(varies, result)
+
+
 def reshape(step: OpContext) -> None:
     """Write RESHAPE; an image that only linear layers read afterwards keeps its channels last."""
     given = step.writer.tensor(step.node.input[0])
@@ -191,4 +197,4 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
-__all__ = ["axis_at", "concat", "cut", "expand", "reshape", "sliced", "split", "transpose"]
+__all__ = ["axis_at", "batch_axis", "concat", "cut", "expand", "reshape", "sliced", "split", "transpose"]

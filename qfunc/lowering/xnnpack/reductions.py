@@ -19,15 +19,18 @@ _SIDES = ("padding_top", "padding_right", "padding_bottom", "padding_left")
 
 
 def _rows(graph: XnnpackBuilder, x: NhwcTensor, axes: list[int], name: str) -> NhwcTensor:
-    # Return an image of one column: the reduced axes are its rows, all other axes its channels.
-    rest = [i for i in range(1, len(x.shape)) if i not in axes]
-    order = [0, *axes, *rest]
+    # Return an image of one column: the reduced axes are its rows, the first axis its batch, all others its channels.  A
+    # first axis that is reduced is one of the rows.
+    batch = [] if 0 in axes else [0]
+    rest = [i for i in range(len(batch), len(x.shape)) if i not in axes]
+    order = [*batch, *axes, *rest]
     if order != list(range(len(x.shape))):
         permuted = graph.tensor(f"{name}.turned", [x.shape[i] for i in order], x.qparams)
         graph.node("XNNStaticTranspose", permuted, num_dims=len(order), perm=order, input_id=x)
         x = permuted
-    rows, columns = math.prod(x.shape[1 : 1 + len(axes)]), math.prod(x.shape[1 + len(axes) :])
-    return reshape(graph, x, (x.shape[0], rows, 1, columns), f"{name}.image")
+    first, last = len(batch), len(batch) + len(axes)
+    rows, columns = math.prod(x.shape[first:last]), math.prod(x.shape[last:])
+    return reshape(graph, x, (math.prod(x.shape[:first]), rows, 1, columns), f"{name}.image")
 
 
 def _reduced_axes(inputs: list[NhwcTensor]) -> list[int]:

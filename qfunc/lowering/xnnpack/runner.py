@@ -77,7 +77,7 @@ class ExecuTorchRunner:
             return Session(program.load_method("forward"), (program, file))
         except RuntimeError as error:
             wanted = "a graph that XNNPACK accepts"
-            do = "Keep s_x * s_w / s_y of products below 2^8, and s_x / s_y of sums within [2^-10, 2^8)."
+            do = "Deploy the model again if the file is damaged; else report the model and the version of ExecuTorch."
             raise VerifyError(where="ExecuTorchRunner", found=str(error), wanted=wanted, do=do) from error
 
 

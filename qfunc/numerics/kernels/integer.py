@@ -35,6 +35,30 @@ def quantize_codes(
     return (round_by(real, rounding, low - zero_point) + zero_point).clamp(low, high)
 
 
+def quantize_int32(
+    x: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int, rounding: str, division: bool
+) -> Tensor:
+    """Return the codes of `quantize_codes`, with R(x / s) and the sum in 32 bits: see `specs.QuantizeInt32`.
+
+    >>> quantize_int32(torch.tensor([0.3, 2.0**40, -(2.0**40)]), 0.25, -3, -128, 127, "half_even", True).tolist()
+    [-2.0, 127.0, 127.0]
+    """
+    s = torch.as_tensor(scale, dtype=torch.float32)
+    real = x.float() / s if division else x.float() * (1 / s)
+    return int32_codes(round_by(real, rounding, low - zero_point), zero_point, low, high)
+
+
+def int32_codes(rounded: Tensor, zero_point: int | Tensor, low: int, high: int) -> Tensor:
+    """Return clamp(i + z, low, high) in float32; i is -2^31 where the integer or NaN is none of 32 bits, and the sum wraps.
+
+    >>> int32_codes(torch.tensor([-5.0, 2.0**31, float("nan")]), 3, -128, 127).tolist()
+    [-2.0, -128.0, -128.0]
+    """
+    wide = rounded.double()
+    integers = torch.where((wide >= -(2.0**31)) & (wide < 2.0**31), wide, -(2.0**31))
+    return (torch.remainder(integers + zero_point + 2.0**31, 2.0**32) - 2.0**31).clamp(low, high).float()
+
+
 def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Tensor) -> Tensor:
     """Return the real values of codes in float32: (q - z) * s; tensors broadcast.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qfunc.numerics.kernels.integer import quantize_codes
+from qfunc.numerics.kernels.integer import int32_codes, quantize_int32
 from qfunc.numerics.rounding import round_by
 
 
@@ -29,16 +29,16 @@ def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> 
 def quantize_lanes(
     x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, rest: str, lanes: int
 ) -> Tensor:
-    """Return the codes of `quantize_codes`, with x / s in float64 for the last n mod `lanes`: see `specs.QuantizeLanes`.
+    """Return the codes of `quantize_int32`, with x / s in float64 for the last n mod `lanes`: see `specs.QuantizeLanes`.
 
     >>> quantize_lanes(torch.tensor([0.5, 0.5, 0.5]), 1.0, 3, 0, 255, "half_even", False, "half_away", 2).tolist()
     [3.0, 3.0, 4.0]
     """
     flat = x.contiguous().reshape(-1)
     whole = flat.numel() // lanes * lanes
-    vector = quantize_codes(flat[:whole], scale, zero_point, low, high, rounding, division)
-    last = (round_by(flat[whole:].double() / scale, rest, low - zero_point) + zero_point).clamp(low, high)
-    return torch.cat([vector, last.float()]).reshape(x.shape)
+    vector = quantize_int32(flat[:whole], scale, zero_point, low, high, rounding, division)
+    last = int32_codes(round_by(flat[whole:].double() / scale, rest, low - zero_point), zero_point, low, high)
+    return torch.cat([vector, last]).reshape(x.shape)
 
 
 def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:

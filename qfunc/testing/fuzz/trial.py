@@ -110,7 +110,8 @@ class Trial:
         try:
             report = verify(self.target, self.runner)(calibrated, probes)
         except VerifyError as e:
-            kind = kinds.WRONG_FILE if e.wanted == "inputs that the artifact takes" else kinds.MISMATCH
+            unrunnable = e.wanted == f"an artifact that {type(self.runner).__name__} runs"
+            kind = kinds.WRONG_FILE if unrunnable else kinds.MISMATCH
             return Outcome(kind, "verify", type(e).__name__, str(e))
         except QfuncError:
             raise

@@ -53,6 +53,26 @@ def test_a_slope_that_the_delegate_leaves_to_the_optimised_kernel(slope, ratio):
     assert torch.equal(torch.from_numpy(found), qfunc.emulate(target)(model)(x * 0.05 * ratio))
 
 
+BEYOND = [2.0**30, 2.0**31 - 256, 2.0**31 - 128, 2.0**31, 2.0**31 + 256, 2.0**32 - 256, 2.0**32, 2.0**32 + 512, 1e10, 1e30]
+
+
+@needs_litert
+@pytest.mark.parametrize("zero", [-128, -5, 0, 5, 127])
+@pytest.mark.parametrize("kernels", ["xnnpack", "reference", "optimised"])
+def test_values_beyond_32_bits_of_steps_become_the_codes_of_the_kernels(kernels, zero):
+    # 8 BEYOND values of either sign fill vectors, and the others are left over.
+    target = {"xnnpack": targets.litert, "reference": targets.litert_reference, "optimised": targets.litert_optimised}[kernels]
+    x = torch.tensor([*BEYOND, *(-v for v in BEYOND), 0.0, -1.0, 1.0]).reshape(1, 23)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(nn.LeakyReLU(0.5).eval()))
+    for seat in quantizer_nodes(model):
+        seat.module.scale.fill_(1.0)
+        seat.module.zero_point.fill_(zero)
+    emulation, artifact = qfunc.emulate(target)(model), qfunc.deploy(target)(model)
+    for given in (x, x.flip(1)):
+        (found,) = LiteRtRunner(kernels).run(artifact, [given])
+        assert torch.equal(torch.from_numpy(found), emulation(given))
+
+
 class Square(nn.Module):
     """A tensor times itself, or times its curve."""
 
