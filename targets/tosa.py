@@ -9,6 +9,7 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import TosaLowering, TosaRunner
 from qfunc.specs import (
+    FLOAT32,
     Algorithm,
     Attr,
     AverageCodes,
@@ -57,8 +58,21 @@ from qfunc.targets.litert import (
 
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
 CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "silu", "softplus", "mish"))
+NUMBERS = Op(("add", "sub", "mul", "div")) & Attr("number", True) | Op("scale")
+STEPS = Op(("guard", "neg", "abs", "floor", "ceil", "round", "sign", "threshold"))
+FUNCTIONS = Op(("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "erf", "erfc",
+                "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "trunc", "frac",
+                "celu", "selu", "softsign", "softshrink", "hardshrink", "tanhshrink", "log_sigmoid"))  # fmt: skip
+POWERS = Op("pow") & Attr("number", True)
+SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
+            "channel_shuffle")  # fmt: skip
+ALL_MOVES = (*MOVES, *SHUFFLES)
+EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
+JOINS = Op(("concat", "stack", "maximum", "minimum"))
+OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
-KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | Op(("mul", "concat", "pad", "dropout")) | Op(MOVES)
+KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | Op(("mul", "pad", "dropout", *ALL_MOVES))
+WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with one zero point per tensor, int8 weights without zero points, int32 biases"
@@ -67,21 +81,28 @@ tosa = Target(
     name="tosa",
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
-        Rule(SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | Op(("mul", "concat")), input=ACTIVATION, output=ACTIVATION),
+        Rule(
+            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | Op("mul"),
+            input=ACTIVATION,
+            output=ACTIVATION,
+        ),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
-    ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
+    ties=(Tie(JOINS, ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input")),
     kernels=(
+        Kernel(NUMBERS, FloatKernel(), formats=WITH_NUMBERS, bounds=Bounds()),
+        Kernel(STEPS, FloatKernel(), formats=BYTES, bounds=Bounds()),
+        Kernel(FUNCTIONS | POWERS, FloatKernel("float64"), formats=BYTES),
         Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES, bounds=Bounds()),
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
-        Kernel(CLIPS | Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
-        Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
+        Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),
+        Kernel(EXTREMES | Op(ALL_MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
     ),
-    commuting=(*MOVES, "pad"),  # a pad writes the zero point
+    commuting=(*ALL_MOVES, "pad"),  # a pad writes the zero point
     legality=(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),

@@ -1,4 +1,4 @@
-"""Numbers that a traced model computes from sizes: axes that count from the end, and what capture must know by value."""
+"""Numbers that a traced model computes from sizes: axes from the end, starts of slices, numbers known by value."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import fx
 from qfunc.errors import CaptureError
 from qfunc.frontend.source_location import source_line
 from qfunc.ops.activation import between
+from qfunc.ops.binding import named
 from qfunc.ops.definition import Call, Trait
 from qfunc.ops.opset import BY_NAME, BY_TARGET
 from qfunc.ops.sizes import is_number, short_name
@@ -44,6 +45,35 @@ def _from_the_end(axis: Any, reader: fx.Node) -> Any:
     return -back if same and isinstance(back, int) and back > 0 else axis
 
 
+def slice_narrowed(traced: fx.Graph) -> None:
+    """Replace x.narrow(dim, start, length) by x[..., start:][..., :length], in place, unless start is a number from 0 on.
+
+    >>> g = fx.symbolic_trace(lambda x: x.narrow(0, x.size(0) // 2, 1)).graph
+    >>> slice_narrowed(g)
+    >>> [str(n) for n in g.nodes if n.target is operator.getitem]
+    ['getitem', 'narrow']
+    """
+    for node in [n for n in traced.nodes if short_name(n.op, n.target) == "narrow"]:
+        given = named("input dim start length", node.args, {_INPUT.get(k, k): v for k, v in node.kwargs.items()})
+        x, dim, start, length = (given.get(name) for name in ("input", "dim", "start", "length"))
+        known = isinstance(start, int) and start >= 0 and (start == 0 or isinstance(length, int))
+        if known or not isinstance(dim, int) or not (isinstance(start, int) or is_number(start)):
+            continue
+        with traced.inserting_before(node):
+            rest = traced.call_function(operator.getitem, (x, _along(dim, slice(start, None))))
+        rest.meta = dict(node.meta)
+        node.op, node.target = "call_function", operator.getitem
+        node.args, node.kwargs = (rest, _along(dim, slice(0, length))), {}
+
+
+_INPUT = {"self": "input"}
+
+
+def _along(dim: int, part: slice) -> tuple[Any, ...]:
+    whole = slice(None)
+    return (..., part, *(whole,) * (-dim - 1)) if dim < 0 else (*(whole,) * dim, part)
+
+
 def require_known_numbers(node: fx.Node, call: Call | None) -> None:
     """Refuse numbers computed from sizes where they decide how an op is quantized, or where no op of qfunc takes them.
 
@@ -75,4 +105,4 @@ def _error(node: fx.Node, found: str, wanted: str) -> CaptureError:
     return CaptureError(where=source_line(node) or f"node {node.name!r}", found=found, wanted=wanted, do=_USE_EXPORT)
 
 
-__all__ = ["count_axes_from_the_end", "require_known_numbers"]
+__all__ = ["count_axes_from_the_end", "require_known_numbers", "slice_narrowed"]

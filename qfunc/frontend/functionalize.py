@@ -12,7 +12,7 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
-from qfunc.frontend.computed_numbers import count_axes_from_the_end, require_known_numbers
+from qfunc.frontend.computed_numbers import count_axes_from_the_end, require_known_numbers, slice_narrowed
 from qfunc.frontend.multi_output import is_only_result, output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
@@ -47,6 +47,7 @@ def functionalize(owned: nn.Module, traced: fx.Graph, dropouts: set[str] | None 
     'x'
     """
     count_axes_from_the_end(traced)
+    slice_narrowed(traced)
     build = _Builder(owned, traced, dropouts)
     for node in traced.nodes:
         build.require(node)

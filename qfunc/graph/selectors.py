@@ -12,6 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, is_constant, kind_of, op_of
+from qfunc.ops.sizes import is_number
 from qfunc.specs import selectors as s
 
 __all__ = ["Context", "arguments", "attributes", "constant_shape", "matches", "names_one_op", "non_negative"]
@@ -80,7 +81,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
 
     Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
     the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
-    or None.  A mul is a "square" if both operands are the same tensor.  A user's op has those that its OpKind names.
+    or None.  A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and
+    x ** y if an operand is a number.  A user's op has those that its OpKind names.
     """
     op = op_of(node)
     if op is None:
@@ -107,6 +109,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
+    if Trait.ARITHMETIC in op.traits or op.kind == "pow":
+        plain["number"] = any(map(is_number, node.args))
     return plain
 
 

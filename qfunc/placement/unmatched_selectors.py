@@ -17,9 +17,8 @@ from qfunc.specs import selectors as s
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
 """All kinds of op that selectors can name."""
 
-ATTRIBUTES = frozenset(
-    (*(name for op in OPS for name in op.parameters), "kernel", "depthwise", "out_channels", "spatial", "constant", "square")
-)
+_DERIVED = "kernel", "depthwise", "out_channels", "spatial", "constant", "square", "number"
+ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""
 
 _NAMING = s.Name, s.NodeName, s.ModuleType

@@ -191,4 +191,10 @@ LOWERINGS_RUNTIMES = (
         '_number(step, "zero", 1.0)',
         "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
     ),
+    Mutation(
+        "onnxruntime-halves-by-the-cubic-kernel", "qfunc.lowering.onnxruntime.cubic_resizes:_matrices",
+        "scales.min() >= 1",
+        "scales.min() >= 0",
+        "tests/lowering/onnxruntime/test_cubic_resizes.py::test_the_runtime_loads_the_file_and_computes_the_emulations_codes",
+    ),
 )  # fmt: skip

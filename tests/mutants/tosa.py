@@ -77,4 +77,16 @@ TOSA = (
         'm, e, ["half_away"]).float()',
         "tests/numerics/test_activations.py::test_integer_weights_of_neighbours",
     ),
+    Mutation(
+        "tosa-squares-by-a-table", "qfunc.lowering.tosa.functions:formula",
+        "if any(sum(name in codes for name in node.input) > 1 for node in nodes):",
+        "if False:",
+        "tests/lowering/tosa/test_tosa_ops.py::test_halves_become_the_codes_that_the_reference_model_computes",
+    ),
+    Mutation(
+        "tosa-turns-from-one-past-the-end", "qfunc.lowering.tosa.shape:slices",
+        "x.shape[axis] - 1 - begin[axis]",
+        "x.shape[axis] - begin[axis]",
+        "tests/lowering/tosa/test_tosa_ops.py::test_functions_and_moves_at_halves_are_what_the_reference_model_computes",
+    ),
 )  # fmt: skip

@@ -14,6 +14,8 @@ from qfunc import targets
 from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replay
 from qfunc.testing.grammar.families import EDITS, FAMILIES, program
 from qfunc.testing.grammar.program import Input, Program
+from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
+from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 from tests.installed import ROOT
 
 SEEDS = range(40)
@@ -94,6 +96,14 @@ def test_a_block_that_does_not_fit_leaves_the_draft_as_it_was():
 
     assert draft.attempt(block, x) == x
     assert (draft.layers, draft.steps) == ([], [])
+
+
+@pytest.mark.parametrize("shape", ["n", "n, 3", "n, 4, 6", "n, 4, 6, 6", "n, 2, 4, 6, 6"])
+def test_blocks_that_a_family_mixes_fit_or_do_not_fit_a_tensor_of_any_rank(shape):
+    for block in {*WINDOW_BLOCKS, *SINGLE_OPS, sized}:
+        for seed in range(8):
+            draft = Draft(str(seed))
+            draft.attempt(block, draft.input(f"torch.randn({shape})"))
 
 
 def test_values_that_are_too_large_or_empty_do_not_fit():

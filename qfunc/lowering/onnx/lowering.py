@@ -41,12 +41,14 @@ class QdqLowering:
         """Return the model's bytes.
 
         Raises:
-            DeployError: an operator without a form in the opset.
+            DeployError: an operator without a form in the opset, or a cubic resize by a factor below 1 of an image whose
+                sizes vary.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        return {"model.onnx": to_bytes(model, self)}
+        return {"model.onnx": to_bytes(smaller_by_products(model), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it.

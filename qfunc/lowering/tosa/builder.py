@@ -21,6 +21,7 @@ _TYPES = {np.dtype(np.int8): INT8, np.dtype(np.int32): INT32}
 
 _MOVES = (
     "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "PAD", "PADV2", "MIRROR_PAD", "TILE", "MAX_POOL_2D", "RESIZE_NEAREST_NEIGHBOR",
+    "CONCATENATION", "REDUCE_MAX", "REDUCE_MIN",
 )  # fmt: skip
 """Operators that commute with the quantizer: they give the same values on codes and on real values."""
 
@@ -141,9 +142,12 @@ class TosaBuilder:
             return result
         if real.index in self.moves:
             op, tensors, fields = self.moves[real.index]
-            first = self.codes_for(tensors[0], qparams)
-            result = self.tensor(f"{real.name}.codes", real.shape, first.qparams, last=real.last)
-            self.ops[op](self, [first, *tensors[1:]], result, fields)
+            count = len(tensors) if op == "CONCATENATION" else 1
+            parts = [self.codes_for(t, qparams) for t in tensors[:count]]
+            if any(part.qparams != parts[0].qparams for part in parts):
+                raise self._real(real.name, f"{op} of tensors with different scales")
+            result = self.tensor(f"{real.name}.codes", real.shape, parts[0].qparams, last=real.last)
+            self.ops[op](self, [*parts, *tensors[count:]], result, fields)
             return result
         if real.index not in self.real or qparams is None:
             raise self._real(real.name, "real values")

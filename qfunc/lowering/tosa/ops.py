@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
 from qfunc.lowering.nhwc.conv_transpose import one_group
+from qfunc.lowering.nhwc.elementwise import binary
 from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.tosa.builder import OpWriter, TosaBuilder
+from qfunc.lowering.tosa.functions import FUNCTIONS, by_formula
 from qfunc.lowering.tosa.linear import conv, conv_transpose, depthwise, linear, matmul, product
-from qfunc.lowering.tosa.pooling import average_pool, max_pool, mean, sum_writer
+from qfunc.lowering.tosa.pooling import average_pool, extreme_of_two, extreme_writer, max_pool, mean, sum_writer
 from qfunc.lowering.tosa.rescale import BOUNDS, clamp_codes, write_clamp
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
-from qfunc.lowering.tosa.tables import CURVES, requantize, sigmoid, table_function, table_writer
+from qfunc.lowering.tosa.tables import CURVES, formula_table, requantize, sigmoid, table_function, table_writer
 from qfunc.lowering.windows import window
 
 
@@ -26,12 +31,24 @@ def _bounded(name: str) -> OpWriter:
 
 
 def _extreme(lower: bool) -> OpWriter:
-    # A Clip has one code as its bound.
+    # A Clip has one code as its bound; torch.maximum has two tensors.
+    of_two = extreme_of_two("MAXIMUM" if lower else "MINIMUM")
+
     def write(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+        if inputs[1].value is None or np.size(inputs[1].value) != 1:
+            return of_two(graph, inputs, out, fields)  # type: ignore[no-any-return]
         (code,) = np.ravel(np.asarray(inputs[1].value))
         clamp_codes(graph, inputs[0], out, int(code) if lower else -128, 127 if lower else int(code))
 
     return write
+
+
+def _of_two(name: str) -> Callable[[Writer, onnx.NodeProto], None]:
+    def write(step: OpContext) -> None:
+        step.on_codes(0, 1, same=True)
+        binary(name, "MaximumMinimumOptions", codes=False)(step)
+
+    return node_writer(write)
 
 
 def conv_transpose_node(step: OpContext) -> None:
@@ -62,10 +79,11 @@ def conv_transpose_node(step: OpContext) -> None:
 
 
 NODES: dict[str, OpWriter] = {
-    "QUANTIZE": requantize,
+    "QUANTIZE": requantize, "FORMULA": formula_table,
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": linear, "TRANSPOSE_CONV": conv_transpose,
     "BATCH_MATMUL": matmul, "ADD": sum_writer("ADD"), "SUB": sum_writer("SUB"), "MUL": product,
     "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean,
+    "REDUCE_MAX": extreme_writer("REDUCE_MAX"), "REDUCE_MIN": extreme_writer("REDUCE_MIN"),
     **{name: _bounded(name) for name in BOUNDS}, "MAXIMUM": _extreme(True), "MINIMUM": _extreme(False),
     **{name: table_writer(name) for name in CURVES},
     "RESHAPE": reshape, "TRANSPOSE": transpose, "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad,
@@ -73,9 +91,13 @@ NODES: dict[str, OpWriter] = {
 }  # fmt: skip
 """The writer of each operator of TFLite, by its name: the argument of `TosaBuilder`."""
 
+_BY_CLAMP = ("Relu", "Clip", "Identity")
 STEPS = (
     WRITERS
+    | {op: node_writer(by_formula(WRITERS.get(op))) for op in FUNCTIONS if op not in _BY_CLAMP}
     | {op: node_writer(table_function) for op in CURVES}
+    | {op: node_writer(by_formula(_of_two(name))) for op, name in (("Max", "MAXIMUM"), ("Min", "MINIMUM"))}
+    | {"Tanh": node_writer(by_formula(node_writer(table_function)))}
     | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transpose_node)}
 )
 """The writer of each operator of ONNX, like `nhwc.ops.WRITERS`."""

@@ -12,7 +12,7 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import fit_windows, write_reshape
 from qfunc.lowering.tosa.linear import max_magnitude, with_rank, zeros
-from qfunc.lowering.tosa.rescale import clamp_fused, multiplier, qparams_of, to_codes, to_int32, unclamped_output
+from qfunc.lowering.tosa.rescale import clamp_fused, multiplier, qparams_of, rescale, to_codes, to_int32, unclamped_output
 from qfunc.lowering.tosa.schema import INT32, PROPAGATE
 
 Fields = dict[str, Any]
@@ -47,6 +47,35 @@ def average_pool(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, 
         pad=pad, acc_type=INT32,
     )  # fmt: skip
     clamp_fused(graph, unclamped, out, fields)
+
+
+def extreme_writer(op: str) -> Any:
+    """Return the writer of REDUCE_MAX or REDUCE_MIN, along one axis after the other."""
+
+    def write(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
+        x, shape = inputs[0], list(inputs[0].shape)
+        for axis in (int(a) for a in np.ravel(np.asarray(inputs[1].value))):
+            shape[axis] = 1
+            kept = graph.tensor(f"{out.name}.axis{axis}", shape, x.qparams)
+            graph.node(op, [x], kept, axis=axis, nan_mode=PROPAGATE)
+            x = kept
+        write_reshape(graph, x, out.shape, out)
+
+    return write
+
+
+def extreme_of_two(op: str) -> Any:
+    """Return the writer of MAXIMUM or MINIMUM of the codes of two tensors with the same qparams."""
+
+    def write(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
+        pair, rank = list(zip(inputs, ("a", "b"), strict=True)), len(out.shape)
+        terms = [with_rank(graph, tensor, rank, f"{out.name}.{name}") for tensor, name in pair]
+        wide = [to_int32(graph, tensor, f"{out.name}.{name}.wide") for tensor, name in zip(terms, ("a", "b"), strict=True)]
+        acc = graph.int32_tensor(f"{out.name}.wide", out.shape)
+        graph.node(op, wide, acc, nan_mode=PROPAGATE)
+        rescale(graph, acc, out, multiplier(np.asarray(1.0)), output_zero=qparams_of(out)[1])
+
+    return write
 
 
 def mean(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
@@ -87,4 +116,4 @@ def sum_writer(op: str) -> Any:
     return write
 
 
-__all__ = ["average_pool", "max_pool", "mean", "sum_writer"]
+__all__ = ["average_pool", "extreme_of_two", "extreme_writer", "max_pool", "mean", "sum_writer"]

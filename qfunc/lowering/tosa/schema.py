@@ -31,6 +31,8 @@ _ATTRIBUTES: dict[str, Fields] = {
     "MAX_POOL2D": (("kernel", "[i32]"), ("stride", "[i32]"), ("pad", "[i32]"), ("nan_mode", "u32")),
     "TRANSPOSE_CONV2D": (("out_pad", "[i32]"), ("stride", "[i32]"), ("local_bound", "u8"), ("acc_type", "u32")),
     "CLAMP": (("min_val", "bytes"), ("max_val", "bytes"), ("nan_mode", "u32")),
+    **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), (*_AXIS, ("nan_mode", "u32"))),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (("nan_mode", "u32"),)),
     "REDUCE_SUM": _AXIS, "CONCAT": _AXIS, "REVERSE": _AXIS, "TRANSPOSE": (("perms", "[i32]"),), "RESIZE": (("mode", "u32"),),
     "RESCALE": (("scale32", "u8"), ("rounding_mode", "u32"), ("per_channel", "u8"), ("input_unsigned", "u8"),
                 ("output_unsigned", "u8")),

@@ -36,15 +36,15 @@ def concatenate(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, f
 def slices(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: Fields) -> None:
     """Write SLICE; for a step, reshape the axis to [count, step] and slice the first entry of each row.
 
-    Raises:
-        DeployError: a negative step.
+    An axis of a negative step is reversed first.
     """
     x, begin, _, stride = inputs[0], *(_numbers(tensor) for tensor in inputs[1:])
     begin = [0 if fields["beginMask"] >> i & 1 else b for i, b in enumerate(begin)]
-    stepped = [i for i, s in enumerate(stride) if s != 1]
-    if any(s < 1 for s in stride):
-        do = "Flip the tensor outside the model."
-        raise DeployError(where=f"tensor {out.name!r}", found=f"slice steps {stride}", wanted="positive steps", do=do)
+    for axis in (i for i, step in enumerate(stride) if step < 0):
+        turned = graph.tensor(f"{out.name}.turned{axis}", x.shape, x.qparams)
+        graph.node("REVERSE", [x], turned, axis=axis)
+        x, begin[axis], stride[axis] = turned, x.shape[axis] - 1 - begin[axis], -stride[axis]
+    stepped = [i for i, step in enumerate(stride) if step != 1]
     for i, axis in enumerate(stepped):
         x = _write_stepped(graph, x, axis, begin[axis], stride[axis], out.shape[axis], f"{out.name}.axis{axis}")
         begin[axis] = 0

@@ -13,6 +13,7 @@ from torch import Tensor
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tosa.builder import TosaBuilder
+from qfunc.lowering.tosa.functions import decimal
 from qfunc.lowering.tosa.rescale import qparams_of
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
 
@@ -20,18 +21,13 @@ Curve = Callable[[Tensor, Mapping[str, Any]], Tensor]
 
 CURVES: dict[str, Curve] = {
     "Sigmoid": lambda x, a: torch.sigmoid(x), "Tanh": lambda x, a: torch.tanh(x), "HardSwish": lambda x, a: F.hardswish(x),
-    "Elu": lambda x, a: F.elu(x, _decimal(a.get("alpha", 1.0))),
+    "Elu": lambda x, a: F.elu(x, decimal(a.get("alpha", 1.0))),
     "LeakyRelu": lambda x, a: F.leaky_relu(x, a.get("alpha", 0.01)),
     "Gelu": lambda x, a: F.gelu(x, approximate=a.get("approximate", b"none").decode()),
     "HardSigmoid": lambda x, a: F.hardsigmoid(x), "Silu": lambda x, a: F.silu(x),
     "Softplus": lambda x, a: F.softplus(x), "Mish": lambda x, a: F.mish(x),
 }  # fmt: skip
 """ONNX operator, or Silu, -> its function of a tensor and the operator's attributes."""
-
-
-def _decimal(value: float) -> float:
-    # The model's number before ONNX rounded it to float32: the shortest decimal with the same float32.
-    return float(str(np.float32(value)))
 
 
 def table_function(step: OpContext) -> None:
@@ -73,11 +69,16 @@ def requantize(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fi
     _table(graph, inputs[0], out, lambda real: real)
 
 
+def formula_table(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write a TABLE of a `Formula`."""
+    _table(graph, inputs[0], out, fields["formula"])
+
+
 def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callable[[Tensor], Tensor]) -> None:
     codes = torch.arange(-128, 128, dtype=torch.float32)
-    real = function(dequantize_codes(codes, *qparams_of(x)))
+    real = function(dequantize_codes(codes, *qparams_of(x))).nan_to_num(0.0, torch.inf, -torch.inf)  # of no input: any code
     values = quantize_codes(real, *qparams_of(out), -128, 127).numpy().astype(np.int8)
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
 
 
-__all__ = ["CURVES", "table_function", "requantize", "sigmoid", "table_writer"]
+__all__ = ["CURVES", "formula_table", "table_function", "requantize", "sigmoid", "table_writer"]

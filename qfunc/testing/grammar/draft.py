@@ -106,6 +106,17 @@ class Draft:
         """Return the shape of a value."""
         return tuple(self.names[name].shape)
 
+    def image(self, name: str) -> tuple[int, int, int, int]:
+        """Return the shape of an image, [N, C, H, W].
+
+        Raises:
+            MisfitError: the value is of another rank.
+        """
+        shape = self.shape(name)
+        if len(shape) != 4:
+            raise MisfitError(f"{name}: rank {len(shape)}")
+        return shape  # type: ignore[return-value]
+
     def is_tensor(self, name: str) -> bool:
         """Return True if the name is a tensor's."""
         return isinstance(self.names[name], Tensor)

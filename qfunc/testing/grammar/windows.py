@@ -60,7 +60,7 @@ def pad(d: Draft, x: str) -> str:
 
 def resize(d: Draft, x: str) -> str:
     """Resize by a factor or to a size."""
-    size = d.pick("scale_factor=2", "scale_factor=2", "scale_factor=0.5", "size=(7, 9)", f"size={d.shape(x)[2] * 2}",
+    size = d.pick("scale_factor=2", "scale_factor=2", "scale_factor=0.5", "size=(7, 9)", f"size={d.image(x)[2] * 2}",
                   f"size=({x}.shape[2] * 2, {x}.shape[3] * 2)", "scale_factor=1.5", "scale_factor=(2, 1)")  # fmt: skip
     common = ("", 'mode="nearest"', 'mode="bilinear"', 'mode="bilinear", align_corners=False',
               'mode="bilinear", align_corners=True')  # fmt: skip
@@ -84,7 +84,7 @@ def focus(d: Draft, x: str) -> str:
 
 def coordinates(d: Draft, x: str) -> str:
     """Join a grid of positions to the channels (CoordConv), or add it."""
-    h, w = d.unpack(2, f"{x}.shape[-2:]") if d.chance(0.5) else map(str, d.shape(x)[2:])
+    h, w = d.unpack(2, f"{x}.shape[-2:]") if d.chance(0.5) else map(str, d.image(x)[2:])
     rows, columns = d.unpack(2, f'torch.meshgrid(torch.arange({h}), torch.arange({w}), indexing="ij")')
     if d.chance(0.5):
         grid = d.let(f"torch.stack([{rows}, {columns}], 0).{d.pick(f'to({x}.dtype)', 'float()', f'type_as({x})')}")
