@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -68,13 +68,8 @@ class FloatUnits:
     def compare(self, leaves: Sequence[Tensor], known: Known) -> Iterator[Bounded]:
         """Yield what float units compute, as far as the runtime shows it."""
         state: dict[fx.Node, Any] = {}
-        inputs, before, bounded = iter(leaves), dict[fx.Node, frozenset[str]](), set[str]()
+        inputs, bounded, shown_real = iter(leaves), list[fx.Node](), set[fx.Node]()
         for node in self.partition.network.graph.nodes:
-            # The float units that compute the node's value from what the runtime shows.
-            read_real = [n for n in node.all_input_nodes if not self._reads_codes(n, node, known)]
-            before[node] = frozenset().union(*(before[n] for n in read_real))
-            if node in self.float_nodes:
-                before[node] |= {self.unit_of[node].path}
             if node.op == "placeholder":
                 value = next(inputs, None)
                 real = isinstance(value, Tensor) and value.is_floating_point()
@@ -85,7 +80,7 @@ class FloatUnits:
                 state[node] = Approximation.exact(value) if real else value
             elif node.op == "output":
                 for source, found in self._outputs(node, state, known):
-                    bounded |= before[source]
+                    bounded.append(source)
                     yield found
             elif node in self.float_nodes:
                 state[node] = self._approximate(node, state, known, self.unit_of[node].path)
@@ -95,13 +90,26 @@ class FloatUnits:
                 state[node] = self._computed(unit, state, known)
             if node.op == "call_function" and (node.name in known.codes or node.name in known.reals):
                 if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
-                    bounded |= before[node]
+                    bounded.append(node)
                     yield self._shown(node, state[node], known)
                 if node.name in known.reals:
-                    state[node], before[node] = Approximation.exact(known.reals[node.name]), frozenset()
+                    state[node] = Approximation.exact(known.reals[node.name])
+                    shown_real.add(node)
+        before = self._before(bounded, shown_real, known)
         for path in self._units:
-            if path not in bounded:
+            if path not in before:
                 self.unbounded.setdefault(path, "the runtime shows no tensor after it")
+
+    def _before(self, bounded: Sequence[fx.Node], shown_real: Set[fx.Node], known: Known) -> set[str]:
+        # The paths of the float units that compute bounded values from what the runtime shows.
+        pending, seen = list(bounded), set(bounded)
+        while pending:
+            node = pending.pop()
+            read_real = (n for n in node.all_input_nodes if not self._reads_codes(n, node, known))
+            new = [n for n in read_real if n not in seen and n not in shown_real]
+            seen.update(new)
+            pending += new
+        return {self.unit_of[node].path for node in seen if node in self.float_nodes}
 
     def _reads_codes(self, node: fx.Node, reader: fx.Node, known: Known) -> bool:
         # True if the runtime shows the codes of an edge; another reader may get the real value.

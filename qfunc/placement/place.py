@@ -68,6 +68,11 @@ class _Placement:
         self.slots = context.slots
         self.types = node_types(context.model, context)
         self.paths: dict[fx.Node, str] = {}
+        self.readers: dict[fx.Node, dict[fx.Node, set[str]]] = {}  # tensor -> its readers, each with its slots
+        for node in context.model.graph.nodes:
+            for slot, producer in self.slots(node):
+                self.readers.setdefault(producer, {}).setdefault(node, set()).add(slot)
+        self.wanted: dict[tuple[fx.Node, fx.Node], list[Any]] = {}
 
     def sites(self) -> tuple[PlacedSite, ...]:
         for node in self.context.model.graph.nodes:
@@ -87,7 +92,7 @@ class _Placement:
 
     def _read_as_input(self, node: fx.Node) -> bool:
         # Token ids and masks are not activations: a graph input is one only if an op reads it as such.
-        return not _is_number(node) and any(s == "input" and n is node for user in node.users for s, n in self.slots(user))
+        return not _is_number(node) and any("input" in read for read in self.readers.get(node, {}).values())
 
     def _output(self, group: FusedGroup) -> None:
         value, rule = self.rules.value(group, "output", group.output)
@@ -137,11 +142,20 @@ class _Placement:
     def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
-        group = self.group_of
-        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
-        values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
         alone = all(sum(self.context.kind(u) != "size" for u in n.users) == 1 for n in chain[1:])
-        return alone and all(v == value for v in values)
+        return alone and all(v == value for v in self._wanted(source, producer))
+
+    def _wanted(self, source: fx.Node, producer: fx.Node) -> list[Any]:
+        # The different values that the readers of a tensor require.
+        key = source, producer
+        if key not in self.wanted:
+            found = self.wanted[key] = list[Any]()
+            for reader in (r for r in self.readers.get(producer, ()) if self.context.kind(r) != "size"):
+                group = self.group_of.get(reader)
+                value = None if group is None else self.rules.value(group, "input", producer, source)[0]
+                if value not in found:
+                    found.append(value)
+        return self.wanted[key]
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):

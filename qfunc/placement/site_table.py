@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -22,61 +22,74 @@ class PlacedSite:
     readers: tuple[fx.Node, ...]
 
 
+class _Tie:
+    # Sites that share qparams: their keys, and the name and the leader of the tie.
+    def __init__(self, name: str, leader: str) -> None:
+        self.name, self.leader, self.keys = name, leader, list[Key]()
+
+
 class SiteTable:
-    """Sites by tensor and value; `of_output` has the site of each group's output, by its tensor."""
+    """Sites by tensor and value; `of_output` has the site of each group's output, by its tensor.
+
+    Readers and ties are added in constant time, because a tensor may have as many readers as the graph has ops.  The sites
+    get them when the table is iterated.
+    """
 
     def __init__(self) -> None:
         self.of_output: dict[fx.Node, PlacedSite] = {}
         self.names: set[str] = set()
         self._by_key: dict[Key, PlacedSite] = {}
+        self._readers: dict[Key, dict[fx.Node, None]] = {}
         self._keys: dict[fx.Node, list[Key]] = {}
-        self._tied: dict[str, list[Key]] = {}
+        self._ties: dict[Key, _Tie] = {}
 
     def __iter__(self) -> Iterator[PlacedSite]:
-        return iter(self._by_key.values())
+        for key, placed in self._by_key.items():
+            tie = self._ties.get(key)
+            site = placed.site if tie is None else evolve(placed.site, tie=tie.name, leader=tie.leader)
+            yield PlacedSite(site, placed.tensor, tuple(self._readers[key]))
 
     def get(self, key: Key) -> PlacedSite | None:
-        """Return the site at a key, or None."""
+        """Return the site at a key without its tie, or None."""
         return self._by_key.get(key)
 
     def add(self, key: Key, placed: PlacedSite) -> PlacedSite:
         """Store a new site and return it."""
         self._keys.setdefault(placed.tensor, []).append(key)
         self._by_key[key] = placed
+        self._readers[key] = dict.fromkeys(placed.readers)
         self.names.add(placed.site.name)
         return placed
 
     def add_readers(self, key: Key, readers: Sequence[fx.Node]) -> PlacedSite:
-        """Add readers to the site at a key, and return the site."""
-        old = self._by_key[key]
-        self._by_key[key] = evolve(old, readers=(*old.readers, *(r for r in readers if r not in old.readers)))
+        """Add readers to the site at a key, and return the site as it was added."""
+        self._readers[key].update(dict.fromkeys(readers))
         return self._by_key[key]
 
     def read_by(self, tensor: fx.Node | None, reader: fx.Node) -> PlacedSite | None:
         """Return the first site of a tensor whose value a node reads, or None."""
-        return next((p for p in map(self._by_key.__getitem__, self._at(tensor)) if reader in p.readers), None)
+        return next((self._by_key[key] for key in self._at(tensor) if reader in self._readers[key]), None)
 
     def tie(self, members: Sequence[PlacedSite], name: str, leader: str) -> None:
         """Tie sites and the sites that they are tied to already, by the least name of these ties, or else by `name`."""
         if len(members) < 2:
             return
-        ties = {m.site.tie for m in members if m.site.tie} or {name}
-        keys = [key for tie in ties for key in self._tied.pop(tie, ())]
-        keys += [key for m in members if not m.site.tie for key in self._at(m.tensor) if self._by_key[key] == m]
-        self._tied[min(ties)] = list(dict.fromkeys(keys))
-        for key in self._tied[min(ties)]:
-            self._set_tie(key, min(ties), leader)
+        keys = [key for m in members for key in self._at(m.tensor) if self._by_key[key] is m]
+        ties = list({id(tie): tie for key in keys if (tie := self._ties.get(key)) is not None}.values())
+        least = min((tie.name for tie in ties), default=name)
+        largest = max(ties, key=lambda tie: len(tie.keys), default=_Tie(name, leader))
+        largest.name, largest.leader = least, leader
+        for tie in ties:
+            self._join(largest, () if tie is largest else tie.keys)
+        self._join(largest, (key for key in keys if key not in self._ties))
+
+    def _join(self, tie: _Tie, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._ties[key] = tie
+            tie.keys.append(key)
 
     def _at(self, tensor: fx.Node | None) -> Collection[Key]:
         return () if tensor is None else self._keys.get(tensor, ())
-
-    def _set_tie(self, key: Key, tie: str, leader: str) -> None:
-        placed = self._by_key[key]
-        if (placed.site.tie, placed.site.leader) == (tie, leader):
-            return
-        self._by_key[key] = evolve(placed, site=evolve(placed.site, tie=tie, leader=leader))
-        if self.of_output.get(placed.tensor) is placed:
-            self.of_output[placed.tensor] = self._by_key[key]
 
 
 __all__ = ["PlacedSite", "SiteTable"]

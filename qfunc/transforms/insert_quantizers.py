@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -75,8 +75,8 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
     require_legal(placement.plan, target)
     record, folded = record_of(network), _folded_norms(placement)
     assert record is not None
-    inserted = [_insert(network, placed, record) for placed in placement.plan.placed]
-    attach(network, evolve(record, facts={**record.facts, **dict(inserted)}))
+    inserted = _insert_all(network, placement.plan.placed, record)
+    attach(network, evolve(record, facts={**record.facts, **inserted}))
     unfold_batch_norms(network, placement.before, placement.norms)
     for node, trained in trained_weights(network).items():
         if is_tiny(network.get_submodule(str(trained.norm.target))):
@@ -99,8 +99,29 @@ def _folded_norms(placement: Placement) -> int:
     return sum(str(n.target) not in trained for n in norms)
 
 
-def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[str, NodeInfo]:
-    # Return the name of the new node, and its origin.
+def _insert_all(network: fx.GraphModule, placed: Sequence[PlacedSite], record: Record) -> dict[str, NodeInfo]:
+    # Return the origins of the new nodes by name.  Each reader is changed once, when its last quantizer is inserted, because
+    # torch copies all inputs of a node to replace one.
+    last = {reader: site for site in placed for reader in site.readers}
+    facts, sources = dict[str, NodeInfo](), dict[fx.Node, dict[fx.Node, fx.Node]]()
+    for site in placed:
+        node, facts[node.name] = _insert(network, site, record)
+        for reader in site.readers:
+            sources.setdefault(reader, {}).setdefault(site.tensor, node)
+            if last[reader] is site:
+                _replace_inputs(reader, sources[reader])
+    return facts
+
+
+def _replace_inputs(reader: fx.Node, sources: Mapping[fx.Node, fx.Node]) -> None:
+    def replaced(node: fx.Node) -> fx.Node:
+        return sources.get(node, node)
+
+    reader.args, reader.kwargs = fx.map_arg(reader.args, replaced), fx.map_arg(reader.kwargs, replaced)
+
+
+def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tuple[fx.Node, NodeInfo]:
+    # Return the new node, and its origin.
     site, tensor = placed.site, placed.tensor
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
@@ -111,13 +132,11 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     network.add_submodule(path, module)
     with network.graph.inserting_after(tensor):
         node = network.graph.call_module(path, (tensor,))
-    for reader in placed.readers:
-        reader.replace_input_with(tensor, node)
     if isinstance(site.value, FixedQParams):
         module.set_qparams(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, DerivedQParams):
         module.set_qparams(_estimated(site, value), value)
-    return node.name, evolve(record.facts.get(tensor.name, NodeInfo(name)), path=name)
+    return node, evolve(record.facts.get(tensor.name, NodeInfo(name)), path=name)
 
 
 def _estimate_as_trained(network: fx.GraphModule, node: fx.Node, trained: TrainedWeight) -> None:
