@@ -14,7 +14,7 @@ from qfunc import targets
 from qfunc.lowering.openvino import units
 from qfunc.lowering.tflite import runner as tflite_runner
 from qfunc.lowering.tflite.units import changed_kernels
-from qfunc.specs import FloatKernel, Kernel, Op, Target
+from qfunc.specs import FloatKernel, Kernel, Op, Target, edit
 
 PACKAGES = {
     "openvino": "openvino", "litert": "ai_edge_litert", "litert_reference": "ai_edge_litert", "executorch_xnnpack": "executorch"
@@ -65,6 +65,14 @@ def test_a_product_that_openvino_computes_in_float(monkeypatch: pytest.MonkeyPat
     assert verdict(targets.openvino) == (
         "mismatch: the runtime's units are not the predicted ones (second: predicted integer, but the runtime runs it as float)"
     )
+
+
+def test_openvino_computes_affine_weights_in_float() -> None:
+    pytest.importorskip("openvino")
+    target = edit.weights(symmetric=False)(targets.openvino)
+    report = qfunc.verify(target)(calibrated(target), [X])
+    assert report.verdict.startswith("bit-exact outside")
+    assert dict(report.float_units)["second"] == "NoZeroPoint does not hold"
 
 
 @pytest.mark.parametrize("name", ["litert", "litert_reference"])
