@@ -9,6 +9,7 @@ from torch import fx
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots
+from qfunc.ops.traits import Trait
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 from qfunc.specs import FloatKernel
 
@@ -40,7 +41,8 @@ def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared:
 def wrong_executions(partition: Partition, executed: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each unit that the runtime shows and does not compute as the partition predicts.
 
-    A FloatKernel computes in float between dequantize and quantize, so that its units are right either way.
+    A FloatKernel computes in float between dequantize and quantize, and a value that is only moved has the same codes whether
+    it is quantized before or after the move: such units are right either way.
 
     Args:
         partition: The units.
@@ -51,7 +53,7 @@ def wrong_executions(partition: Partition, executed: Mapping[str, str]) -> Itera
         in_float = unit.kernel is not None and isinstance(unit.kernel.arithmetic, FloatKernel)
         if state is None or in_float or unit.integer == (state == "integer"):
             continue
-        if unit.integer or not _moves_before_quantizer(partition, unit):
+        if unit.integer or not partition.context.has(unit.group.root, Trait.MOVES_VALUES):
             yield f"{unit.path}: predicted {'integer' if unit.integer else 'float'}, but the runtime runs it as {state}"
 
 

@@ -93,6 +93,15 @@ def test_a_kernel_in_float_is_right_either_way() -> None:
     assert verdict(curve).startswith("bit-exact: 0 of")
 
 
+@pytest.mark.parametrize("name", ["litert", "executorch_xnnpack"])
+def test_a_move_is_right_before_and_after_its_quantizer(name: str) -> None:
+    pytest.importorskip(PACKAGES[name])
+    target: Any = getattr(targets, name)
+    net, x = nn.Sequential(nn.ChannelShuffle(2), nn.AdaptiveAvgPool2d(1)), torch.randn(2, 4, 5, 5)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    assert qfunc.verify(target)(done, [x]).verdict.startswith("bit-exact: 0 of")
+
+
 def test_outputs_that_change_what_a_delegate_computes() -> None:
     plain, exposed = frozenset({"a.codes", "b.codes"}), frozenset({"b.codes", "c.codes"})
     assert changed_kernels(plain, plain, plain) == ""
