@@ -199,7 +199,7 @@ class InspectableRunner(Protocol):
 
         `tensors` are the names of its code tensors, "conv.codes" for the tensor "conv"; `run(inputs)` returns the outputs
         and a dict of these codes, NumPy arrays.  `units` maps a code tensor to "integer", "float" or "gone", as the runtime
-        computes it; None if the files leave the runtime no choice.  `difference` says how the view differs from the
+        computes it; None if it shows no units, or those of an `ExecutedView`.  `difference` says how the view differs from the
         artifact, "" if it does not.
         """
 
@@ -211,6 +211,16 @@ class RealView(Protocol):
     @property
     def reals(self) -> frozenset[str]:
         """The names of these tensors."""
+        ...
+
+
+@runtime_checkable
+class ExecutedView(Protocol):
+    """A view, as `InspectableRunner.inside` returns it, that shows how the ops before some tensors of codes are computed."""
+
+    @property
+    def executed(self) -> Mapping[str, str] | None:
+        """Map the name of such a tensor, "conv.codes", to "integer" or "float"; None if the runtime does not show it."""
         ...
 
 
@@ -265,8 +275,8 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "Estimator", "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction",
-    "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
+    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FlippingRunner", "Function", "InspectableRunner",
+    "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
     "OptionalRunner", "RefusingLowering", "RelaxedFunction", "RealView", "ReorderingRunner", "RoundingArithmetic", "Runner",
     "ScalableFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -9,6 +9,9 @@ The CPU plugin fuses an addition into the convolution before it, with the activa
 places a quantizer between the two.  The plugin would fuse it and omit its rounding, so this target places none.  Of two
 convolutions that feed an addition, the plugin fuses the one without a quantizer, which is the later one here.
 
+Weights with a zero point are stored as codes, but the plugin computes their products in float, as it does products of two
+activations and depthwise convolutions of volumes whose input has a zero point.
+
 CPUs without VNNI add two products in 16 bits, which can overflow.  For them, NNCF halves the range of the first layer's
 weights, and MQBench that of all weights: `evolve(rule, weight=evolve(WEIGHT, format=Int(8, low=-64, high=63)))`.
 """
@@ -29,6 +32,7 @@ from qfunc.specs import (
     Int,
     Kernel,
     NonNegative,
+    NoZeroPoint,
     Op,
     PerChannel,
     Require,
@@ -47,6 +51,7 @@ UNSIGNED = Scheme(U8, rounding="half_even_on_index")
 ACTIVATION = Cases(((NonNegative(), UNSIGNED),), default=SIGNED)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()), rounding="half_even_on_index")
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
+SYMMETRIC = Op("conv") & Attr("spatial", 3) & Attr("depthwise", True) | Op("matmul") & ~Attr("constant", "other")
 REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
 BOUND = Op(("relu", "clip"))
 NEAREST = Attr("mode", "nearest")
@@ -72,7 +77,8 @@ openvino = Target(
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "union"),),
     kernels=(
-        Kernel(Op(("conv", "linear", "matmul")), FloatRequantize(), formats=BYTES),
+        Kernel(SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),

@@ -3,11 +3,17 @@
 Codes [-128, 127] with scale absmax / 127.5, bias int32 with scale s_x*s_w, all as in PPL's own quantizer.  The
 artifact has one number per tensor, its absmax, and cannot represent zero points.  Every op's inputs and outputs
 are quantized; outputs are quantized after the activation that is fused with the op.
+
+`ppl_cuda_affine`: OpenPPL on NVIDIA GPUs as MQBench trains for it: weights and activations uint8 affine, biases in float.
+No tool of PPL's reads these schemes, because its text has one number per tensor.  The file is Q/DQ, to compare with
+MQBench's numbers.
 """
+
+from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import PplCudaLowering
+from qfunc.lowering import ExplicitQdqLowering, PplCudaLowering
 from qfunc.specs import (
     Algorithm,
     DerivedQParams,
@@ -27,6 +33,7 @@ from qfunc.specs import (
     Target,
     Tie,
     Unknown,
+    ZeroPoint,
 )
 
 ACTIVATION = Scheme(Int(8), Scale(divisor="half_range"))
@@ -66,4 +73,18 @@ ppl_cuda = Target(
     ),
     weight=Algorithm(MinMax(), Fixed()),
     activation=Algorithm(MinMax(), Fixed()),
+)
+
+BYTE = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
+BYTES = Scheme(Int(8, signed=False), Scale(PerChannel()), ZeroPoint())
+
+ppl_cuda_affine = evolve(
+    ppl_cuda,
+    name="ppl_cuda_affine",
+    rules=(Rule(Op(WEIGHTED), input=BYTE, weight=BYTES, output=BYTE), Rule(Op(OTHERS), input=BYTE, output=BYTE)),
+    kernels=(),
+    legality=(),
+    runtime=Runtime("none"),
+    lowering=ExplicitQdqLowering(),
+    source=("MQBench, prepare_by_platform.py and deploy_linear.py, backend PPLCUDA: schemes and placement",),
 )

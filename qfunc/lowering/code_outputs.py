@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,19 @@ Run = Callable[[Sequence[Any]], list[Any]]
 class ModelWithCodes:
     """A deployed model, and the same model with its tensors of codes as additional outputs.
 
-    The file itself fixes which ops run on integers, so there is no partition to compare.
     `last` maps a tensor of codes to True if its channels are last in the file.  `joined` is True if the runtime takes one
-    example a call, and the examples are joined along the first axis.
+    example a call, and the examples are joined along the first axis.  `executed` maps a
+    tensor of codes to "integer" or "float", as the op before it is computed, as far as the runtime shows that; None if it does
+    not.
     """
 
     plain: Run
     exposed: Run
     last: dict[str, bool]
     joined: bool = False
-    units: None = None
+    executed: Mapping[str, str] | None = None
     difference: str = ""
+    units: None = None
 
     @property
     def tensors(self) -> frozenset[str]:

@@ -15,6 +15,9 @@ from qfunc.specs.arithmetic.stages import Stages
 Segment = tuple[int, int, int, int]
 """(start x, multiplier n, shift f, addend c)."""
 
+SLOPE_BITS = 16
+"""The width of n, with its sign; n 2^-f is a power of two, which every width holds (nncase, runtime_types.h)."""
+
 
 class StageNumbers(NamedTuple):
     """The numbers of one unit: m, e and b for each output channel in int64, the segments, and k of s_v = s_y 2^-k."""
@@ -56,7 +59,7 @@ def stage_numbers(
         return None
     zero, low, high = codes
     multiplier, shift = multipliers(ratio * 2.0**headroom, first.bits, first.shift)
-    n, f = (int(t) for t in multipliers(torch.tensor(2.0**-headroom, dtype=torch.float64), then.bits, then.shift))
+    n, f = (int(t) for t in multipliers(torch.tensor(2.0**-headroom, dtype=torch.float64), SLOPE_BITS, then.shift))
     segments: list[Segment] = [(-(2 ** (first.value - 1)), 0, 0, low), ((low - zero) << headroom, n, f, low)]
     if high < ends[1]:
         segments.append(((high - zero) << headroom, 0, 0, high))

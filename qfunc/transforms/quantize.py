@@ -81,7 +81,8 @@ def quantize(
     The model is captured, its BatchNorms are folded (unless `batch_norm` trains them), and a FakeQuantize is inserted
     after each tensor that the target's rules select. Weights get their qparams at once, activations by
     `qfunc.calibrate`. The model itself does not change. The result has copies of the model's attributes, and its methods
-    and properties, bound to the result (see `qfunc.capture`).
+    and properties, bound to the result (see `qfunc.capture`). Its parameters are copies too: an optimizer with those of
+    the model trains nothing of the result.
 
     A model that cannot be captured as a whole (a detector, a generation loop) can be quantized in parts, by some of its
     `submodules`. The result is a copy of the model, of its own class, in which these submodules are quantized and the

@@ -9,7 +9,9 @@ from torch import fx
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots
+from qfunc.ops.traits import Trait
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.specs import FloatKernel
 
 
 def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared: Set[str]) -> Iterator[str]:
@@ -36,9 +38,32 @@ def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared:
             yield f"{unit.path}: its codes were not compared"
 
 
-def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
+def wrong_executions(partition: Partition, executed: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each unit that the runtime shows and does not compute as the partition predicts.
+
+    A FloatKernel computes in float between dequantize and quantize, and a value that is only moved has the same codes whether
+    it is quantized before or after the move: such units are right either way.
+
+    Args:
+        partition: The units.
+        executed: "integer" or "float" by the names of tensors of codes.
+    """
+    for unit in partition.units:
+        state = next((executed[n] for n in _code_names(unit) if n in executed), None)
+        in_float = unit.kernel is not None and isinstance(unit.kernel.arithmetic, FloatKernel)
+        if state is None or in_float or unit.integer == (state == "integer"):
+            continue
+        if unit.integer or not partition.context.has(unit.group.root, Trait.MOVES_VALUES):
+            yield f"{unit.path}: predicted {'integer' if unit.integer else 'float'}, but the runtime runs it as {state}"
+
+
+def _code_names(unit: Unit) -> list[str]:
     # If an op is written with its own quantizer and a move after it, the state of the op counts, not that of the move.
-    names = [f"{unit.tensor}.{INNER_PREFIX}.codes", f"{unit.tensor}.codes"]
+    return [f"{unit.tensor}.{INNER_PREFIX}.codes", f"{unit.tensor}.codes"]
+
+
+def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
+    names = _code_names(unit)
     if unit.integer and not coded:  # without codes at its output, the op is found by its own name or that of its rows
         names = [unit.path, f"{unit.path}.rows", *names]
     return next((actual[n] for n in names if n in actual), None)
@@ -76,4 +101,4 @@ def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) ->
     return "the runtime shows no tensor of this name"
 
 
-__all__ = ["uncompared", "wrong_predictions"]
+__all__ = ["uncompared", "wrong_executions", "wrong_predictions"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,10 +24,18 @@ from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.runner_support import run_error
 from qfunc.placement.encoding import Encoding
 from qfunc.specs import Target
-from qfunc.specs.protocols import ConditionalRunner, FlippingRunner, InspectableRunner, RealView, ReorderingRunner, Runner
+from qfunc.specs.protocols import (
+    ConditionalRunner,
+    ExecutedView,
+    FlippingRunner,
+    InspectableRunner,
+    RealView,
+    ReorderingRunner,
+    Runner,
+)
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
-from qfunc.transforms.unit_check import uncompared, wrong_predictions
+from qfunc.transforms.unit_check import uncompared, wrong_executions, wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
 
@@ -251,19 +260,26 @@ class Verification:
             unbounded=tuple(self.float_units.unbounded.items()),
             products=sum(self.products.values()),
             compared_products=sum(n for path, n in self.products.items() if path not in left_out),
-            units_shown="" if self.inside is not None and self.inside.units is not None else self._units_hidden(),
+            units_shown=self._units_hidden(),
         )
 
     def _units_hidden(self) -> str:
         if self.inside is None:
             return "the runtime shows its outputs only"
+        if self.inside.units is not None or _executed(self.inside) is not None:
+            return ""
         return "the runtime does not show which ops it executes"
 
     def _disagreements(self, inside: Any) -> tuple[str, ...]:
-        if inside.units is None:  # the runner does not report its integer units
-            return ()
-        found = wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
+        found: list[str] = []
+        if inside.units is not None:
+            found += wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
+        found += wrong_executions(self.partition, _executed(inside) or {})
         return (*found, inside.difference) if inside.difference else tuple(found)
+
+
+def _executed(inside: Any) -> Mapping[str, str] | None:
+    return inside.executed if isinstance(inside, ExecutedView) else None
 
 
 def _require_list(outputs: Any) -> list[Any]:

@@ -45,21 +45,19 @@ class ScaleStage:
 @readable
 @frozen
 class SegmentStage:
-    """y = R((v - x) * n * 2^-f) + c, of the last of `count` segments (x, n, f, c) with x < v; then y is clamped to the codes.
+    """y = R((v - x) * n * 2^-f) + c, of the last segment (x, n, f, c) with x < v; then y is clamped to the codes.
 
     For a clamp to codes from low to high, the segments are: (-inf, 0, 0, low); ((low - z) s_y / s_v, n, f, low) with
-    s_v / s_y = n * 2^-f; ((high - z) s_y / s_v, 0, 0, high) if the codes do not end at high.  n has `bits` bits with its
-    sign and f is at most `shift`, as m and e of a ScaleStage.
+    s_v / s_y = n * 2^-f; ((high - z) s_y / s_v, 0, 0, high) if the codes do not end at high.  s_v / s_y is a power of two of
+    at least 2^-shift.
 
     Source: nncase, modules/k210: kpu_activation_segment; Kendryte standalone SDK, kpu.h: kpu_activate_table_t.
 
-    >>> SegmentStage("half_even", 16, bits=16, shift=43)
-    SegmentStage('half_even', count=16, bits=16, shift=43)
+    >>> SegmentStage("half_even", shift=43)
+    SegmentStage('half_even', shift=43)
     """
 
     rounding: str = field(validator=one_of(ROUNDINGS))
-    count: int = field(validator=integer(3, 256))
-    bits: int = field(validator=integer(2, 16), kw_only=True)
     shift: int = field(validator=integer(0, 43), kw_only=True)
 
 
@@ -68,13 +66,13 @@ class SegmentStage:
 class Stages:
     """Two roundings one after the other: those of `first`, whose result v has the scale s_v, and those of `then`.
 
-    s_v = s_y * 2^-k, with the largest k for which m, b, v, n and f fit: |M| < 2^(bits - 1), and for every sum that the
+    s_v = s_y * 2^-k, with the largest k for which m, b, v and f fit: |M| < 2^(bits - 1), and for every sum that the
     weights and the codes allow |R(acc * M)| + |b| < 2^(value - 1).  The bias is a real number.
 
     Source: nncase, modules/k210, kernels/k210/k210_kernels.h (kpu_conv2d) and transforms/k210/kpu_conv2d.cpp.
 
-    >>> KPU.then.count
-    16
+    >>> KPU.then.shift
+    43
     """
 
     first: ScaleStage = field(validator=instance_of(ScaleStage))
@@ -82,5 +80,5 @@ class Stages:
     accumulator: int | Accumulator = field(default=36, converter=canonical, validator=is_accumulator)
 
 
-KPU = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("half_even", 16, bits=16, shift=43))
+KPU = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("half_even", shift=43))
 """The arithmetic of the KPU of Kendryte's K210."""

@@ -103,3 +103,30 @@ def test_export_traces_through_a_module_class() -> None:
     assert [u.kind for u in qfunc.explain(calibrated).floats] == ["relu", "mul"]
     assert torch.equal(qfunc.emulate(target)(calibrated)(x), calibrated(x))
     assert qfunc.verify(target, run)(calibrated, [x]).verdict.startswith("bit-exact")
+
+
+RUNTIMES = {"openvino": "openvino", "litert": "ai_edge_litert", "executorch_xnnpack": "executorch", "ncnn": "ncnn"}
+
+
+class Knee(nn.Module):
+    """A module of several ops, which one function writes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.minimum(0.25 * x, x * x)
+
+
+KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x) => (z) {
+    a = Constant<value = float {0.25}>() b = Mul(a, x) c = Mul(x, x) z = Min(b, c) }"""
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("op", [(Scaled, SCALED), (Knee, KNEE)], ids=lambda op: op[0].__name__)
+def test_functions_of_the_users_run_in_runtimes_that_read_none(name: str, op: tuple[Any, str]) -> None:
+    pytest.importorskip(RUNTIMES[name])
+    own, text = op
+    target: Any = evolve(getattr(targets, name), ops=OpKind("mine", f"{__name__}.{own.__name__}", onnx=text))
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), own(), nn.Conv2d(4, 3, 1)).eval(), torch.randn(2, 3, 6, 6)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
+    report = qfunc.verify(target)(calibrated, [x])
+    assert report.verdict.startswith("bit-exact"), report

@@ -47,6 +47,7 @@ from mutants.training import TRAINING
 from mutants.transformers import TRANSFORMERS
 from mutants.transforms import TRANSFORMS
 from mutants.vitis import VITIS
+from mutants.words import WORDS
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
@@ -95,6 +96,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *EDGE_TPU,
     *REPORTS,
     *TIES,
+    *WORDS,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]

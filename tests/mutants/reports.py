@@ -120,4 +120,16 @@ REPORTS = (
         "while False and",
         "tests/transforms/test_mixed_precision.py::test_bit_operations_are_counted",
     ),
+    Mutation(
+        "runtimes-execute-as-predicted", "qfunc.transforms.unit_check:wrong_executions",
+        'unit.integer == (state == "integer")',
+        "True",
+        "tests/lowering/test_runtime_units.py::test_operators_that_litert_computes_in_float", case="litert",
+    ),
+    Mutation(
+        "affine-weights-on-integers", "qfunc.targets.openvino:openvino",
+        "& ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES",
+        "& ~SYMMETRIC, FloatRequantize(), formats=BYTES",
+        "tests/lowering/test_runtime_units.py::test_openvino_computes_affine_weights_in_float",
+    ),
 )  # fmt: skip

@@ -46,6 +46,7 @@ TAKEN = {
     "onnxruntime": (("A channel", *EACH), "", "filter scale shape invalid"),
     "openvino": (ANY, "", ""),
     "ppl_cuda": (EACH, "one number per tensor", "PPL_CUDA_INT8"),
+    "ppl_cuda_affine": (ANY, "", ""),
     "ppl_w8a16": (EACH, "PPL_DSP_INT8", "for weights one per output channel"),
     "qdq": (ANY, "", ""),
     "qnn_htp": (EACH, "QNN execution provider", "quantsim_config of the HTP"),

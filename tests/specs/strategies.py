@@ -170,7 +170,7 @@ arithmetics = st.one_of(
     st.builds(
         Stages,
         st.builds(ScaleStage, roundings, st.integers(2, 32), shift=st.integers(0, 47)),
-        st.builds(SegmentStage, roundings, st.integers(3, 32), bits=st.integers(2, 16), shift=st.integers(0, 43)),
+        st.builds(SegmentStage, roundings, shift=st.integers(0, 43)),
     ),
     st.builds(SumShifted, st.integers(0, 31), steps, st.integers(9, 32), st.none() | st.integers(1, 64)),
     st.builds(SumScaled, roundings),

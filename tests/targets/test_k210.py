@@ -202,8 +202,8 @@ def test_sums_that_no_table_takes() -> None:
             "ScaleStage.value: found 24, wanted at least the 32 bits of the addend. Give a wider value.",
         ),
         (
-            lambda: SegmentStage("half_even", 2, bits=16, shift=43),
-            "SegmentStage.count: found 2, wanted an int in [3, 256]. Give such a number.",
+            lambda: SegmentStage("half_even", shift=44),
+            "SegmentStage.shift: found 44, wanted an int in [0, 43]. Give such a number.",
         ),
     ],
 )  # fmt: skip

@@ -45,10 +45,11 @@ class NcnnLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
+        from qfunc.lowering.onnx.functions import without_functions
 
         for site in sites:
             require_site(site)
-        return Writer(model).write(WRITERS)
+        return Writer(without_functions(model)).write(WRITERS)
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the files in which the blobs of inputs and outputs have these names."""

@@ -48,6 +48,7 @@ class OpenVinoLowering:
             DeployError: a tensor whose format is not an integer of at most 16 bits.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnx.functions import without_functions
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.openvino.nodes import insert_fake_quantize
         from qfunc.lowering.openvino.rewrites import rewrite
@@ -55,7 +56,8 @@ class OpenVinoLowering:
         sites = tuple(sites)
         for site in sites:
             require_site(site)
-        float_network = float_model(model, sites, kept=[s.name for s in sites if s.role == "activation"])
+        whole = without_functions(model)
+        float_network = float_model(whole, sites, kept=[s.name for s in sites if s.role == "activation"])
         rewrite(float_network)
         insert_fake_quantize(float_network, sites)
         return {"model.onnx": float_network.SerializeToString(deterministic=True)}

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
+from qfunc.lowering.openvino.units import float_products
 from qfunc.lowering.report_fields import read_quantized
 from qfunc.lowering.runner_support import SATURATES, has, loading, not_installed, other_kernels, require
 
@@ -57,10 +58,13 @@ class OpenVinoRunner:
         pairs = [(tensor, site) for site in activations for tensor in site["tensors"]]
         counts = Counter(name for name, _ in pairs)  # a tensor with two sites is left out: its name is not unique
         sites = {name: site for name, site in pairs if counts[name] == 1}
-        nodes = read_model(model).graph.node
+        proto = read_model(model)
+        nodes = proto.graph.node
         results = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
         observed = {name: (output, sites[name]) for name, output in results.items()}
-        return ObservedModel(self.compiled(model), self.compiled(model, tuple(results)), observed)
+        plain, exposed = self.compiled(model), self.compiled(model, tuple(results))
+        executed, others = (float_products(each, proto, results) for each in (plain, exposed))
+        return ObservedModel(plain, exposed, observed, executed, _difference(executed, others))
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
@@ -89,15 +93,16 @@ class OpenVinoRunner:
 class ObservedModel:
     """A compiled model, and the same model with the values after each FakeQuantize as outputs.
 
-    `sites` maps a tensor to the name of its quantized value and its qparams.  OpenVINO's integer and float kernels compute
-    the same function, so that there is no partition to compare.
+    `sites` maps a tensor to the name of its quantized value and its qparams.  `executed` are the products in float, and
+    `difference` describes products that the additional outputs move between integers and float, or is "".
     """
 
     plain: Any = field(repr=False)
     exposed: Any = field(repr=False)
     sites: dict[str, tuple[str, Any]] = field(repr=False)
+    executed: dict[str, str]
+    difference: str
     units: None = None
-    difference: str = ""
 
     @property
     def tensors(self) -> frozenset[str]:
@@ -114,6 +119,11 @@ class ObservedModel:
             scale, zero = (np.float64(site[k]).reshape(shape if len(site[k]) > 1 else ()) for k in ("scale", "zero_point"))
             codes[f"{name}.codes"] = np.rint(value / scale) + zero
         return _values(self.plain, inputs), codes
+
+
+def _difference(plain: dict[str, str], exposed: dict[str, str]) -> str:
+    changed = sorted(plain.keys() ^ exposed.keys())
+    return f"reading the inner tensors changes the kernels of {', '.join(changed)}" if changed else ""
 
 
 def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:

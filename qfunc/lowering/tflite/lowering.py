@@ -57,13 +57,14 @@ class TfliteLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
+        from qfunc.lowering.onnx.functions import without_functions
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tflite.builder import TfliteBuilder
 
         for site in sites:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
             require_int8(site, target, "TFLite", Int(self.bits), Int(self.bias_bits))
-        return {"model.tflite": Writer(QdqModel(model), TfliteBuilder(self.bits)).write(WRITERS)}
+        return {"model.tflite": Writer(QdqModel(without_functions(model)), TfliteBuilder(self.bits)).write(WRITERS)}
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the file with a signature, "serving_default", of these names; "" stays the name of the tensor."""

@@ -11,8 +11,9 @@ from attrs import field, frozen
 
 from qfunc.errors import VerifyError
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
+from qfunc.lowering.code_outputs import ModelWithCodes, code_names, with_code_outputs
 from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
+from qfunc.lowering.tflite.units import changed_kernels, delegated, written_units
 from qfunc.specs._check import integer, one_of
 
 _RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
@@ -52,8 +53,10 @@ class LiteRtRunner:
             VerifyError: LiteRT is not installed.
         """
         plain = self.session(file_of(artifact.files, "model.tflite"))
-        exposed, last = with_outputs(artifact, "LiteRtRunner")
-        return ModelWithCodes(plain.run, self.session(exposed).run, last)
+        content, last, executed = with_outputs(artifact, "LiteRtRunner")
+        exposed = self.session(content)
+        difference = changed_kernels(delegated(plain.interpreter), delegated(exposed.interpreter), executed)
+        return ModelWithCodes(plain.run, exposed.run, last, executed=executed, difference=difference)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
@@ -94,8 +97,8 @@ class Session:
         return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
 
 
-def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool]]:
-    """Return (the file with its tensors of codes as additional outputs, tensor -> True if its channels are last)."""
+def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], dict[str, str]]:
+    """Return (the file with its codes as additional outputs, code tensor -> True if its channels are last, its units)."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading(runner, "TensorFlow Lite"):
@@ -106,7 +109,8 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool]]:
     graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output()), {n: names[i].endswith(".nhwc") for n, i in indices.items()}
+    last = {n: names[i].endswith(".nhwc") for n, i in indices.items()}
+    return bytes(builder.Output()), last, written_units(model, code_names(artifact))
 
 
 @frozen
@@ -145,8 +149,8 @@ class TfliteMicroRunner:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
         plain = self.session(file_of(artifact.files, "model.tflite"))
-        exposed, last = with_outputs(artifact, "TfliteMicroRunner")
-        return ModelWithCodes(plain.run, self.session(exposed).run, last)
+        exposed, last, executed = with_outputs(artifact, "TfliteMicroRunner")
+        return ModelWithCodes(plain.run, self.session(exposed).run, last, executed=executed)
 
     def session(self, model: bytes) -> MicroSession:
         """Return a loaded model, which runs many batches.

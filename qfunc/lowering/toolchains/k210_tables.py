@@ -17,6 +17,8 @@ from qfunc.numerics.stages import StageNumbers, largest_sums, stage_numbers
 from qfunc.specs import KPU, Int
 
 BYTE = Int(8, signed=False)
+SEGMENTS = 16
+"""The rows of the KPU's table of activations (Kendryte standalone SDK, kpu.h: kpu_activate_table_t)."""
 
 
 def layers(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> tuple[dict[str, dict[str, Any]], bytes]:
@@ -60,7 +62,7 @@ def _entry(
     low, high = _ends(source, steps, y.scale[0], zero_y)
     numbers = _numbers(source, node, tensors, codes, (zero_y, low, high))
     last = numbers.segments[-1]
-    table = [*numbers.segments, *[last] * (KPU.then.count - len(numbers.segments))]
+    table = [*numbers.segments, *[last] * (SEGMENTS - len(numbers.segments))]
     batch_norm = zip(*(t.expand(codes.shape[0]).tolist() for t in numbers[:3]), strict=True)
     return {
         "filter": filter_size,

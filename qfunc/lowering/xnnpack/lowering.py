@@ -41,6 +41,7 @@ class XnnpackLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
+        from qfunc.lowering.onnx.functions import without_functions
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
         from qfunc.lowering.xnnpack.ops import NODES
@@ -48,7 +49,7 @@ class XnnpackLowering:
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
-        file = Writer(QdqModel(model), graph).write(WRITERS)
+        file = Writer(QdqModel(without_functions(model)), graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.values_json()}
 
 

@@ -21,6 +21,7 @@ from qfunc.lowering.flatbuffer import Table, parse, table
 from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
+from qfunc.lowering.xnnpack.units import written_units
 
 
 @frozen
@@ -55,7 +56,9 @@ class ExecuTorchRunner:
         values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.session(file), self.session(_with_outputs(file, list(named.values())))
-        return ModelWithCodes(plain.run, exposed.run, {n: bool(entry["last"]) for n, entry in named.items()}, joined=True)
+        last = {n: bool(entry["last"]) for n, entry in named.items()}
+        executed = written_units(read(delegate_of(file))[0], {n: entry["value"] for n, entry in named.items()})
+        return ModelWithCodes(plain.run, exposed.run, last, joined=True, executed=executed)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""

@@ -81,7 +81,7 @@ def _integer_places(size_in: int, size_out: int, corners: bool, bits: int) -> tu
         else (whole * size_in + size_out // 2) // size_out
     )
     position = torch.arange(size_out) * scale + (0 if corners else scale // 2 - whole // 2)
-    before = torch.div(position, whole, rounding_mode="trunc").clamp(min=0)
+    before = torch.div(position, whole, rounding_mode="trunc").clamp(0, size_in - 1)
     after = torch.div(position + whole - 1, whole, rounding_mode="trunc").clamp(max=size_in - 1)
     return before, after, position - before * whole
 

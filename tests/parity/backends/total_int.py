@@ -33,5 +33,6 @@ TOTAL_INT = (
             ),
         ),
     ),
+    Backend("PPLCUDA", targets.ppl_cuda_affine, (twice("0..255", "0..255"),)),
     Backend("STPU", targets.stpu, (twice("-127..127", "-127..127"),)),
 )  # fmt: skip

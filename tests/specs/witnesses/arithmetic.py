@@ -1,0 +1,232 @@
+"""Witnesses of requantization: one unit in one arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from qfunc.specs import (
+    KPU,
+    Accumulator,
+    AverageCodes,
+    AveragePool,
+    Bilinear,
+    Copy,
+    DequantizeSum,
+    DerivedQParams,
+    FixedBits,
+    FixedPoint,
+    FixedPointLanes,
+    FixedQParams,
+    FloatKernel,
+    FloatMultiplier,
+    FloatRequantize,
+    HardSwish16,
+    Int,
+    KeepFloat,
+    Kernel,
+    Op,
+    PerChannel,
+    QuantizeLanes,
+    Rule,
+    SaturatesAtEnd,
+    SaturatesEachStep,
+    Scale,
+    ScaleStage,
+    Scheme,
+    SegmentStage,
+    Shift,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable,
+    Stages,
+    SumFma,
+    SumScaled,
+    SumShifted,
+    Target,
+    ZeroPoint,
+)
+from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, seeded, witness
+
+ANY = Op(
+    ("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avg_pool", "leaky_relu", "hardswish", "softmax", "resize",
+     "max_pool", "relu", "sigmoid")
+)  # fmt: skip
+AFFINE = Scheme(BYTE, zero_point=ZeroPoint())
+TWOS = Scheme(BYTE, Scale(power_of_two=True))
+
+
+class Sum(nn.Module):
+    """x plus y."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+class Upsampled(nn.Module):
+    """A bilinear resize."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.interpolate(x, size=(7, 8), mode="bilinear")
+
+
+CONV_NET, X = seeded(nn.Conv2d(3, 4, 3)), drawn(2, 3, 5, 5)
+TURNED, FLAT = seeded(nn.ConvTranspose2d(3, 10, 2)), drawn(3, 20)
+
+
+def chip_of(arithmetic: Any = Copy(), scheme: Any = AFFINE, bias: Any = DerivedQParams(), **changes: Any) -> Target:
+    """A chip whose ops all have one arithmetic and one scheme."""
+    weight = TWOS if scheme == TWOS else WEIGHT
+    rules = Rule(ANY, input=scheme, weight=weight, bias=bias, output=scheme)
+    return chip(*changes.pop("kernels", (Kernel(ANY, arithmetic),)), rules=rules, **changes)
+
+
+def of(arithmetic: Any, net: nn.Module = CONV_NET, *inputs: Tensor, scheme: Any = AFFINE, **changes: Any) -> Witness:
+    """A network in an arithmetic, and in the arithmetic with changes."""
+    other = evolve(arithmetic, **changes)
+    return witness(chip_of(arithmetic, scheme), arithmetic, other, net, *(inputs or (X,)))
+
+
+def single(weight: float, bias: float = 0.0) -> nn.Module:
+    """One weight and, if it is not 0, a bias."""
+    net = nn.Conv2d(1, 1, 1, bias=bias != 0).eval()
+    with torch.no_grad():
+        for tensor, value in zip(net.parameters(), (weight, bias), strict=False):
+            tensor.fill_(value)
+    return net
+
+
+def fixed(arithmetic: Any, x: float, y: float, zero: int = 0, weight: float = 1.0) -> Target:
+    """A chip whose scales are given: x of the input, y of the output."""
+    whole = Scheme(BYTE, zero_point=ZeroPoint())
+    rules = Rule(ANY, input=FixedQParams(whole, x), weight=FixedQParams(Scheme(), weight), output=FixedQParams(whole, y, zero))
+    return chip(Kernel(ANY, arithmetic), rules=rules)
+
+
+MULTIPLES = torch.arange(-100, 101).float().reshape(1, 1, 3, 67)
+MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway between two float32 only if it is rounded twice
+UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
+FLOORED = FloatRequantize("floor")
+EACH = Accumulator(10, SaturatesEachStep())
+LANES = FixedPointLanes()
+POOL = nn.AvgPool2d(3, 1)
+BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
+COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
+"""Two stages whose first rounds to codes."""
+NARROWER = evolve(COARSE, first=evolve(COARSE.first, addend=6))
+
+
+def held(accumulator: Any, other: Any, net: nn.Module = CONV_NET) -> Witness:
+    """A convolution with one accumulator, and with another."""
+    one = FloatMultiplier(accumulator=accumulator)
+    return witness(chip_of(one), one, FloatMultiplier(accumulator=other), net, X)
+
+
+def staged(before: Stages, **changes: Any) -> Witness:
+    """A convolution in two stages, and the stages with changes."""
+    weight = Scheme(Int(8, signed=False), Scale(PerChannel()), ZeroPoint(value=128))
+    rules = Rule(Op("conv"), input=BYTES, weight=weight, bias=KeepFloat(), output=BYTES)
+    return witness(chip(Kernel(Op("conv"), before), rules=rules), before, evolve(before, **changes), CONV_NET, X)
+
+
+WITNESSES = {
+    "Accumulator.bits": held(EACH, Accumulator(12, SaturatesEachStep())),
+    "Accumulator.overflow": held(EACH, Accumulator(10, SaturatesAtEnd())),
+    "Wraps": held(10, Accumulator(10, SaturatesAtEnd())),
+    "SaturatesAtEnd": held(Accumulator(10, SaturatesAtEnd()), EACH),
+    "SaturatesEachStep.order": held(EACH, Accumulator(10, SaturatesEachStep(("position", "channel")))),
+    "SaturatesEachStep.bias": held(EACH, Accumulator(10, SaturatesEachStep(bias="last"))),
+    "SaturatesEachStep.products": held(EACH, Accumulator(10, SaturatesEachStep(products=4))),
+    "FloatMultiplier.rounding": of(FloatMultiplier(), rounding="floor"),
+    "FloatMultiplier.zero_point": of(FloatMultiplier("trunc"), zero_point="before"),
+    "FloatMultiplier.fma": witness(
+        fixed(UP, MIDDLE, 1.0, zero=100), UP, evolve(UP, fma=True), single(1.0), torch.full((1, 1, 1, 1), 3 * MIDDLE)
+    ),
+    "FloatMultiplier.float_bias": witness(
+        chip_of(FloatMultiplier("floor"), bias=KeepFloat()),
+        FloatMultiplier("floor"),
+        FloatMultiplier("floor", float_bias=True),
+        CONV_NET,
+        X,
+    ),
+    "FloatMultiplier.accumulator": of(FloatMultiplier(), accumulator=10),
+    "FloatRequantize.rounding": of(FloatRequantize(), rounding="floor"),
+    "FloatRequantize.fma": witness(
+        fixed(REAL, MIDDLE, 1.0), REAL, evolve(REAL, fma=True), single(1.0, 100.0), torch.full((1, 1, 1, 1), 3 * MIDDLE)
+    ),
+    "FloatRequantize.division": witness(
+        fixed(FLOORED, 0.3, 0.3), FLOORED, evolve(FLOORED, division=False), single(1.0), MULTIPLES * 0.3
+    ),
+    "FloatRequantize.accumulator": of(FloatRequantize(), accumulator=10),
+    "FloatRequantize.reciprocals": witness(
+        fixed(FLOORED, 0.03, 0.03 * 0.9, weight=0.9), FLOORED, evolve(FLOORED, reciprocals=True), single(0.9), MULTIPLES * 0.03
+    ),
+    "FixedPoint.steps": of(FixedPoint("half_up"), steps="floor"),
+    "FixedPoint.bits": of(FixedPoint(), bits=7),
+    "FixedPoint.accumulator": of(FixedPoint(), accumulator=10),
+    "FixedPoint.reduced": of(FixedPoint("half_up"), reduced=7),
+    "FixedPointLanes.steps": of(LANES, TURNED, X, steps="floor"),
+    "FixedPointLanes.rest": of(LANES, TURNED, X, rest="floor"),
+    "FixedPointLanes.lanes": of(evolve(LANES, rest="floor"), TURNED, X, lanes=3),
+    "Shift.rounding": of(Shift("half_up"), scheme=TWOS, rounding="floor"),
+    "Shift.accumulator": of(Shift("half_up"), scheme=TWOS, accumulator=10),
+    "SumFma.rounding": of(SumFma(), Sum(), X, X.flip(0), rounding="floor"),
+    "SumShifted.left_shift": of(SumShifted(), Sum(), X, X.flip(0), left_shift=2),
+    "SumShifted.steps": of(SumShifted(), Sum(), X, X.flip(0), steps="floor"),
+    "SumShifted.bits": of(SumShifted(), Sum(), X, 1000 * X, bits=9),
+    "SumShifted.lanes": of(SumShifted(left_shift=2), Sum(), X, 1.5 * X.flip(0), lanes=4),
+    "SumScaled.rounding": of(SumScaled(), Sum(), X, X.flip(0), rounding="floor"),
+    "SumScaled.bits": of(SumScaled(), Sum(), X, X.flip(0), bits=7),
+    "AveragePool.rounding": of(AveragePool("half_up"), POOL, X, scheme=TWOS, rounding="floor"),
+    "AveragePool.reciprocals": of(AveragePool("half_up"), POOL, X, scheme=TWOS, reciprocals=(((3, 3), 1, 3),)),
+    "AveragePool.reciprocal_bits": of(AveragePool("half_up"), POOL, X, scheme=TWOS, reciprocal_bits=1),
+    "AverageCodes.rounding": of(AverageCodes("half_up"), POOL, X, rounding="floor"),
+    "AverageCodes.centred": of(AverageCodes("trunc"), POOL, X, centred=True),
+    "FixedBits.rounding": of(FixedBits(), nn.LeakyReLU(0.3), X, rounding="floor"),
+    "FixedBits.bits": of(FixedBits(), nn.LeakyReLU(0.3), X, bits=3),
+    "FixedBits.least": of(FixedBits(bits=4), nn.LeakyReLU(0.3), X, least=0.5),
+    "HardSwish16": witness(chip_of(HardSwish16()), HardSwish16(), FloatKernel(rounding="floor"), nn.Hardswish(), X),
+    "Bilinear.positions": of(Bilinear("integer", 10), Upsampled(), X, positions="float"),
+    "Bilinear.bits": of(Bilinear("integer", 10), Upsampled(), X, bits=2),
+    "SoftmaxFloat": witness(chip_of(SoftmaxFloat()), SoftmaxFloat(), SoftmaxTable("floor"), nn.Softmax(-1), X),
+    "SoftmaxFixed": witness(chip_of(SoftmaxFixed()), SoftmaxFixed(), SoftmaxFloat(), nn.Softmax(-1), X),
+    "SoftmaxTable.rounding": of(SoftmaxTable(), nn.Softmax(-1), X, rounding="floor"),
+    "FloatKernel.dtype": of(FloatKernel(), nn.Sigmoid(), X, dtype="bfloat16"),
+    "FloatKernel.rounding": of(FloatKernel(), nn.Sigmoid(), X, rounding="floor"),
+    "FloatKernel.division": witness(
+        fixed(FloatKernel(rounding="floor"), 0.3, 0.3),
+        FloatKernel(rounding="floor"),
+        FloatKernel(rounding="floor", division=False),
+        nn.LeakyReLU(1.0),
+        MULTIPLES * 0.3,
+    ),
+    "FloatKernel.zero_point": of(FloatKernel(rounding="trunc"), nn.Sigmoid(), X, zero_point="before"),
+    "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
+    "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
+    "QuantizeLanes.rest": witness(
+        chip_of(kernels=(Kernel(Op("quantize"), QuantizeLanes()),)), QuantizeLanes(), QuantizeLanes("floor"), CONV_NET, X
+    ),
+    "QuantizeLanes.lanes": witness(
+        chip_of(kernels=(Kernel(Op("quantize"), QuantizeLanes("floor")),)),
+        QuantizeLanes("floor"),
+        QuantizeLanes("floor", lanes=7),
+        CONV_NET,
+        X,
+    ),
+    "DequantizeSum.lanes": witness(
+        chip_of(kernels=(Kernel(Op("dequantize"), DequantizeSum()),)), DequantizeSum(), DequantizeSum(1000), CONV_NET, X
+    ),
+    "ScaleStage.rounding": staged(COARSE, first=evolve(COARSE.first, rounding="half_up")),
+    "ScaleStage.bits": staged(COARSE, first=evolve(COARSE.first, bits=6)),
+    "ScaleStage.shift": staged(COARSE, first=evolve(COARSE.first, shift=2)),
+    "ScaleStage.addend": staged(KPU, first=evolve(KPU.first, addend=6)),
+    "ScaleStage.value": staged(NARROWER, first=evolve(NARROWER.first, value=6)),
+    "SegmentStage.rounding": staged(KPU, then=evolve(KPU.then, rounding="floor")),
+    "SegmentStage.shift": staged(COARSE, then=evolve(COARSE.then, shift=9)),
+    "Stages.first": staged(COARSE, first=evolve(COARSE.first, rounding="half_up")),
+    "Stages.then": staged(KPU, then=evolve(KPU.then, rounding="floor")),
+    "Stages.accumulator": staged(KPU, accumulator=12),
+}
