@@ -40,6 +40,7 @@ CONTENTS = {
         "tutorials/accuracy",
         "tutorials/qat",
         "tutorials/transformer",
+        "detector",
         "tutorials/conformance",
     ),
     "Guide": (
@@ -50,12 +51,11 @@ CONTENTS = {
         "reconstruction",
         "mixed_precision",
         "transformers",
-        "detector",
         "reports",
         "from_mqbench",
     ),
     "Chips": ("targets", "datasheets", "new_target"),
-    "Exactness": ("exactness", "conformance", "fuzzing", "numerics"),
+    "Exactness": ("exactness", "conformance", "peers", "fuzzing", "numerics"),
     "Reference": ("api/index", "examples/index"),
     "Project": ("architecture", "contributing", "style", "changelog"),
 }

@@ -45,6 +45,7 @@ class Detector(nn.Module):
         self.box_heads = nn.ModuleList(nn.Conv2d(32, 4, 1) for _ in STRIDES)
         self.class_heads = nn.ModuleList(nn.Conv2d(32, len(CLASSES), 1) for _ in STRIDES)
         for head in self.class_heads:
+            assert isinstance(head.bias, Tensor)
             nn.init.constant_(head.bias, -4.0)  # most cells are background
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:

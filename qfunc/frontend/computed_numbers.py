@@ -54,7 +54,7 @@ def slice_narrowed(traced: fx.Graph) -> None:
     ['getitem', 'narrow']
     """
     for node in [n for n in traced.nodes if short_name(n.op, n.target) == "narrow"]:
-        given = named("input dim start length", node.args, {_INPUT.get(k, k): v for k, v in node.kwargs.items()})
+        given = named("input dim start length", node.args, {str(_INPUT.get(k, k)): v for k, v in node.kwargs.items()})
         x, dim, start, length = (given.get(name) for name in ("input", "dim", "start", "length"))
         known = isinstance(start, int) and start >= 0 and (start == 0 or isinstance(length, int))
         if known or not isinstance(dim, int) or not (isinstance(start, int) or is_number(start)):

@@ -26,7 +26,7 @@ def insert_barriers(model: onnx.ModelProto) -> None:
         for index in _protected(source, node):
             name = f"{node.output[0]}.operand_{index}"
             bound = f"{name}.least"
-            model.graph.initializer.append(numpy_helper.from_array(_LEAST, bound))
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), bound))
             nodes.append(helper.make_node("Max", [node.input[index], bound], [name], name=name))
             node.input[index] = name
         nodes.append(node)
