@@ -132,3 +132,23 @@ def test_tensors_of_numbers_and_sizes_are_constants(case: str, road: Any) -> Non
         assert captured.to("meta")(x.to("meta")).is_meta
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, road)(model))
     assert qfunc.verify(TARGET)(calibrated, [x]).mismatches == 0
+
+
+class Anchors(nn.Module):
+    """Casts the axes of a grid before it stacks them, as torchvision's anchors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x)
+        height, width = y.shape[-2:]
+        axes = [(torch.arange(n) + 0.5).to(y.dtype) for n in (height, width)]
+        return y + torch.stack(torch.meshgrid(*axes, indexing="ij"))
+
+
+def test_a_runtime_may_fold_a_grid_that_was_cast() -> None:
+    x = torch.randn(2, 3, 5, 4)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(Anchors().eval()))
+    assert qfunc.verify(TARGET)(calibrated, [x]).disagreements == ()
