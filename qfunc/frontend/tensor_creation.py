@@ -69,8 +69,9 @@ def tensor_of_numbers(
     """
     if node.op != "call_function" or node.target is not torch.tensor or len(node.args) != 1:
         return None
-    data, dtype = node.args[0], node.kwargs.get("dtype")
-    like = dtype.args[0] if isinstance(dtype, fx.Node) and dtype.args[1:] == ("dtype",) else None
+    data: Any = node.args[0]
+    dtype: Any = node.kwargs.get("dtype")
+    like: Any = dtype.args[0] if isinstance(dtype, fx.Node) and dtype.args[1:] == ("dtype",) else None
     leaves, given = flatten(data), dtype if isinstance(dtype, torch.dtype) else None
     if (isinstance(dtype, fx.Node) and like is None) or not all(isinstance(v, int | float) or _is_size(v) for v in leaves):
         return None
