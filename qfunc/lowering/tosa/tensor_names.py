@@ -22,9 +22,9 @@ def with_tensor_names(file: bytes, values: bytes, inputs: Sequence[str], outputs
     """
     entries, block = json.loads(values), block_of(file)
     uses = Counter(e["input"] for e in entries["inputs"])
-    pairs = [(e["tensor"], inputs[e["input"]]) for e in entries["inputs"] if uses[e["input"]] == 1]
+    pairs: list[tuple[str, str]] = [(e["tensor"], inputs[e["input"]]) for e in entries["inputs"] if uses[e["input"]] == 1]
     pairs += [(e["tensor"], name) for e, name in zip(entries["outputs"], outputs, strict=True) if name]
-    renamed = dict(pairs)
+    renamed: dict[str, str] = dict(pairs)
     tensors = {t["name"] for t in (*block["tensors"], *block["shapes"])}
     taken = UniqueNames(tensors | set(renamed.values()))
     renamed |= {n: taken.fresh(f"{n}.inner") for n in renamed.values() if n in tensors and n not in renamed}
