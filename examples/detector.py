@@ -45,8 +45,7 @@ class Detector(nn.Module):
         self.box_heads = nn.ModuleList(nn.Conv2d(32, 4, 1) for _ in STRIDES)
         self.class_heads = nn.ModuleList(nn.Conv2d(32, len(CLASSES), 1) for _ in STRIDES)
         for head in self.class_heads:
-            assert isinstance(head.bias, Tensor)
-            nn.init.constant_(head.bias, -4.0)  # most cells are background
+            nn.init.constant_(head.get_parameter("bias"), -4.0)  # most cells are background
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """[N, 3, H, W] -> boxes [N, cells, 4] as corners in pixels, scores [N, cells, classes]."""

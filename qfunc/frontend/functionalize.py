@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from qfunc.frontend.multi_output import is_only_result, output_count, reads_tupl
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
-from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device
+from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device, tensor_of_numbers
 from qfunc.graph.constants import UniqueNames
 from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
@@ -131,6 +132,11 @@ class _Builder:
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))
             return meshgrid(emit, [self.env[n] for n in given[0]], given[1])
+        if node.target is torch.tensor:
+            path = self._path(node)
+            made = tensor_of_numbers(node, self._emitter(node, path), partial(self._constant, node, path), self.env)
+            if made is not None:
+                return made
         if name == "getitem" and isinstance(results := self.env.get(node.args[0]), tuple):  # type: ignore[arg-type]
             return results[node.args[1]]  # type: ignore[index]
         if node.target is operator.getitem and is_only_result(node):
@@ -178,6 +184,14 @@ class _Builder:
             return self._create(node, "call_function", function, arguments, {}, self._unique(f"{path}.{function.__name__}"))
 
         return emit
+
+    def _constant(self, node: fx.Node, path: str, value: torch.Tensor) -> fx.Node:
+        taken = {name for name, _ in self.owner.named_buffers()} | set(dir(self.owner))
+        name = UniqueNames(taken).fresh(path.replace(".", "_"))
+        self.owner.register_buffer(name, value)
+        new = self._create(node, "get_attr", name, (), {}, path)
+        self.facts[new.name] = evolve(self.facts[new.name], is_integer=not value.is_floating_point())
+        return new
 
     def _dropout(self, node: fx.Node) -> fx.Node | None:
         # Return None for a dropout that is active in both modes, its input if in neither, a leaf module if in training only.

@@ -1,17 +1,19 @@
-"""Tensors that a model creates from numbers: their device, and `torch.meshgrid`."""
+"""Tensors that a model creates from numbers: their device, `torch.meshgrid` and `torch.tensor`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from qfunc.graph.arguments import _reads
-from qfunc.ops.creation import arange, full
+from qfunc.graph.arguments import _reads, flatten
+from qfunc.ops.creation import arange, cast_like, full
+from qfunc.ops.sizes import is_number
 
-__all__ = ["meshgrid_arguments", "meshgrid", "on_input_device"]
+__all__ = ["meshgrid", "meshgrid_arguments", "on_input_device", "tensor_of_numbers"]
 
 
 def on_input_device(call: Any, traced: fx.Graph) -> Any:
@@ -52,6 +54,50 @@ def meshgrid(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing:
         shape = tuple(-1 if i == axis else 1 for i in range(len(tensors)))
         grids.append(emit(torch.Tensor.expand, emit(torch.reshape, tensor, shape), tuple(lengths)))
     return tuple(grids)
+
+
+def tensor_of_numbers(
+    node: fx.Node, emit: Callable[..., fx.Node], constant: Callable[[torch.Tensor], fx.Node], env: Mapping[fx.Node, Any]
+) -> fx.Node | None:
+    """Return the result of a traced `torch.tensor(numbers)`: a constant, or joined tensors of sizes; None for another call.
+
+    Args:
+        node: The traced call, which has a size among its numbers, or the dtype or device of a tensor.
+        emit: Emits an op.
+        constant: Emits a constant.
+        env: Traced nodes and their values.
+    """
+    if node.op != "call_function" or node.target is not torch.tensor or len(node.args) != 1:
+        return None
+    data: Any = node.args[0]
+    dtype: Any = node.kwargs.get("dtype")
+    like: Any = dtype.args[0] if isinstance(dtype, fx.Node) and dtype.args[1:] == ("dtype",) else None
+    leaves, given = flatten(data), dtype if isinstance(dtype, torch.dtype) else None
+    if (isinstance(dtype, fx.Node) and like is None) or not all(isinstance(v, int | float) or _is_size(v) for v in leaves):
+        return None
+    if not any(isinstance(v, fx.Node) for v in leaves):
+        made = constant(torch.tensor(data, dtype=given))
+    else:
+        kind = given or (torch.get_default_dtype() if any(map(_is_fraction, leaves)) else torch.int64)
+        device = on_input_device((full, (None,)), node.graph)[1][-1]
+        first = None if device is None else env[device]
+        numbers = [emit(full, (1,), env[v] if isinstance(v, fx.Node) else v, kind, first) for v in leaves]
+        shape: list[int] = []
+        while isinstance(data, list | tuple):
+            shape, data = [*shape, len(data)], data[0]
+        made = emit(torch.reshape, emit(torch.cat, numbers, 0), tuple(shape))
+    return made if like is None else emit(cast_like, made, env[like])
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, fx.Node) and is_number(value)
+
+
+def _is_fraction(value: Any) -> bool:
+    # x.shape[0] / 2 and 0.5 * x.shape[0]
+    if not isinstance(value, fx.Node):
+        return isinstance(value, float)
+    return value.target in (operator.truediv, "truediv") or any(map(_is_fraction, value.args))
 
 
 def _length(emit: Callable[..., fx.Node], tensor: fx.Node) -> Any:

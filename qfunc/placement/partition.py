@@ -15,6 +15,7 @@ from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
+from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import is_constant, op_of
 from qfunc.ops.sizes import is_number
@@ -158,7 +159,7 @@ class Partition:
         # Constants, and what is computed from them; sizes and tensors that an op creates read only the size of their input.
         found: set[fx.Node] = set()
         for node in self.network.graph.nodes:
-            inputs = node.all_input_nodes
+            inputs = node.args[:1] if node.target is cast_like else node.all_input_nodes  # of y in x.to(y.dtype) only the dtype
             own = is_number(node) or self.context.has(node, Trait.CREATES) or node.op == "get_attr"
             if own or (inputs and found.issuperset(inputs)):
                 found.add(node)

@@ -95,3 +95,60 @@ def test_deploy_wants_one_tensor_for_each_input() -> None:
         "deploy, inputs: found a dict, 'batch', wanted one tensor for each input. Give quantize the example_inputs, so that "
         "the model is captured with one input for each tensor."
     )
+
+
+class Scaled(nn.Module):
+    """Features times `torch.tensor` of numbers and sizes, in the dtype or on the device of a tensor."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.head, self.make = nn.Conv2d(3, 4, 1), make
+        self.tensor = nn.Parameter(torch.ones(1))  # the name of the op, too
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x) * self.tensor
+        height, width = y.shape[-2:]
+        return y.mean((2, 3)) * self.make(y, height, width)
+
+
+NUMBERS = {
+    "weights of a box coder": lambda y, h, w: torch.tensor([10.0, 10, 5, 5], dtype=y.dtype, device=y.device)[:4],
+    "sizes": lambda y, h, w: torch.tensor([w, h, w, h], device=y.device),
+    "sizes and fractions": lambda y, h, w: torch.tensor([[w, h, w / 2, 3.5]], dtype=y.dtype),
+    "integers": lambda y, h, w: torch.tensor([[1, 2, 3, 4]], device=y.device),
+    "a number": lambda y, h, w: torch.tensor(2, dtype=y.dtype),
+}
+
+
+@pytest.mark.parametrize("road", [None, (torch.randn(2, 3, 5, 4),)], ids=["fx", "export"])
+@pytest.mark.parametrize("case", NUMBERS)
+def test_tensors_of_numbers_and_sizes_are_constants(case: str, road: Any) -> None:
+    """The boxes of torchvision's SSDlite: its coder creates its weights so, and its anchors the sizes of the image."""
+    x, model = torch.randn(2, 3, 5, 4), Scaled(NUMBERS[case]).eval()
+    captured = qfunc.capture(road)(model)
+    assert torch.equal(captured(x), model(x))
+    if road is None:
+        assert torch.equal(captured(x[..., 1:, 2:]), model(x[..., 1:, 2:]))
+        assert captured.to("meta")(x.to("meta")).is_meta
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, road)(model))
+    assert qfunc.verify(TARGET)(calibrated, [x]).mismatches == 0
+
+
+class Anchors(nn.Module):
+    """Casts the axes of a grid before it stacks them, as torchvision's anchors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x)
+        height, width = y.shape[-2:]
+        axes = [(torch.arange(n) + 0.5).to(y.dtype) for n in (height, width)]
+        return y + torch.stack(torch.meshgrid(*axes, indexing="ij"))
+
+
+def test_a_runtime_may_fold_a_grid_that_was_cast() -> None:
+    x = torch.randn(2, 3, 5, 4)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(Anchors().eval()))
+    assert qfunc.verify(TARGET)(calibrated, [x]).disagreements == ()

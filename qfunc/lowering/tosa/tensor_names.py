@@ -22,7 +22,7 @@ def with_tensor_names(file: bytes, values: bytes, inputs: Sequence[str], outputs
     """
     entries, block = json.loads(values), block_of(file)
     uses = Counter(e["input"] for e in entries["inputs"])
-    pairs: list[tuple[str, str]] = [(e["tensor"], inputs[e["input"]]) for e in entries["inputs"] if uses[e["input"]] == 1]
+    pairs: list[tuple[str, str]] = [(e["tensor"], inputs[int(e["input"])]) for e in entries["inputs"] if uses[e["input"]] == 1]
     pairs += [(e["tensor"], name) for e, name in zip(entries["outputs"], outputs, strict=True) if name]
     renamed: dict[str, str] = dict(pairs)
     tensors = {t["name"] for t in (*block["tensors"], *block["shapes"])}
