@@ -60,6 +60,18 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
+        "openvino-averages-count-what-is-after-the-padding", "qfunc.lowering.openvino.pooling:_separate_padding",
+        '_set_attribute(node, "count_include_pad", 0)',
+        "return []",
+        REWRITES,
+    ),
+    Mutation(
+        "openvino-windows-beyond-the-image", "qfunc.lowering.openvino.pooling:_shorten_windows",
+        "[min(k, n) for k, n in zip(kernel, whole, strict=True)]",
+        "kernel",
+        REWRITES,
+    ),
+    Mutation(
         "openvino-wraps-at-the-wrong-end", "qfunc.lowering.openvino.rewrites:_replace_wrapping_pads",
         "[(-before, _LAST)]",
         "[(0, before)]",
