@@ -169,7 +169,8 @@ def _resize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     largest = x.value.abs().amax(axes, keepdim=True)
     places = 4 * (max(x.value.shape[2:]) + 2) * _U * largest
     if mode == "bicubic":  # 16 neighbours, whose weights have magnitudes of at most 11/8 along each axis
-        return 2 * x.error.amax(axes, keepdim=True) + 36 * _U * largest + 4 * places + torch.zeros_like(value)
+        cubic: Tensor = 2 * x.error.amax(axes, keepdim=True) + 36 * _U * largest + 4 * places + torch.zeros_like(value)
+        return cubic
     if mode not in ("nearest", "bilinear", "linear", "nearest-exact"):
         return None
     error = _sum_of_products(node, arguments, value)
@@ -179,7 +180,8 @@ def _resize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
 def _pad(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     if attribute(node, "mode") != "constant":
         return _call(node, arguments, lambda a: a.error)  # type: ignore[no-any-return]
-    return torch.nn.functional.pad(arguments[0].error, attribute(node, "pad"))
+    padded: Tensor = torch.nn.functional.pad(arguments[0].error, attribute(node, "pad"))
+    return padded
 
 
 def _largest(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:

@@ -66,9 +66,9 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
-        "openvino-windows-beyond-the-image", "qfunc.lowering.openvino.pooling:_shorten_windows",
-        "[min(k, n) for k, n in zip(kernel, whole, strict=True)]",
-        "kernel",
+        "openvino-windows-beyond-the-image", "qfunc.lowering.openvino.pooling:_fit",
+        "min(kernel[i], size + pads[i] + pads[rank + i])",
+        "kernel[i]",
         REWRITES,
     ),
     Mutation(

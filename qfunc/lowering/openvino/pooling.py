@@ -50,46 +50,45 @@ def rewrite_pools(model: onnx.ModelProto) -> None:
     """Rewrite pools whose last window ends after the padding (ceil_mode), in place."""
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
-        if node.op_type in ("AveragePool", "MaxPool") and source.attribute(node, "ceil_mode", 0):
+        ceil = node.op_type in ("AveragePool", "MaxPool") and source.attribute(node, "ceil_mode", 0)
+        if ceil and all(map(source.has_sizes, (node.input[0], node.output[0]))):
             node = onnx.NodeProto.FromString(node.SerializeToString())
-            _shorten_windows(source, node)
+            _fit(source, node)
             if source.attribute(node, "count_include_pad", 0):
                 nodes += _separate_padding(model, source, node)
         nodes.append(node)
     set_nodes(model, nodes)
 
 
-def _shorten_windows(source: QdqModel, node: onnx.NodeProto) -> None:
-    # OpenVINO loads no window that is larger than the padded image.  There is one such window, which has the whole image.
+def _fit(source: QdqModel, node: onnx.NodeProto) -> None:
+    # OpenVINO loads no window that is larger than the padded image; there is one such window, which has the whole image.
+    # PyTorch has no window that begins after the image, so that the end is padded as far as the last window goes.
     kernel = [int(k) for k in source.attribute(node, "kernel_shape")]
-    steps = source.attribute(node, "dilations") or []
-    if not source.has_sizes(node.input[0]) or any(int(d) > 1 for d in steps):
-        return
-    pads = [int(p) for p in source.attribute(node, "pads", [0] * 2 * len(kernel))]
-    sizes = source.shape(node.input[0], node.name)[2:]
-    whole = [size + before + after for size, before, after in zip(sizes, pads, pads[len(kernel) :], strict=False)]
-    _set_attribute(node, "kernel_shape", [min(k, n) for k, n in zip(kernel, whole, strict=True)])
+    rank = len(kernel)
+    pads = [int(p) for p in source.attribute(node, "pads", [0] * 2 * rank)]
+    strides = [int(s) for s in source.attribute(node, "strides", [1] * rank)]
+    steps = [int(d) for d in source.attribute(node, "dilations", [1] * rank)]
+    sizes, counts = (source.shape(name, node.name)[2:] for name in (node.input[0], node.output[0]))
+    for i, (size, count, stride, step) in enumerate(zip(sizes, counts, strides, steps, strict=True)):
+        last = stride * (count - 1) + step * (kernel[i] - 1) + 1 - pads[i] - size
+        pads[rank + i] = min(pads[rank + i], max(last, 0))
+        if step == 1:
+            kernel[i] = min(kernel[i], size + pads[i] + pads[rank + i])
+    _set_attribute(node, "kernel_shape", kernel)
+    _set_attribute(node, "pads", pads)
 
 
 def _separate_padding(model: onnx.ModelProto, source: QdqModel, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     # OpenVINO divides an average that counts padding by the size of the window, although entries after the padding are not
     # counted.  They are not if the padding is an op of its own, which is returned.
-    # PyTorch has no window that begins after the image, so that the end is padded as far as the last window goes.
-    kernel = [int(k) for k in source.attribute(node, "kernel_shape")]
-    pads = [int(p) for p in source.attribute(node, "pads", [0] * 2 * len(kernel))]
-    if not all(map(source.has_sizes, (node.input[0], node.output[0]))):
-        return []
+    pads = [int(p) for p in source.attribute(node, "pads")]
+    half = len(pads) // 2
     _set_attribute(node, "count_include_pad", 0)
     if not any(pads):
         return []
-    sizes, counts = (source.shape(name, node.name)[2:] for name in (node.input[0], node.output[0]))
-    strides = [int(s) for s in source.attribute(node, "strides", [1] * len(kernel))]
-    before, after = pads[: len(kernel)], pads[len(kernel) :]
-    needed = [s * (n - 1) + k - p - size for s, n, k, p, size in zip(strides, counts, kernel, before, sizes, strict=True)]
     _set_attribute(node, "pads", [0] * len(pads))
     padded, value = f"{node.output[0]}.padded", node.input[0]
-    ends = [min(p, n) for p, n in zip(after, needed, strict=True)]
-    model.graph.initializer.append(integers(f"{padded}.pads", 0, 0, *before, 0, 0, *ends))
+    model.graph.initializer.append(integers(f"{padded}.pads", 0, 0, *pads[:half], 0, 0, *pads[half:]))
     node.input[0] = padded
     return [helper.make_node("Pad", [value, f"{padded}.pads"], [padded], name=padded)]
 

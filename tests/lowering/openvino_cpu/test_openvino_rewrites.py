@@ -115,6 +115,9 @@ NETS = {
     "averages whose last window would begin in the padding": Net(
         lambda net, x, y: F.relu(F.avg_pool2d(y[..., :3], (3, 2), 2, 1, ceil_mode=True))
     ),
+    "maxima whose last window would begin in the padding": Net(
+        lambda net, x, y: F.relu(F.max_pool2d(y[..., :3], 2, 2, 1, ceil_mode=True))
+    ),
     "averages that end after an image": Net(lambda net, x, y: F.relu(F.avg_pool2d(y, (3, 5), 2, ceil_mode=True))),
     "a class token": Net(class_token),
     "coordinates": Net(coordinates),
