@@ -57,9 +57,10 @@ class Comparison:
     """One tensor: the number of elements compared, the number that differ, and the largest difference in LSB.
 
     `kind`: "codes" (integer tensor, emulation against runtime), "alone" (the same or an output, with the runtime's
-    own inputs for each unit), "real" (real result of an integer unit), "output", "simulation" (output of the simulation
-    against emulation), "float" (result of a float unit against the float64 value of its op, given the runtime's own inputs;
-    the differences are in bounds of the float32 error instead of LSB).
+    own inputs for each unit, and without the differences that the bounds of float32 explain), "real" (real result of an
+    integer unit), "output", "simulation" (output of the simulation against emulation), "float" (result of a float unit against
+    the float64 value of its op, given the runtime's own inputs; the differences are in bounds of the float32 error instead of
+    LSB).
     `exact`: the emulation must match in every bit, because no float unit computes the tensor.  `mean`: the mean difference.
     """
 
@@ -86,7 +87,8 @@ class Report(HtmlReport):
     `scores` are pairs (float, simulation, emulation or runtime; the mean of the score passed to `verify`).
     `skipped` are integer units whose results were not compared, with the reason; `unbounded` are float units without a bound.
     `products` is the number of multiply-accumulates of one batch, and `compared_products` the number whose results were
-    compared.  `units_shown` is the reason why the runtime's units were not compared with the predicted ones, or "".
+    compared.  `rounded` is the number of codes of integer units that differ, given the runtime's own inputs, within the bounds
+    of its float32 sums.  `units_shown` is the reason why the runtime's units were not compared with the predicted ones, or "".
     """
 
     target: str
@@ -103,6 +105,7 @@ class Report(HtmlReport):
     products: int = 0
     compared_products: int = 0
     units_shown: str = ""
+    rounded: int = 0
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """Return the comparisons of one kind."""
@@ -138,6 +141,20 @@ class Report(HtmlReport):
         return next((r for r in (*self._inner, *self.of("output")) if r.mismatches), None)
 
     @property
+    def within_bounds(self) -> bool:
+        """True if the verdict is "at most k LSB at rate p, within the bounds of float32 sums"."""
+        beyond = any(r.mismatches for r in self.of("float"))
+        return (
+            self._explained and bool(self.rounded) and not (beyond or self.unknown or self.disagreements or self.incomparable)
+        )
+
+    @property
+    def _explained(self) -> bool:
+        # True if each unit, with the runtime's own inputs, has the runtime's result as exactly as the emulation knows it.
+        alone = self.of("alone")
+        return bool(alone) and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone)
+
+    @property
     def verdict(self) -> str:
         """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
         far = self.simulation_lsb > _FAR and not self.unknown
@@ -159,8 +176,9 @@ class Report(HtmlReport):
             return f"bit-exact: {counts}"
         if self.incomparable:
             return f"not comparable: {self.incomparable} ({counts})"
-        alone = self.of("alone")
-        if alone and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone):
+        if self._explained:
+            if self.rounded:
+                return f"at most {largest:.3g} LSB at rate {rate:.2g}, within the bounds of float32 sums: {counts}"
             codes = "" if self.tensors else ", no tensor of codes was compared"
             return f"bit-exact outside {len(self.float_units)} float units: {counts}{codes}"
         first = self.first
@@ -230,4 +248,5 @@ def combined(reports: Mapping[str, Report]) -> Report:
         unbounded=tuple(pair for r in reports.values() for pair in r.unbounded),
         products=sum(r.products for r in reports.values()),
         compared_products=sum(r.compared_products for r in reports.values()),
+        rounded=sum(r.rounded for r in reports.values()),
     )

@@ -7,43 +7,29 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
 - functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
   errors; additions and products round once;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u;
-- norms: the errors of mean and variance by the rule of sums, and their effect on (x - m) / sqrt(v + eps).
+- norms: see `norm_bounds`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch import Tensor, fx
 
+from qfunc.emulation.norm_bounds import NORMS, UNIT, Approximation
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, parameters_of
 
-__all__ = ["Approximation", "approximate"]
+__all__ = ["approximate", "at_extremum"]
 
-_U = 2.0**-23
+_U = UNIT
 _CURVE = 32
 _NEAR_ONE = 0.25
 """Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
-
-
-@frozen(eq=False)
-class Approximation:
-    """Real values in float64, and a bound of the magnitude of their error, of the same shape."""
-
-    value: Tensor
-    error: Tensor
-
-    @classmethod
-    def exact(cls, value: Tensor) -> Approximation:
-        """Return values without an error."""
-        wide = value.detach().double()
-        return cls(wide, torch.zeros_like(wide))
 
 
 def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
@@ -59,7 +45,11 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     operands = _approximations(arguments)
     value = _call(node, arguments, lambda a: a.value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value if _real_tuple(value) is None and all(bool((o.error == 0).all()) for o in operands) else None
+        if not _has_tensors(value):
+            return value if all(bool((o.error == 0).all()) for o in operands) else None
+        if not has(node, Trait.MOVES_VALUES):
+            return None
+        return tuple(map(Approximation, value, _call(node, arguments, lambda a: a.error)))
     if not operands or has(node, Trait.CREATES):
         return Approximation.exact(value)
     kind = kind_of(node)
@@ -74,9 +64,28 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     return None if error is None else Approximation(value.double(), error.double())
 
 
-def _real_tuple(value: Any) -> Any:
-    # Ops of several results have no rule.
-    return value if isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value) else None
+def at_extremum(node: fx.Node, state: Mapping[fx.Node, Any], places: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return how far x at the places is from its extremum, and the bound of that, or None for other ops.
+
+    Args:
+        node: An argmax or argmin of the float network.
+        state: The `Approximation` of each node.
+        places: The result.
+    """
+    x = state.get(node.all_input_nodes[0]) if kind_of(node) in ("argmax", "argmin") else None
+    if not isinstance(x, Approximation) or not bool(x.error.any()):
+        return None
+    dim, value = attribute(node, "dim"), x.value if kind_of(node) == "argmax" else -x.value
+    values, errors = (t.flatten() if dim is None else t.movedim(dim, -1) for t in (value, x.error))
+    if not bool(((places >= 0) & (places < values.shape[-1])).all()):
+        return None
+    indices = places.long().reshape(*values.shape[:-1], 1)
+    found, error = (torch.gather(t, -1, indices).reshape(places.shape) for t in (values, errors))
+    return values.amax(-1).reshape(places.shape) - found, errors.amax(-1).reshape(places.shape) + error
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, tuple | list) and any(isinstance(v, Tensor) for v in value)
 
 
 def _approximations(arguments: Any) -> list[Approximation]:
@@ -155,12 +164,24 @@ def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:
 
 def _resize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     # The positions are computed in float32: the weights of neighbours have an error in proportion to the size.
-    x = arguments[0].value
-    if attribute(node, "mode") not in ("nearest", "bilinear", "linear", "nearest-exact"):
+    x, mode = arguments[0], attribute(node, "mode")
+    axes = list(range(2, x.value.ndim))
+    largest = x.value.abs().amax(axes, keepdim=True)
+    places = 4 * (max(x.value.shape[2:]) + 2) * _U * largest
+    if mode == "bicubic":  # 16 neighbours, whose weights have magnitudes of at most 11/8 along each axis
+        cubic: Tensor = 2 * x.error.amax(axes, keepdim=True) + 36 * _U * largest + 4 * places + torch.zeros_like(value)
+        return cubic
+    if mode not in ("nearest", "bilinear", "linear", "nearest-exact"):
         return None
     error = _sum_of_products(node, arguments, value)
-    largest = x.abs().amax(list(range(2, x.ndim)), keepdim=True)
-    return None if error is None else error + 4 * (max(x.shape[2:]) + 2) * _U * largest
+    return None if error is None else error + places
+
+
+def _pad(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
+    if attribute(node, "mode") != "constant":
+        return _call(node, arguments, lambda a: a.error)  # type: ignore[no-any-return]
+    padded: Tensor = torch.nn.functional.pad(arguments[0].error, attribute(node, "pad"))
+    return padded
 
 
 def _largest(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
@@ -186,72 +207,10 @@ def _log_softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     return error
 
 
-def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    dims = list(range(-len(attribute(node, "normalized_shape")), 0))
-    return _scaled(node, arguments, value, _normalized(arguments[0], dims, float(attribute(node, "eps"))), last=True)
-
-
-def _rms_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    dims, eps = list(range(-len(attribute(node, "normalized_shape")), 0)), attribute(node, "eps")
-    least = torch.finfo(torch.float32).eps if eps is None else float(eps)
-    return _scaled(node, arguments, value, _normalized(arguments[0], dims, least, centred=False), last=True)
-
-
-def _group_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    x, groups = arguments[0], int(attribute(node, "num_groups"))
-    shape = (x.value.shape[0], groups, -1)
-    rows = Approximation(x.value.reshape(shape), x.error.reshape(shape))
-    error = _normalized(rows, [2], float(attribute(node, "eps"))).reshape(x.value.shape)
-    return _scaled(node, arguments, value, error, last=False)
-
-
-def _instance_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
-    x = arguments[0]
-    if not attribute(node, "use_input_stats"):
-        return None
-    error = _normalized(x, list(range(2, x.value.ndim)), float(attribute(node, "eps")))
-    return _scaled(node, arguments, value, error, last=False)
-
-
-def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool = True) -> Tensor:
-    # The error of (x - m) / sqrt(v + eps), also where v is computed as mean(x^2) - m^2.
-    v, e, dims = x.value, x.error, list(dims)
-    n = math.prod(v.shape[d] for d in dims)
-
-    def mean(t: Tensor) -> Tensor:
-        return t.mean(dims, keepdim=True)
-
-    m = mean(v) if centred else torch.zeros_like(mean(v))
-    mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)
-    d = v - m
-    offset_error = e + mean_error + _U * (v.abs() + m.abs())
-    variance = mean(d * d)
-    variance_error = mean(2 * d.abs() * offset_error + offset_error**2) + (n + 4) * _U * (mean(v * v) + m * m)
-    factor = torch.rsqrt(variance + eps)
-    least = torch.rsqrt((variance - variance_error).clamp(min=0) + eps)
-    factor_error = least - factor + 8 * _U * factor
-    return offset_error * (factor + factor_error) + d.abs() * factor_error + _U * d.abs() * factor
-
-
-def _scaled(node: fx.Node, arguments: Any, value: Tensor, error: Tensor, *, last: bool) -> Tensor:
-    # The error of x * weight + bias, given that of x.
-    given = dict(zip(parameters_of(node), arguments, strict=True))
-    weight, bias = (given.get(name) for name in ("weight", "bias"))
-    shape = (-1,) if last else (1, -1, *[1] * (value.ndim - 2))
-    if isinstance(weight, Approximation):
-        scale = weight.value if last else weight.value.reshape(shape)
-        error = error * scale.abs()
-    rest = torch.zeros(())
-    if isinstance(bias, Approximation):
-        rest = (bias.value if last else bias.value.reshape(shape)).abs()
-    return error + 3 * _U * (value.abs() + rest)
-
-
 _RULES: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
     **dict.fromkeys(("linear", "matmul", "conv", "conv_transpose"), _sum_of_products),
     **dict.fromkeys(("mean", "sum", "cumsum", "global_avg_pool", "avg_pool", "adaptive_avg_pool"), _sum_of_products),
-    "resize": _resize, "amax": _largest, "amin": _largest, "max_pool": _window_maximum, "softmax": _softmax,
-    "log_softmax": _log_softmax, "layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
+    "resize": _resize, "pad": _pad, "amax": _largest, "amin": _largest, "max_pool": _window_maximum,
+    "adaptive_max_pool": _window_maximum, "softmax": _softmax, "log_softmax": _log_softmax, **NORMS,
 }  # fmt: skip
 """The rule of each kind whose bound does not follow from its traits."""

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor, fx
 
-from qfunc.emulation.error_bounds import Approximation, approximate
+from qfunc.emulation.error_bounds import approximate, at_extremum
+from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Copy, FloatKernel
+from qfunc.specs import Copy, FloatKernel, FloatRequantize
 
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
 
 @frozen(eq=False)
 class Bounded:
-    """A tensor that a float unit computes: the deviation of the runtime's value from that in float64, and its bound."""
+    """A tensor that a float unit computes: the deviation of the runtime's value from that in float64, and its bound.
+
+    `sums`: the tensor is of an integer unit instead, whose sums the runtime computes in float32, in an order of its own.
+    """
 
     name: str
     deviation: Tensor
     bound: Tensor
+    sums: bool = False
+
+    @property
+    def within(self) -> Tensor:
+        """True for each element whose deviation the bound explains."""
+        return self.deviation <= self.bound
 
 
 @frozen(eq=False)
@@ -88,6 +99,8 @@ class FloatUnits:
                 state[node] = self._approximate(node, state, known, None)  # arithmetic on sizes
             elif unit.group.output is node:
                 state[node] = self._computed(unit, state, known)
+                if self.flips and (sums := self._sums(unit, state, known)) is not None:
+                    yield sums
             if node.op == "call_function" and (node.name in known.codes or node.name in known.reals):
                 if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
                     bounded.append(node)
@@ -122,11 +135,26 @@ class FloatUnits:
             return Bounded(path, (real.double() - value.value).abs(), value.error + 2.0**-126)
         return _quantized(path, known.codes[node.name], self.encodings[node.name], value)
 
-    def _approximate(self, node: fx.Node, state: dict[fx.Node, Any], known: Known, path: str | None) -> Any:
-        inputs = {n: self._read(n, node, state, known) for n in node.all_input_nodes}
+    def _sums(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Bounded | None:
+        # The codes of an integer unit of a runtime whose float32 sums have another order, given the codes that it shows.
+        output, arithmetic = unit.group.output, getattr(unit.kernel, "arithmetic", None)
+        if output.name not in known.codes or not isinstance(arithmetic, FloatKernel | FloatRequantize):
+            return None
+        values = ChainMap[fx.Node, Any]({}, state)
+        for node in unit.group.nodes:
+            values[node] = self._approximate(node, values, known, None, flips=0)
+        found = values[output]
+        return None if not isinstance(found, Approximation) else evolve(self._shown(output, found, known), sums=True)
+
+    def _approximate(
+        self, node: fx.Node, state: MutableMapping[fx.Node, Any], known: Known, path: str | None, flips: float | None = None
+    ) -> Any:
+        inputs = {n: self._read(n, node, state, known, flips) for n in node.all_input_nodes}
         missing = [self.partition.paths[n] for n, value in inputs.items() if value is None]
         found = None
-        if not missing and op_of(node) is not None and not node.kwargs:
+        if not missing and node.op == "call_module":
+            found = approximate_module(self.partition.network.get_submodule(str(node.target)), tuple(inputs.values()))
+        elif not missing and op_of(node) is not None and not node.kwargs:
             with torch.no_grad():
                 found = approximate(node, fx.map_arg(node.args, inputs.__getitem__))
         elif not missing and isinstance(node.target, type(torch.Tensor.size)):
@@ -157,7 +185,9 @@ class FloatUnits:
             return Approximation.exact(_dequantized(value, encoding))
         return Approximation.exact(value) if value.is_floating_point() else value
 
-    def _read(self, node: fx.Node, reader: fx.Node, state: dict[fx.Node, Any], known: Known) -> Any:
+    def _read(
+        self, node: fx.Node, reader: fx.Node, state: Mapping[fx.Node, Any], known: Known, flips: float | None = None
+    ) -> Any:
         # The value of an edge: with the codes that the runtime shows, or within half a step of the real value.
         value = state.get(node)
         encoding = self.partition.encoding(node, reader)
@@ -167,7 +197,8 @@ class FloatUnits:
             return Approximation.exact(_dequantized(encoding.codes(read_attr(self.partition.network, node)), encoding))
         if self._reads_codes(node, reader, known):
             real = _dequantized(known.codes[node.name], encoding)
-            return Approximation(real, encoding.qparams.scale.double() * self.flips + torch.zeros_like(real))
+            steps = float(self.flips if flips is None else flips)
+            return Approximation(real, encoding.qparams.scale.double() * steps + torch.zeros_like(real))
         emulated = known.emulated.get(node.name if self._integer(node) else f"{node.name}_codes")
         if emulated is not None and isinstance(value, Approximation) and not bool(value.error.any()):
             return Approximation.exact(_dequantized(emulated, encoding))
@@ -185,7 +216,12 @@ class FloatUnits:
         for index, node in enumerate(unflatten(output)[: len(known.outputs)]):
             value = state.get(node) if isinstance(node, fx.Node) else None
             actual = known.outputs[index]
-            if not isinstance(value, Approximation) or not bool(value.error.any()):
+            place = at_extremum(node, state, actual) if node in self.float_nodes else None
+            if place is not None:
+                yield node, Bounded(f"output {index}", *place)
+            if self.flips and (dequantized := self._dequantized_output(node, output, known, actual)) is not None:
+                yield node, Bounded(f"output {index}", *dequantized, sums=True)
+            if not isinstance(value, Approximation) or not (bool(value.error.any()) or node in self.float_nodes):
                 continue  # computed by units that are compared code by code
             encoding = self.partition.encoding(node, output)
             if encoding is None:
@@ -193,6 +229,17 @@ class FloatUnits:
             elif encoding.qparams.scale.ndim == 0:
                 codes = torch.round(actual.double() / encoding.scale) + encoding.zero_point
                 yield node, _quantized(f"output {index}", codes, encoding, value)
+
+    def _dequantized_output(self, node: fx.Node, output: fx.Node, known: Known, actual: Tensor) -> tuple[Tensor, Tensor] | None:
+        # The difference of an output from what its codes stand for, and the bound of the runtime's rounding of codes to reals.
+        encoding = self.partition.encoding(node, output)
+        if encoding is None or not self._reads_codes(node, output, known):
+            return None
+        real = _dequantized(known.codes[node.name], encoding)
+        ends = [
+            _dequantized(torch.tensor(float(q)), encoding).abs().max() for q in (encoding.format.qmin, encoding.format.qmax)
+        ]
+        return (actual.double() - real).abs(), torch.full_like(real, 2.0**-21 * float(max(ends)))
 
 
 def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:

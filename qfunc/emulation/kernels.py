@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qfunc.emulation import activations, pooling, resize
+from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
@@ -156,7 +156,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (SoftmaxTable, "softmax"): _softmax_by_table,
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
-    (Bilinear, "resize"): resize.bilinear,
+    (Bilinear, "resize"): pooling.bilinear,
 }
 """(arithmetic, kind of op) -> writer."""
 

@@ -1,4 +1,4 @@
-"""Emulate average pools and means of codes."""
+"""Emulate average pools, means and bilinear resizing of codes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from qfunc.emulation.context import UnitContext, input_codes, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
-from qfunc.specs import AverageCodes, AveragePool, FixedPoint, FloatKernel, FloatMultiplier
+from qfunc.numerics.kernels.resize import resize_codes
+from qfunc.specs import AverageCodes, AveragePool, Bilinear, FixedPoint, FloatKernel, FloatMultiplier
 
-__all__ = ["WINDOWS", "average", "average_pool_node", "mean", "window_sum"]
+__all__ = ["WINDOWS", "average", "average_pool_node", "bilinear", "mean", "window_sum"]
 
 WINDOWS = frozenset(
     (function, kind) for function in ("window_sum", "xnnpack") for kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
@@ -105,4 +106,14 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
         fixed_curves.average_inside, x.node, kernel, stride, padding, job.argument("ceil_mode"),
         job.argument("count_include_pad"), x.encoding.zero_point, arithmetic.rounding, *job.range()[1:],
         arithmetic.centred, name=job.name, result=True,
+    )  # fmt: skip
+
+
+def bilinear(job: UnitContext, arithmetic: Bilinear) -> fx.Node:
+    """Return the node of a `specs.Bilinear` unit."""
+    x = input_codes(job)
+    size_or_factor = [job.argument(n) for n in ("size", "scale_factor")]
+    return job.emitter.call(
+        resize_codes, x.node, *size_or_factor, bool(job.argument("align_corners")), arithmetic.positions,
+        arithmetic.bits, name=job.name, result=True,
     )  # fmt: skip

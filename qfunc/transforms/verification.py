@@ -57,6 +57,7 @@ class Verification:
         self.inside = runner.inside(self.artifact) if can_inspect else None
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.tallies: dict[str, Tally] = {}
+        self.rounded = 0
         self.encodings = self._encodings()
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
@@ -199,13 +200,29 @@ class Verification:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
                 shown = {self._node_name(n): v for n, v in forced.codes_of.items()}
                 known = Known(shown, self._shown_reals(codes, examples), forced.values, runtime)
+                within: dict[tuple[str, bool], Tensor] = {}
                 for bounded in self.float_units.compare(leaves, known):
-                    self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
+                    within[bounded.name, bounded.sums] = bounded.within
+                    if not bounded.sums:
+                        self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
                 for path, emulated, actual in forced.pairs if differs else ():
-                    self._tally(path, "alone").add(emulated, actual, 1.0)
+                    self._add_alone(path, emulated, actual, 1.0, within)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
-                    self._tally(f"output {index}", "alone").add(emulated, actual, self._lsb(index, emulated))
+                    self._add_alone(f"output {index}", emulated, actual, self._lsb(index, emulated), within)
         return outputs
+
+    def _add_alone(
+        self, name: str, emulated: Tensor, actual: Tensor, lsb: float, within: dict[tuple[str, bool], Tensor]
+    ) -> None:
+        # Differences within the bounds of float32 are none.
+        tally = self._tally(name, "alone")
+        exact = self._exact(tally)
+        explained = within.get((name, exact))
+        if explained is not None and explained.shape == emulated.shape:
+            if exact:
+                self.rounded += int(((emulated != actual) & explained).sum())
+            emulated = torch.where(explained, actual.to(emulated.dtype), emulated)
+        tally.add(emulated, actual, lsb)
 
     def _any_mismatch(self, kind: str) -> bool:
         return any(t.mismatches for t in self.tallies.values() if t.kind == kind)
@@ -258,6 +275,7 @@ class Verification:
             scores=() if self.scores is None else self.scores.means,
             skipped=skipped,
             unbounded=tuple(self.float_units.unbounded.items()),
+            rounded=self.rounded,
             products=sum(self.products.values()),
             compared_products=sum(n for path, n in self.products.items() if path not in left_out),
             units_shown=self._units_hidden(),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.emulation.error_bounds import Approximation, approximate
+from qfunc.emulation.error_bounds import approximate, at_extremum
+from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.frontend.capture import capture
 from tests.conformance.modules import Apply
 
@@ -41,6 +42,11 @@ OPS = {
     "linear": lambda x: F.linear(x, torch.linspace(-1, 2, 18).reshape(3, 6)),
     "matmul": lambda x: x @ x.transpose(2, 3),
     "resize": lambda x: F.interpolate(x, (7, 9), mode="bilinear"),
+    "resize, bicubic": lambda x: F.interpolate(x, (7, 9), mode="bicubic"),
+    "adaptive_max_pool": lambda x: F.adaptive_max_pool2d(x, (3, 2)),
+    "pad": lambda x: F.pad(torch.tanh(x), (1, 2), value=5.0),
+    "pad, reflect": lambda x: F.pad(torch.tanh(x), (1, 2, 0, 1), mode="reflect"),
+    "split": lambda x: torch.tanh(x).split(2, 1)[1],
     "resize of zeros": lambda x: F.interpolate(torch.relu(x), (7, 11), mode="bilinear"),
     "cumsum": lambda x: x.cumsum(1),
     "gelu": F.gelu,
@@ -70,6 +76,29 @@ def _bounded(function: Any, x: Tensor, error: Tensor) -> Approximation:
             result = node.args[0][0] if isinstance(node.args[0], tuple | list) else node.args[0]
             return state[result]
     raise AssertionError
+
+
+def test_the_place_of_an_extremum_is_bounded_by_the_error_of_the_values():
+    """Of 1, 3 and 3 - 1e-4 the third may be found as the maximum; the first may not, nor another if there is no error."""
+    network = capture()(Apply(lambda x: torch.argmax(x, -1)))
+    place = next(n for n in network.graph.nodes if n.op == "call_function")
+    x = torch.tensor([[1.0, 3.0, 3.0 - 1e-4]], dtype=torch.float64)
+    state = {place.all_input_nodes[0]: Approximation(x, torch.full_like(x, 1e-4))}
+    for index, within in ((0, False), (1, True), (2, True)):
+        deviation, bound = at_extremum(place, state, torch.tensor([index]))
+        assert bool(deviation <= bound) is within
+    assert at_extremum(place, state, torch.tensor([3])) is None
+    assert at_extremum(place, {place.all_input_nodes[0]: Approximation.exact(x)}, torch.tensor([2])) is None
+
+
+def test_an_instance_norm_that_stays_a_module_has_a_bound():
+    norm = nn.InstanceNorm2d(4, affine=True).eval()
+    x = torch.randn(2, 4, 5, 6, generator=torch.Generator().manual_seed(4))
+    for offset in (0.0, 3.0):
+        found = approximate_module(norm, (Approximation.exact(x + offset),))
+        assert bool(((norm(x + offset).double() - found.value).abs() <= found.error).all())
+        assert float(found.error.max()) < 1e-3 * float(found.value.abs().max())
+    assert approximate_module(nn.BatchNorm2d(4), (Approximation.exact(x),)) is None
 
 
 @pytest.mark.parametrize("name", OPS)

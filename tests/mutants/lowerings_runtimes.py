@@ -60,6 +60,18 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
+        "openvino-averages-count-what-is-after-the-padding", "qfunc.lowering.openvino.pooling:_separate_padding",
+        '_set_attribute(node, "count_include_pad", 0)',
+        "return []",
+        REWRITES,
+    ),
+    Mutation(
+        "openvino-windows-beyond-the-image", "qfunc.lowering.openvino.pooling:_fit",
+        "min(kernel[i], size + pads[i] + pads[rank + i])",
+        "kernel[i]",
+        REWRITES,
+    ),
+    Mutation(
         "openvino-wraps-at-the-wrong-end", "qfunc.lowering.openvino.rewrites:_replace_wrapping_pads",
         "[(-before, _LAST)]",
         "[(0, before)]",

@@ -127,7 +127,7 @@ TIES = (
         ORT_HALVES,
     ),
     Mutation(
-        "norms-without-the-error-of-their-mean", "qfunc.emulation.error_bounds:_normalized",
+        "norms-without-the-error-of-their-mean", "qfunc.emulation.norm_bounds:_normalized",
         "mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)",
         "mean_error = torch.zeros_like(m)",
         BOUND, case="0.001-layer_norm",
@@ -137,6 +137,24 @@ TIES = (
         "error = error + _call(node, arguments, magnitude)",
         "pass",
         BOUND, case="0.001-conv",
+    ),
+    Mutation(
+        "extrema-anywhere", "qfunc.emulation.error_bounds:at_extremum",
+        "values.amax(-1).reshape(places.shape) - found",
+        "torch.zeros_like(found)",
+        "tests/emulation/test_float_units.py::test_the_place_of_an_extremum_is_bounded_by_the_error_of_the_values",
+    ),
+    Mutation(
+        "bicubic-places-are-exact", "qfunc.emulation.error_bounds:_resize",
+        "2 * x.error.amax(axes, keepdim=True)",
+        "torch.zeros_like(largest)",
+        BOUND, case="0.001-resize, bicubic",
+    ),
+    Mutation(
+        "codes-beyond-sums-are-explained", "qfunc.analysis.verification_report:Report._explained",
+        "r.mismatches if r.exact else r.largest_lsb > 1",
+        "r.largest_lsb > 1",
+        "tests/testing/test_outcomes.py::test_a_report_is_judged_by_what_its_runner_declares",
     ),
     Mutation(
         "bounds-are-no-mismatch", "qfunc.analysis.verification_report:Report._verdict",

@@ -170,6 +170,19 @@ def report(mismatches, lsb, exact=True, **fields):
     return Report(target="a", runtime="b", predicted=1, rows=rows, **fields)
 
 
+def within_sums(**fields):
+    rows = Comparison("a", "codes", 4000, 12, 8.0), Comparison("a", "alone", 4000, 0, 0.0)
+    return Report(target="a", runtime="b", predicted=1, rows=rows, rounded=12, **fields)
+
+
+def test_codes_within_the_bounds_of_float32_sums_have_a_verdict():
+    counts = "12 of 4,000 elements differ"
+    assert within_sums().verdict == f"at most 8 LSB at rate 0.003, within the bounds of float32 sums: {counts}"
+    assert within_sums().within_bounds
+    assert not within_sums(disagreements=("conv: predicted integer",)).within_bounds
+    assert not within_sums(unknown="no public arithmetic").within_bounds
+
+
 @pytest.mark.parametrize(
     ("found", "kind", "flipping"),
     [
@@ -178,6 +191,9 @@ def report(mismatches, lsb, exact=True, **fields):
         (report(5, 1.0), "mismatch", "mismatch"),
         (report(1, 2.0), "mismatch", "mismatch"),
         (report(4000, 1e-5), "mismatch", "exact outside float units"),
+        (report(0, 0.0, rounded=3), *["exact"] * 2),  # no code differs
+        (within_sums(), *["exact outside float units"] * 2),
+        (report(5, 1.0, rounded=3), *["mismatch"] * 2),  # others differ, too
         (report(4000, 1.0, exact=False, float_units=(("b", "c"),)), *["exact outside float units"] * 2),
         (report(4000, 9.0, incomparable="no VNNI"), *["not comparable"] * 2),
         (report(0, 0.0, disagreements=("conv: predicted integer",)), *["mismatch"] * 2),

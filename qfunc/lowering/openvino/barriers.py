@@ -15,7 +15,7 @@ from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, copies
 __all__ = ["insert_barriers"]
 
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
-_LEAST = np.float32(-3.4e38)
+_LEAST = np.array(-3.4e38, np.float32)
 
 
 def insert_barriers(model: onnx.ModelProto) -> None:

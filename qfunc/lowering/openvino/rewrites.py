@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.openvino.barriers import insert_barriers
+from qfunc.lowering.openvino.edits import integers, set_nodes
+from qfunc.lowering.openvino.pooling import replace_maxima, rewrite_pools
 from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
 
 __all__ = ["rewrite"]
@@ -23,8 +23,9 @@ _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
     _add_biases(model)
-    _replace_maxima(model)
+    replace_maxima(model)
     _replace_wrapping_pads(model)
+    rewrite_pools(model)
     _fold_constants(model)
     insert_barriers(model)
 
@@ -49,39 +50,7 @@ def _add_biases(model: onnx.ModelProto) -> None:
             continue
         node.output[0] = f"{result}.product"
         nodes.append(helper.make_node("Add", [node.output[0], name], [result], name=name))
-    _set_nodes(model, nodes)
-
-
-def _replace_maxima(model: onnx.ModelProto) -> None:
-    # OpenVINO's ReduceMax, which GlobalMaxPool becomes, is wrong before quantized ops. MaxPool is right: over whole images, or
-    # over an axis of length n of the shape [N, before, n, after].
-    source, nodes = QdqModel(model), list[onnx.NodeProto]()
-    for node in model.graph.node:
-        nodes.append(node)
-        if node.op_type not in ("GlobalMaxPool", "ReduceMax") or not all(
-            map(source.has_sizes, (node.input[0], node.output[0]))
-        ):
-            continue
-        shape, result = source.shape(node.input[0], node.name), source.shape(node.output[0], node.name)
-        if node.op_type == "GlobalMaxPool":
-            node.op_type = "MaxPool"
-            node.attribute.append(helper.make_attribute("kernel_shape", shape[2:]))
-            continue
-        axes = source.constants.get(node.input[1]) if len(node.input) > 1 else source.attribute(node, "axes")
-        places = [] if axes is None else sorted(int(a) % len(shape) for a in axes)
-        whole = bool(places) and places == list(range(places[0], places[-1] + 1)) and places[0] > 0
-        if not whole or source.varies(node.input[0]) != 0 or shape[0] != 1:
-            continue
-        first, last = places[0], places[-1] + 1
-        sizes = (0, math.prod(shape[1:first]), math.prod(shape[first:last]), math.prod(shape[last:]))
-        name = node.output[0]
-        model.graph.initializer.extend([_integers(f"{name}.rows.shape", *sizes), _integers(f"{name}.shape", 0, *result[1:])])
-        nodes[-1:] = [
-            helper.make_node("Reshape", [node.input[0], f"{name}.rows.shape"], [f"{name}.rows"], name=f"{name}.rows"),
-            helper.make_node("MaxPool", [f"{name}.rows"], [f"{name}.most"], name=f"{name}.most", kernel_shape=[sizes[2], 1]),
-            helper.make_node("Reshape", [f"{name}.most", f"{name}.shape"], [name], name=name),
-        ]
-    _set_nodes(model, nodes)
+    set_nodes(model, nodes)
 
 
 def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
@@ -104,13 +73,13 @@ def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
             value = result
         if not axes:
             nodes.append(helper.make_node("Identity", [value], list(node.output), name=node.name))
-    _set_nodes(model, nodes)
+    set_nodes(model, nodes)
 
 
 def _slice(model: onnx.ModelProto, nodes: list[onnx.NodeProto], value: str, name: str, start: int, end: int, axis: int) -> str:
     vectors = [f"{name}.{word}" for word in ("start", "end", "axis")]
     numbers = (start, end, axis)
-    model.graph.initializer.extend(_integers(v, n) for v, n in zip(vectors, numbers, strict=True))
+    model.graph.initializer.extend(integers(v, n) for v, n in zip(vectors, numbers, strict=True))
     nodes.append(helper.make_node("Slice", [value, *vectors], [name], name=name))
     return name
 
@@ -133,7 +102,7 @@ def _fold_constants(model: onnx.ModelProto) -> None:
     done = {c.name for c in constants} | {n.output[0] for n in sums}
     rest = [node for node in model.graph.node if node.output[0] not in done]
     model.graph.initializer.extend(constants)
-    _set_nodes(model, [*sums, *rest])
+    set_nodes(model, [*sums, *rest])
 
 
 def _sum_with_zeros(constants: list[onnx.TensorProto], anchor: str, rank: int, value: Array, name: str) -> list[onnx.NodeProto]:
@@ -146,7 +115,7 @@ def _sum_with_zeros(constants: list[onnx.TensorProto], anchor: str, rank: int, v
         "axes": axes,
         "shape": [-1, *(1 for _ in value.shape[1:])],
     }
-    constants += [_integers(f"{entry}.{word}", *numbers) for word, numbers in vectors.items()]
+    constants += [integers(f"{entry}.{word}", *numbers) for word, numbers in vectors.items()]
     constants += [
         numpy_helper.from_array(np.array(0, np.float32), f"{zeros}.bound"),
         numpy_helper.from_array(value, f"{name}.value"),
@@ -158,13 +127,3 @@ def _sum_with_zeros(constants: list[onnx.TensorProto], anchor: str, rank: int, v
         helper.make_node("Clip", [f"{entry}.row", f"{zeros}.bound", f"{zeros}.bound"], [zeros]),
         helper.make_node("Add", [zeros, f"{name}.value"], [name], name=name),
     ]
-
-
-def _integers(name: str, *numbers: int) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array(numbers, np.int64), name)
-
-
-def _set_nodes(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)

@@ -145,6 +145,8 @@ def kind_of(report: Report, runner: Any) -> str:
         return kinds.EXACT
     if verdict.startswith("not comparable"):
         return kinds.INCOMPARABLE
+    if report.within_bounds:
+        return kinds.FLOAT_UNITS
     flips = runner.flips if isinstance(runner, FlippingRunner) else 0.0
     rounding = bool(flips) and not report.disagreements and all(r.largest_lsb < ROUNDING for r in report.rows)
     return kinds.FLOAT_UNITS if rounding or within_flips(report, flips) else kinds.MISMATCH

@@ -46,6 +46,7 @@ class Laterals(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.down, self.lateral = nn.Conv2d(3, 8, 3, 2, padding=1), nn.Conv2d(3, 8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,6 +72,7 @@ class Rows(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.conv, self.places = nn.Conv2d(3, 8, 3, padding=1), nn.Parameter(torch.randn(1, 24, 8) * 0.02)
         with torch.no_grad():
             self.conv.weight[:1] *= 1000
@@ -86,6 +88,7 @@ class Dense(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.conv = nn.Conv2d(3, 4, 3, padding=1, bias=False)
         self.next, self.last = nn.Conv2d(7, 4, 3, padding=1, bias=False), nn.Conv2d(11, 2, 1)
 
@@ -108,6 +111,14 @@ NETS = {
     "a linear layer of rows without bias": nn.Sequential(nn.Linear(4, 24, bias=False), nn.Unflatten(2, (3, 2))),
     "rolled coordinates": Net(lambda net, x, y: coordinates(net, x, torch.roll(x, 1, 1))),
     "maxima and means of channels": Apply(lambda x: torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], 1)),
+    "averages that count padding": Net(lambda net, x, y: F.relu(F.avg_pool2d(y, (2, 3), 2, 1, ceil_mode=True))),
+    "averages whose last window would begin in the padding": Net(
+        lambda net, x, y: F.relu(F.avg_pool2d(y[..., :3], (3, 2), 2, 1, ceil_mode=True))
+    ),
+    "maxima whose last window would begin in the padding": Net(
+        lambda net, x, y: F.relu(F.max_pool2d(y[..., :3], 2, 2, 1, ceil_mode=True))
+    ),
+    "averages that end after an image": Net(lambda net, x, y: F.relu(F.avg_pool2d(y, (3, 5), 2, ceil_mode=True))),
     "a class token": Net(class_token),
     "coordinates": Net(coordinates),
     "circular padding": nn.Sequential(nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")),

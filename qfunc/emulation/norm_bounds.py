@@ -1,0 +1,118 @@
+"""Bounds of the float32 error of norms: of mean and variance by the rule of sums, and their effect on the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import Tensor, fx, nn
+
+from qfunc.ops.node import attribute, parameters_of
+
+__all__ = ["NORMS", "UNIT", "Approximation", "approximate_module"]
+
+UNIT = _U = 2.0**-23
+"""A bound of the relative error of one rounding to float32, twice over."""
+
+
+@frozen(eq=False)
+class Approximation:
+    """Real values in float64, and a bound of the magnitude of their error, of the same shape."""
+
+    value: Tensor
+    error: Tensor
+
+    @classmethod
+    def exact(cls, value: Tensor) -> Approximation:
+        """Return values without an error."""
+        wide = value.detach().double()
+        return cls(wide, torch.zeros_like(wide))
+
+
+def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    dims = list(range(-len(attribute(node, "normalized_shape")), 0))
+    return _scaled(node, arguments, value, _normalized(arguments[0], dims, float(attribute(node, "eps"))), last=True)
+
+
+def _rms_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    dims, eps = list(range(-len(attribute(node, "normalized_shape")), 0)), attribute(node, "eps")
+    least = torch.finfo(torch.float32).eps if eps is None else float(eps)
+    return _scaled(node, arguments, value, _normalized(arguments[0], dims, least, centred=False), last=True)
+
+
+def _group_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    x, groups = arguments[0], int(attribute(node, "num_groups"))
+    shape = (x.value.shape[0], groups, -1)
+    rows = Approximation(x.value.reshape(shape), x.error.reshape(shape))
+    error = _normalized(rows, [2], float(attribute(node, "eps"))).reshape(x.value.shape)
+    return _scaled(node, arguments, value, error, last=False)
+
+
+def _instance_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
+    x = arguments[0]
+    if not attribute(node, "use_input_stats"):
+        return None
+    error = _normalized(x, list(range(2, x.value.ndim)), float(attribute(node, "eps")))
+    return _scaled(node, arguments, value, error, last=False)
+
+
+def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool = True) -> Tensor:
+    # The error of (x - m) / sqrt(v + eps), also where v is computed as mean(x^2) - m^2.
+    v, e, dims = x.value, x.error, list(dims)
+    n = math.prod(v.shape[d] for d in dims)
+
+    def mean(t: Tensor) -> Tensor:
+        return t.mean(dims, keepdim=True)
+
+    m = mean(v) if centred else torch.zeros_like(mean(v))
+    mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)
+    d = v - m
+    offset_error = e + mean_error + _U * (v.abs() + m.abs())
+    variance = mean(d * d)
+    variance_error = mean(2 * d.abs() * offset_error + offset_error**2) + (n + 4) * _U * (mean(v * v) + m * m)
+    factor = torch.rsqrt(variance + eps)
+    least = torch.rsqrt((variance - variance_error).clamp(min=0) + eps)
+    factor_error = least - factor + 8 * _U * factor
+    return offset_error * (factor + factor_error) + d.abs() * factor_error + _U * d.abs() * factor
+
+
+def _scaled(node: fx.Node, arguments: Any, value: Tensor, error: Tensor, *, last: bool) -> Tensor:
+    # The error of x * weight + bias, given that of x.
+    given = dict(zip(parameters_of(node), arguments, strict=True))
+    weight, bias = (v.value if isinstance(v := given.get(name), Approximation) else None for name in ("weight", "bias"))
+    return _affine(weight, bias, value, error, (-1,) if last else (1, -1, *[1] * (value.ndim - 2)))
+
+
+def _affine(weight: Tensor | None, bias: Tensor | None, value: Tensor, error: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if weight is not None:
+        error = error * weight.reshape(shape if len(shape) > 1 else weight.shape).abs()
+    rest = torch.zeros(()) if bias is None else bias.reshape(shape if len(shape) > 1 else bias.shape).abs()
+    return error + 3 * _U * (value.abs() + rest)
+
+
+def approximate_module(module: nn.Module, inputs: tuple[Any, ...]) -> Approximation | None:
+    """Return the `Approximation` of the result of a module, or None if no rule bounds its error.
+
+    Args:
+        module: A module of the float network.
+        inputs: An `Approximation` for each real tensor.
+    """
+    if not isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) or module.track_running_stats:
+        return None
+    (x,) = inputs
+    weight, bias = (None if p is None else p.detach().double() for p in (module.weight, module.bias))
+    if not isinstance(x, Approximation) or x.value.ndim < 3:
+        return None
+    value = F.instance_norm(x.value, weight=weight, bias=bias, eps=module.eps)
+    error = _normalized(x, list(range(2, value.ndim)), module.eps)
+    return Approximation(value, _affine(weight, bias, value, error, (1, -1, *[1] * (value.ndim - 2))))
+
+
+NORMS: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
+    "layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm, "instance_norm": _instance_norm,
+}  # fmt: skip
+"""The rule of each norm."""
