@@ -53,6 +53,7 @@ from qfunc.targets.litert import (
 BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
+EXACT_GELU = Op("gelu") & ~Attr("approximate", "tanh")  # the other is written in float32
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
@@ -70,7 +71,7 @@ executorch_xnnpack = evolve(
         Kernel(POOLS, FloatKernel(division=False, function="xnnpack"), formats=BYTES),
         Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
         Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
-        Kernel(Op("gelu"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
+        Kernel(EXACT_GELU, FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
         Kernel(Op(("tanh", "elu")), FloatKernel(division=False, zero_point="before"), formats=BYTES),
         Kernel(CLIPS, FloatKernel(zero_point="before"), integer_if=SAME, formats=BYTES),
         Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
@@ -80,7 +81,6 @@ executorch_xnnpack = evolve(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
-        Refuse(Op("gelu") & Attr("approximate", "tanh"), because=NO_NODE, do='Use approximate="none".'),
         Refuse(
             Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Compute it outside the deployed model."
         ),

@@ -28,7 +28,7 @@ def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     arguments = [arithmetic.rounding, arithmetic.division, arithmetic.zero_point, arithmetic.function == "xnnpack"]
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
-            adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, job.argument("output_size"),
+            adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, job.per_axis("output_size"),
             job.output.scale, zero, low, high, *arguments, job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     return job.emitter.call(

@@ -134,13 +134,15 @@ def test_a_causal_mask_is_infinite_and_its_softmax_is_in_float(target: Target) -
     assert not math.isnan(float(first.sum()))
 
 
+@pytest.mark.parametrize("pool", [nn.AvgPool2d((2, 3)), nn.AdaptiveAvgPool2d((2, 3)), nn.AdaptiveAvgPool2d((None, 3))], ids=str)
 @pytest.mark.parametrize("target", NHWC, ids=lambda t: t.name)
-def test_a_pool_of_an_image_without_a_batch_is_refused(target: Target) -> None:
-    model, batches = calibrated(nn.AvgPool2d((2, 3)), target, 4, 9)
+def test_a_pool_of_an_image_without_a_batch_is_refused(target: Target, pool: nn.Module) -> None:
+    model, batches = calibrated(pool, target, 4, 9)
     with pytest.raises(EmulationError) as caught:
         qfunc.emulate(target)(model)(batches[0])
+    kernel = (1, 3) if getattr(pool, "output_size", ())[:1] == (None,) else (2, 3)
     assert str(caught.value) == (
-        "emulate, a pool by (2, 3): found a tensor of rank 3, wanted a batch of images, of rank 4. "
+        f"emulate, a pool by {kernel}: found a tensor of rank 3, wanted a batch of images, of rank 4. "
         "Use x.unsqueeze(1) before it."
     )
 

@@ -92,10 +92,16 @@ EXECUTORCH = (
         CURVES,
     ),
     Mutation(
-        "xnnpack-gelu-by-tanh", "qfunc.targets.executorch_xnnpack:executorch_xnnpack",
-        'Attr("approximate", "tanh")',
-        'Attr("approximate", "erf")',
-        REFUSED, case="GELU-str",
+        "xnnpack-gelu-of-another-cube", "qfunc.lowering.xnnpack.reductions:gelu_by_tanh",
+        "step.number(0.044715)",
+        "step.number(0.04471)",
+        "tests/lowering/xnnpack/test_float_nodes.py::test_gelu_by_tanh_is_within_four_roundings",
+    ),
+    Mutation(
+        "xnnpack-flips-one-entry-off", "qfunc.lowering.xnnpack.shape:slices",
+        "places = [offsets[axis] + i * stride[axis] for i in range(out.shape[axis])]",
+        "places = [max(offsets[axis] + (i + 1) * stride[axis], 0) for i in range(out.shape[axis])]",
+        "tests/lowering/xnnpack/test_float_nodes.py::test_a_flip_moves_codes", case="dims0",
     ),
     Mutation(
         "xnnpack-first-axis-is-the-batch", "qfunc.lowering.xnnpack.reductions:_rows",

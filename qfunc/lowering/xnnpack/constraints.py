@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 LEGALITY = (
-    Refuse(Op((*UNWRITTEN, "round", "round_decimals", "prod", "flip")), because=NO_NODE, do=OUTSIDE),
+    Refuse(Op((*UNWRITTEN, "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
 )
 
@@ -52,17 +52,6 @@ def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=wanted, do=do)
 
 
-def require_exact_gelu(out: NhwcTensor, approximate: bool) -> None:
-    """Raise if a GELU is the approximation by tanh, because XNNPACK has only the exact GELU.
-
-    Raises:
-        DeployError: names the tensor.
-    """
-    if approximate:
-        wanted, do = "approximate='none'", "Use nn.GELU(), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-        raise DeployError(where=f"tensor {out.name!r}", found="approximate='tanh'", wanted=wanted, do=do)
-
-
 def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
     """Raise if the exponent of a power is not one constant number, because XNNPACK has no powers.
 
@@ -74,4 +63,4 @@ def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a number as its exponent", do=do)
 
 
-__all__ = ["LEGALITY", "require_exact_gelu", "require_multiplier", "require_number_exponent", "require_slope"]
+__all__ = ["LEGALITY", "require_multiplier", "require_number_exponent", "require_slope"]

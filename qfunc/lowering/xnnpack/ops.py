@@ -7,8 +7,8 @@ from typing import Any
 
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
-from qfunc.lowering.xnnpack.constraints import require_exact_gelu, require_multiplier, require_slope
-from qfunc.lowering.xnnpack.reductions import log_softmax, maximum, mean, minimum, power, total
+from qfunc.lowering.xnnpack.constraints import require_multiplier, require_slope
+from qfunc.lowering.xnnpack.reductions import gelu_by_tanh, log_softmax, maximum, mean, minimum, power, total
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, mirror, nearest, pad, reshape, resize, slices, tile, transpose
 
@@ -137,7 +137,8 @@ def _reshape(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, f
 
 
 def _gelu(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    require_exact_gelu(out, bool(fields["approximate"]))
+    if fields["approximate"]:
+        return _in_float32(gelu_by_tanh)(graph, inputs, out, fields)
     graph.node("XNNGelu", out, input_id=inputs[0])
 
 

@@ -1,4 +1,4 @@
-"""Write reductions and powers as nodes of XNNPACK."""
+"""Write reductions, powers and the GELU by tanh as nodes of XNNPACK."""
 
 from __future__ import annotations
 
@@ -131,4 +131,14 @@ def power(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fiel
     step.node("XNNDiv", *((product, step.number(1.0)) if exponent > 0 else (step.number(1.0), product)), into=out)
 
 
-__all__ = ["log_softmax", "maximum", "mean", "minimum", "power", "total"]
+def gelu_by_tanh(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+    """Write x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), in PyTorch's order."""
+    step, x = _Nodes(graph, out), inputs[0]
+    cube = step.node("XNNMultiply", step.node("XNNMultiply", x, x), x)
+    inner = step.node("XNNAdd", x, step.node("XNNMultiply", cube, step.number(0.044715)))
+    curve = step.node("XNNTanh", step.node("XNNMultiply", inner, step.number(math.sqrt(2 / math.pi))))
+    half = step.node("XNNMultiply", x, step.number(0.5))
+    step.node("XNNMultiply", half, step.node("XNNAdd", curve, step.number(1.0)), into=out)
+
+
+__all__ = ["gelu_by_tanh", "log_softmax", "maximum", "mean", "minimum", "power", "total"]

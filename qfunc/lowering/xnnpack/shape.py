@@ -30,16 +30,19 @@ def transpose(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, 
 
 
 def slices(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    """Write XNNStaticSlice, and the nodes of a slice with steps.
-
-    Raises:
-        DeployError: a negative step.
-    """
+    """Write XNNStaticSlice, and the nodes of a slice with steps. Slices backwards are joined entries."""
     x, begin, _, stride = inputs[0], *(_numbers(tensor) for tensor in inputs[1:])
-    if min(stride) < 1:
-        do = "Flip the tensor outside the model."
-        raise DeployError(where=f"tensor {out.name!r}", found=f"slice steps {stride}", wanted="positive steps", do=do)
     offsets = [0 if fields["beginMask"] >> i & 1 else b for i, b in enumerate(begin)]
+    backwards = [axis for axis, step in enumerate(stride) if step < 0]
+    for axis in backwards:
+        places = [offsets[axis] + i * stride[axis] for i in range(out.shape[axis])]
+        entries = [_entry(graph, x, axis, place, f"{out.name}.axis{axis}") for place in places]
+        offsets[axis], stride[axis] = 0, 1
+        shape = [len(places) if i == axis else n for i, n in enumerate(x.shape)]
+        last = axis == backwards[-1] and shape == list(out.shape)
+        x = join(graph, entries, out if last else graph.tensor(f"{out.name}.axis{axis}", shape, x.qparams), axis)
+        if last:
+            return
     stepped = [axis for axis, step in enumerate(stride) if step > 1]
     sizes = [min(n * s, size - o) for n, s, size, o in zip(out.shape, stride, x.shape, offsets, strict=True)]
     if not stepped or sizes != list(x.shape):
@@ -73,8 +76,8 @@ def concatenate(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor
     join(graph, inputs, out, int(fields["axis"]))
 
 
-def join(graph: XnnpackBuilder, inputs: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
-    """Write the concatenation of tensors with the same qparams."""
+def join(graph: XnnpackBuilder, inputs: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> NhwcTensor:
+    """Write the concatenation of tensors with the same qparams into `out`, and return it."""
     parts = list(inputs)
     while len(parts) > _MAX_INPUTS:
         first = parts[:_MAX_INPUTS]
@@ -83,9 +86,20 @@ def join(graph: XnnpackBuilder, inputs: Sequence[NhwcTensor], out: NhwcTensor, a
         join(graph, first, result, axis)
         parts = [result, *parts[_MAX_INPUTS:]]
     if len(parts) == 1:
-        return graph.node("XNNCopy", out, input_id=parts[0])
+        graph.node("XNNCopy", out, input_id=parts[0])
+        return out
     operands: dict[str, Any] = {f"input{i + 1}_id": t for i, t in enumerate(parts)}
     graph.node(f"XNNConcatenate{len(parts)}", out, axis=axis, **operands)
+    return out
+
+
+def _entry(graph: XnnpackBuilder, x: NhwcTensor, axis: int, place: int, name: str) -> NhwcTensor:
+    # One entry of an axis, which stays with the length 1.
+    shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
+    made = graph.tensor(f"{name}.entry{place}", shape, x.qparams)
+    offsets = [place if i == axis else 0 for i in range(len(shape))]
+    graph.node("XNNStaticSlice", made, num_dims=len(shape), offsets=offsets, sizes=shape, input_id=x)
+    return made
 
 
 def pad(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
@@ -107,15 +121,8 @@ def mirror(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fie
     padded = [axis for axis, pair in enumerate(pairs) if any(pair)]
     for axis in padded:
         (before, after), length = pairs[axis], x.shape[axis]
-
-        def entry(place: int, x: NhwcTensor = x, axis: int = axis) -> NhwcTensor:
-            shape = [1 if i == axis else n for i, n in enumerate(x.shape)]
-            made = graph.tensor(f"{out.name}.axis{axis}.entry{place}", shape, x.qparams)
-            offsets = [place if i == axis else 0 for i in range(len(shape))]
-            graph.node("XNNStaticSlice", made, num_dims=len(shape), offsets=offsets, sizes=shape, input_id=x)
-            return made
-
-        parts = [entry(i) for i in range(before, 0, -1)], [entry(length - 2 - i) for i in range(after)]
+        places = range(before, 0, -1), range(length - 2, length - 2 - after, -1)
+        parts = [[_entry(graph, x, axis, place, f"{out.name}.axis{axis}") for place in side] for side in places]
         shape = [length + before + after if i == axis else n for i, n in enumerate(x.shape)]
         result = out if axis == padded[-1] else graph.tensor(f"{out.name}.axis{axis}", shape, x.qparams)
         join(graph, [*parts[0], x, *parts[1]], result, axis)

@@ -30,8 +30,12 @@ def mean_scaled(
 
 
 def average_to(codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
-    """Average codes over windows that do not overlap, to a size that divides the input's; None keeps an axis."""
-    kernel = [1 if s is None else n // s for n, s in zip(codes.shape[2:], size, strict=True)]
+    """Average codes over windows that do not overlap, to a size that divides the input's; None keeps an axis.
+
+    Raises:
+        EmulationError: the codes are no batch of images.
+    """
+    kernel = [1 if s is None else n // s for n, s in zip(codes.shape[-len(size) :], size, strict=True)]
     return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
 
 
@@ -64,20 +68,16 @@ def average_pool_codes(
 
 
 def adaptive_pool_codes(
-    codes: Tensor, scale_in: float, zero_in: int, size: Any, scale: float, zero_point: int, low: int, high: int, rounding: str,
-    division: bool, place: str, nines: bool, path: str,
+    codes: Tensor, scale_in: float, zero_in: int, size: list[int | None], scale: float, zero_point: int, low: int, high: int,
+    rounding: str, division: bool, place: str, nines: bool, path: str,
 ) -> Tensor:  # fmt: skip
     """Return the codes of average pooling to a size that divides the input's: windows that do not overlap.
 
     Raises:
-        EmulationError: another size, which no runtime computes as an average pool.
+        EmulationError: another size, which no runtime computes as an average pool, or no batch of images.
     """
-    spatial = list(codes.shape[2:])
-    out_size = (
-        [size] * len(spatial)
-        if isinstance(size, int)
-        else [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
-    )
+    spatial = list(codes.shape[-len(size) :])
+    out_size = [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
     if any(n % s for n, s in zip(spatial, out_size, strict=True)):
         raise EmulationError(
             where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(out_size)}",

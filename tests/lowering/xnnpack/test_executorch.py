@@ -158,9 +158,6 @@ NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such no
         (nn.Conv3d(2, 3, 2),
          "op 'conv3d': found the kind 'conv' with spatial=3, wanted an op that it runs: XNNPACK, xnnpack.h: convolutions and "
          "pools take tensors of four axes, channels last. Slide along one or two axes."),
-        (nn.GELU("tanh"),
-         "op 'gelu': found the kind 'gelu' with approximate='tanh', wanted an op that it runs: "
-         f'{NO_NODE}Use approximate="none".'),
         (nn.Upsample((7, 9), mode="bicubic"),
          "op 'interpolate': found the kind 'resize' with mode='bicubic', wanted an op that XnnpackLowering() writes: "
          f"{NO_NODE}Use mode='nearest' or mode='bilinear'. {ALONE}"),
