@@ -138,9 +138,12 @@ class _Placement:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
         group = self.group_of
-        readers = [u for u in producer.users if self.context.kind(u) != "size" and any(n is producer for _, n in self.slots(u))]
+        readers = [u for u in self._tensor_readers(producer) if any(n is producer for _, n in self.slots(u))]
         values = [self.rules.value(group[u], "input", producer, source)[0] if u in group else None for u in readers]
-        return all(len(n.users) == 1 for n in chain[1:]) and all(v == value for v in values)
+        return all(len(self._tensor_readers(n)) == 1 for n in chain[1:]) and all(v == value for v in values)
+
+    def _tensor_readers(self, node: fx.Node) -> list[fx.Node]:
+        return [u for u in node.users if self.context.kind(u) != "size"]
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):
