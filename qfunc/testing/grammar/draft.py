@@ -106,7 +106,7 @@ class Draft:
         """Return the shape of a value."""
         return tuple(self.names[name].shape)
 
-    def image(self, name: str) -> tuple[int, int, int, int]:
+    def image(self, name: str) -> tuple[int, ...]:
         """Return the shape of an image, [N, C, H, W].
 
         Raises:
@@ -115,7 +115,7 @@ class Draft:
         shape = self.shape(name)
         if len(shape) != 4:
             raise MisfitError(f"{name}: rank {len(shape)}")
-        return shape  # type: ignore[return-value]
+        return shape
 
     def is_tensor(self, name: str) -> bool:
         """Return True if the name is a tensor's."""
