@@ -57,13 +57,17 @@ class SiteTable:
         return next((p for p in map(self._by_key.__getitem__, self._at(tensor)) if reader in p.readers), None)
 
     def tie(self, members: Sequence[PlacedSite], name: str, leader: str) -> None:
-        """Tie sites and the sites that they are tied to already, by the least name of these ties, or else by `name`."""
+        """Tie sites and the sites that they are tied to already, by the least name of these ties, or else by `name`.
+
+        The range of all is a union if that of some must be.
+        """
         if len(members) < 2:
             return
         ties = {m.site.tie for m in members if m.site.tie} or {name}
         keys = [key for tie in ties for key in self._tied.pop(tie, ())]
         keys += [key for m in members if not m.site.tie for key in self._at(m.tensor) if self._by_key[key] == m]
         self._tied[min(ties)] = list(dict.fromkeys(keys))
+        leader = "union" if "union" in {self._by_key[key].site.leader for key in keys} else leader
         for key in self._tied[min(ties)]:
             self._set_tie(key, min(ties), leader)
 

@@ -191,4 +191,10 @@ LOWERINGS_RUNTIMES = (
         "if True",
         "tests/frontend/test_computed_numbers.py::test_a_reader_of_sizes_is_no_reader_of_the_codes_that_ops_move",
     ),
+    Mutation(
+        "a-union-follows-one-input", "qfunc.placement.site_table:SiteTable.tie",
+        'leader = "union" if "union" in {self._by_key[key].site.leader for key in keys} else leader',
+        "pass",
+        "tests/placement/test_unions.py::test_a_union_stays_one_where_an_op_after_it_takes_the_scale_of_its_input",
+    ),
 )  # fmt: skip
