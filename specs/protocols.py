@@ -277,6 +277,6 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FlippingRunner", "Function", "InspectableRunner",
     "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction",
-    "OnnxFunction", "OptionalRunner", "RefusingLowering", "RelaxedFunction", "RealView", "ReorderingRunner", "RoundingArithmetic",
-    "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
+    "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
+    "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

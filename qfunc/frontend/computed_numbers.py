@@ -54,8 +54,9 @@ def slice_narrowed(traced: fx.Graph) -> None:
     ['getitem', 'narrow']
     """
     for node in [n for n in traced.nodes if short_name(n.op, n.target) == "narrow"]:
-        given = named("input dim start length", node.args, {str(_INPUT.get(k, k)): v for k, v in node.kwargs.items()})
-        x, dim, start, length = (given.get(name) for name in ("input", "dim", "start", "length"))
+        given = named("input dim start length", node.args, dict(node.kwargs))
+        x = given.get("input", given.get("self"))
+        dim, start, length = (given.get(name) for name in ("dim", "start", "length"))
         known = isinstance(start, int) and start >= 0 and (start == 0 or isinstance(length, int))
         if known or not isinstance(dim, int) or not (isinstance(start, int) or is_number(start)):
             continue
@@ -64,9 +65,6 @@ def slice_narrowed(traced: fx.Graph) -> None:
         rest.meta = dict(node.meta)
         node.op, node.target = "call_function", operator.getitem
         node.args, node.kwargs = (rest, _along(dim, slice(0, length))), {}
-
-
-_INPUT = {"self": "input"}
 
 
 def _along(dim: int, part: slice) -> tuple[Any, ...]:

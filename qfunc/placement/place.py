@@ -142,7 +142,7 @@ class _Placement:
     def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.
         chain = movement_chain(source, producer)
-        alone = all(sum(self.context.kind(u) != "size" for u in n.users) == 1 for n in chain[1:])
+        alone = all(len(self._tensor_readers(n)) == 1 for n in chain[1:])
         return alone and all(v == value for v in self._wanted(source, producer))
 
     def _wanted(self, source: fx.Node, producer: fx.Node) -> list[Any]:
@@ -156,6 +156,9 @@ class _Placement:
                 if value not in found:
                     found.append(value)
         return self.wanted[key]
+
+    def _tensor_readers(self, node: fx.Node) -> list[fx.Node]:
+        return [u for u in node.users if self.context.kind(u) != "size"]
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):

@@ -71,14 +71,18 @@ class SiteTable:
         return next((self._by_key[key] for key in self._at(tensor) if reader in self._readers[key]), None)
 
     def tie(self, members: Sequence[PlacedSite], name: str, leader: str) -> None:
-        """Tie sites and the sites that they are tied to already, by the least name of these ties, or else by `name`."""
+        """Tie sites and the sites that they are tied to already, by the least name of these ties, or else by `name`.
+
+        The range of all is a union if that of some must be.
+        """
         if len(members) < 2:
             return
         keys = [key for m in members for key in self._at(m.tensor) if self._by_key[key] is m]
         ties = list({id(tie): tie for key in keys if (tie := self._ties.get(key)) is not None}.values())
         least = min((tie.name for tie in ties), default=name)
         largest = max(ties, key=lambda tie: len(tie.keys), default=_Tie(name, leader))
-        largest.name, largest.leader = least, leader
+        union = leader == "union" or any(tie.leader == "union" for tie in ties)
+        largest.name, largest.leader = least, "union" if union else leader
         for tie in ties:
             self._join(largest, () if tie is largest else tie.keys)
         self._join(largest, (key for key in keys if key not in self._ties))

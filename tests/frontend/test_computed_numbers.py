@@ -75,6 +75,20 @@ def test_both_ways_to_capture_give_the_same_codes_and_the_runtime_agrees(formula
     assert report.verdict.startswith("bit-exact"), report
 
 
+def test_a_reader_of_sizes_is_no_reader_of_the_codes_that_ops_move():
+    model = nn.Sequential(nn.MaxPool2d(2), Viewed(), nn.Linear(128, 5)).eval()
+    batches = [torch.randn(2, 4, 8, 8)]
+    traced, exported = calibrated_by(model, batches), calibrated_by(model, batches, (batches[0],))
+    codes = [qfunc.emulate(targets.onnxruntime)(calibrated)(batches[0]) for calibrated in (traced, exported)]
+    assert torch.equal(*codes)
+
+
+class Viewed(nn.Module):
+    def forward(self, x):
+        y = x.unsqueeze(1).expand(-1, 2, -1, -1, -1).flatten(1, 2)
+        return y.view(y.size(0), -1)
+
+
 def test_numbers_follow_the_sizes_of_each_call():
     model, batches = Formulas(("F.avg_pool2d(y, y.shape[2:])", "y / y.size(-1)")).eval(), [torch.randn(2, 3, 8, 8)]
     emulated, x = qfunc.emulate(targets.onnxruntime)(calibrated_by(model, batches)), torch.randn(2, 3, 4, 4)

@@ -209,4 +209,22 @@ LOWERINGS_RUNTIMES = (
         "scales.min() >= 0",
         "tests/lowering/onnxruntime/test_cubic_resizes.py::test_the_runtime_loads_the_file_and_computes_the_emulations_codes",
     ),
+    Mutation(
+        "onnx-counts-the-window-behind-the-image", "qfunc.lowering.onnx.pooling:_pool",
+        'attributes["ceil_mode"] = 0',
+        "pass",
+        "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does",
+    ),
+    Mutation(
+        "sizes-read-codes", "qfunc.placement.place:_Placement._tensor_readers",
+        'if self.context.kind(u) != "size"',
+        "if True",
+        "tests/frontend/test_computed_numbers.py::test_a_reader_of_sizes_is_no_reader_of_the_codes_that_ops_move",
+    ),
+    Mutation(
+        "a-union-follows-one-input", "qfunc.placement.site_table:SiteTable.tie",
+        'leader = "union" if "union" in {self._by_key[key].site.leader for key in keys} else leader',
+        "pass",
+        "tests/placement/test_unions.py::test_a_union_stays_one_where_an_op_after_it_takes_the_scale_of_its_input",
+    ),
 )  # fmt: skip

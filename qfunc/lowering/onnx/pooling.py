@@ -33,8 +33,11 @@ def _pool(op: str) -> Write:
             "pads": pads,
             "ceil_mode": int(c["ceil_mode"]),
         }
+        dilation = per_axis(c["dilation"], rank) if op == "MaxPool" else [1] * rank
+        if c["ceil_mode"] and not _as_in_onnx(c, attributes, dilation):
+            attributes["ceil_mode"] = 0
         if op == "MaxPool":
-            attributes["dilations"] = per_axis(c["dilation"], rank)
+            attributes["dilations"] = dilation
         else:
             attributes["count_include_pad"] = int(c["count_include_pad"])
             if c.takes("divisor_override") and c["divisor_override"]:
@@ -44,6 +47,13 @@ def _pool(op: str) -> Write:
         return c.write(op, c.input(), **attributes)
 
     return write
+
+
+def _as_in_onnx(c: OpContext, attributes: dict[str, Any], dilation: list[int]) -> bool:
+    # PyTorch leaves out a last window that starts behind the image and its first padding; ONNX's shape inference counts it.
+    axes = zip(c.shape().dims[2:], c.result.dims[2:], *(attributes[n] for n in ("kernel_shape", "strides", "pads")), dilation,
+               strict=False)  # fmt: skip
+    return all(not n or not m or m == -((n + 2 * p - d * (k - 1) - 1) // -s) + 1 for n, m, k, s, p, d in axes)
 
 
 def _global_avg_pool(c: OpContext) -> str:

@@ -149,6 +149,9 @@ class TosaBuilder:
             result = self.tensor(f"{real.name}.codes", real.shape, parts[0].qparams, last=real.last)
             self.ops[op](self, [*parts, *tensors[count:]], result, fields)
             return result
+        if real.value is not None and qparams is not None:
+            rounded = np.rint(real.value / np.float32(qparams.scale[0])) + qparams.zero_point[0]
+            return self.tensor(f"{real.name}.codes", real.shape, qparams, value=np.clip(rounded, -128, 127).astype(np.int8))
         if real.index not in self.real or qparams is None:
             raise self._real(real.name, "real values")
         key = real.index, qparams

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from attrs import evolve
 from torch import fx
 
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attributes, constant_shape, matches
 from qfunc.ops.node import kind_of
+from qfunc.ops.sizes import is_number
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.legality.feasibility import infeasibility
 from qfunc.placement.legality.sizes import wrong_sizes
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
+from qfunc.placement.unmatched_selectors import atoms
 from qfunc.quantizers.site import Site
 from qfunc.specs import (
     AllOf,
@@ -24,6 +27,7 @@ from qfunc.specs import (
     Format,
     Int,
     Not,
+    Op,
     PerTensor,
     PerToken,
     Refuse,
@@ -74,13 +78,15 @@ def _each_violation(plan: Plan, target: Target) -> Iterator[Violation]:
 class _Check:
     def __init__(self, plan: Plan, target: Target) -> None:
         self.context, self.rules, self.target = plan.context, plan.rules, target
+        written = tuple(evolve(op, kind=op.behaves_like or op.kind) for op in target.ops)
+        self.written = evolve(plan.context, ops=written)
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
         self.sizes: set[fx.Node] = set()  # sizes, and arithmetic on sizes, which the hardware never runs
         for node in plan.context.model.graph.nodes:
             kind, inputs = kind_of(node), node.all_input_nodes
-            if kind == "size" or (kind == "unknown" and inputs and self.sizes.issuperset(inputs)):
+            if kind == "size" or is_number(node) or (kind == "unknown" and inputs and self.sizes.issuperset(inputs)):
                 self.sizes.add(node)
         self.outputs: dict[fx.Node, list[PlacedSite]] = {}
         for placed in plan.placed:
@@ -110,12 +116,19 @@ class _Check:
             (self.target.legality, "an op that it runs", ""),
             (limits, f"an op that {lowering!r} writes", WITHOUT_FILE),
         ):
-            refused = [r for r in rules if isinstance(r, Refuse) and matches(r.select, node, self.context)]
+            refused = [r for r in rules if isinstance(r, Refuse) and self._refuses(r.select, node)]
             for rule in refused:
                 found = self._describe(node, rule.select)
                 yield Violation(self._path(node), "", "", found, f"{wanted}: {rule.because}", rule.do + more)
             if refused:
                 return
+
+    def _refuses(self, select: Selector, node: fx.Node) -> bool:
+        # A user's op is written as the kind that it behaves like; its own kind counts if the rule names it.
+        op = self.context.user_op(node)
+        if op is None or op.behaves_like is None or op.kind in _kinds_of(select):
+            return matches(select, node, self.context)
+        return matches(select, node, self.written)
 
     def _describe(self, node: fx.Node, select: Selector) -> str:
         # Describe an op by its kind, and by the attributes that the rule tests.
@@ -163,6 +176,10 @@ def _attribute_names(select: Selector) -> Iterator[str]:
                 yield from _attribute_names(one)
         case Not(of):
             yield from _attribute_names(of)
+
+
+def _kinds_of(select: Selector) -> set[str]:
+    return {kind for leaf in atoms(select) if isinstance(leaf, Op) for kind in leaf.kinds}
 
 
 def _violated(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:

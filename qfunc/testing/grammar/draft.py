@@ -106,7 +106,7 @@ class Draft:
         """Return the shape of a value."""
         return tuple(self.names[name].shape)
 
-    def image(self, name: str) -> tuple[int, int, int, int]:
+    def image(self, name: str) -> tuple[int, ...]:
         """Return the shape of an image, [N, C, H, W].
 
         Raises:

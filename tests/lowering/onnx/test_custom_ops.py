@@ -13,9 +13,9 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import DeployError
+from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.specs import FloatKernel, Kernel, ModuleType, Op, OpKind, Rule, Scheme, Target, edit, from_json, to_json
+from qfunc.specs import FloatKernel, Kernel, ModuleType, Op, OpKind, Refuse, Rule, Scheme, Target, edit, from_json, to_json
 
 KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x, y) => (z) {
     a = Constant<value = float {0.25}>() b = Mul(a, x) z = Min(b, y) }"""
@@ -116,6 +116,27 @@ def test_runtime_simulation_and_emulation_compute_the_op(case: str) -> None:
     assert step > scale
     assert (found - simulated).abs().max() <= 1.001 * scale
     assert (emulated - simulated).abs().max() <= 1.001 * scale
+
+
+@pytest.mark.parametrize("known", ["leaky_relu", "mish"])
+def test_a_target_that_refuses_all_other_kinds_runs_what_behaves_like_a_kind_that_it_knows(known: str) -> None:
+    op = OpKind("plain", f"{__name__}.plain", behaves_like="leaky_relu")
+    mine = evolve(of(op), legality=(Refuse(~Op(("conv", known)), because="the manual", do="Leave it out."),))
+    if known == "leaky_relu":
+        qfunc.quantize(mine)(Net(lambda x: plain(x)))
+        return
+    with pytest.raises(SpecError) as e:
+        qfunc.quantize(mine)(Net(lambda x: plain(x)))
+    assert str(e.value) == (
+        "target 'mine', op 'plain': found the kind 'plain', wanted an op that it runs: the manual. Leave it out."
+    )
+
+
+def test_a_target_may_refuse_a_users_kind_by_its_name() -> None:
+    op = OpKind("plain", f"{__name__}.plain", behaves_like="leaky_relu")
+    mine = evolve(of(op), legality=(Refuse(Op("plain"), because="the manual", do="Leave it out."),))
+    with pytest.raises(SpecError, match="found the kind 'plain', wanted an op that it runs: the manual"):
+        qfunc.quantize(mine)(Net(lambda x: plain(x)))
 
 
 def test_a_text_that_is_no_function() -> None:

@@ -36,6 +36,10 @@ def pairs(values: tuple[float, ...]) -> tuple[Tensor, Tensor]:
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 CASES: dict[str, Case] = {
+    "max_pool, a window behind the image": (
+        lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True).unsqueeze(1).expand(-1, 2, -1, -1, -1), (drawn(*IMAGES),)),
+    "max_pool, dilated, a window behind the image": (
+        lambda x: F.max_pool2d(x, 2, 3, 1, 2, ceil_mode=True).unsqueeze(1).expand(-1, 2, -1, -1, -1), (drawn(1, 2, 5, 8),)),
     "add, alpha": (lambda x, y: torch.add(x, y, alpha=-1.5), pairs(ENDS)),
     "sub, alpha": (lambda x, y: x.sub(y, alpha=2), pairs(ENDS)),
     "rsub, alpha": (lambda x, y: torch.rsub(x, y, alpha=3), pairs(ENDS)),

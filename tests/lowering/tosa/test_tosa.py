@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from attrs import evolve
+from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.specs import FloatKernel, Kernel, Op, OpKind, Rule
+from qfunc.targets.tosa import ACTIVATION, BYTES
 from tests.conformance.modules import Apply
 from tests.lowering.tflite.test_litert import Residual, _calibrated, _moved, _refusal
 from tests.lowering.xnnpack.test_executorch import Reader
@@ -240,3 +243,45 @@ def test_the_extra_is_named_where_it_is_missing():
     model, batches = _calibrated(nn.Linear(6, 4), TARGET, 2, 6)
     with pytest.raises(VerifyError, match=r"tosa-tools is not installed.*Install qfunc-torch\[tosa\]"):
         qfunc.verify(TARGET)(model, batches)
+
+
+@fx.wrap
+def mine(x):
+    return F.leaky_relu(x)
+
+
+@needs_tosa
+def test_an_op_of_the_user_is_the_op_that_it_behaves_like():
+    op = OpKind("mine", f"{__name__}.mine", behaves_like="leaky_relu")
+    rule, kernel = Rule(Op("mine"), input=ACTIVATION, output=ACTIVATION), Kernel(Op("mine"), FloatKernel(), formats=BYTES)
+    base = targets.tosa
+    target = evolve(base, ops=(op,), rules=(*base.rules, rule), kernels=(kernel, *base.kernels))
+    x = torch.randn(2, 3, 5, 5)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Apply(_mine, nn.Conv2d(3, 4, 3)).eval()))
+    assert qfunc.verify(target)(calibrated, [x]).verdict.startswith("bit-exact: 0 of")
+
+
+def _mine(x, layer):
+    return mine(layer(x))
+
+
+class Token(nn.Module):
+    """A class token before the tokens of an image, and numbers that capture reads from the rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.token, self.head = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.randn(1, 1, 8)), nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = self.conv(x).flatten(2).transpose(1, 2)
+        y = torch.cat([self.token.expand(y.shape[0], -1, -1), y], 1)
+        return self.head(y[:, 0] * y.dim())
+
+
+@needs_tosa
+@pytest.mark.parametrize("export", [False, True])
+def test_a_constant_that_is_moved_and_joined_is_written_as_codes(export):
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+    quantized = qfunc.quantize(targets.tosa, (x,) if export else None)(Token().eval())
+    report = qfunc.verify(targets.tosa)(qfunc.calibrate([x], progress=False)(quantized), [x])
+    assert report.verdict.startswith("bit-exact: 0 of"), report
