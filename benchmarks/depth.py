@@ -3,12 +3,18 @@
     python benchmarks/depth.py [--kinds plain residual dense] [--depths 10 100 1000 2000] [--target onnxruntime]
 
 The layers have four channels and images of 4x4, so that the time is that of the bookkeeping.  A step that takes a fixed time
-for each layer has exponent 1; the exponent is the slope between the two largest depths, in CPU seconds.
+for each layer has exponent 1; the exponent is the slope between the two largest depths, in CPU seconds.  The garbage of one
+step is collected before the next one.
+
+A dense network of L layers has about L^2 / 2 edges, because each layer reads all earlier outputs: the float forward and the
+file grow with the edges, too.  Its fair measure is therefore the second exponent, by the edges of the captured graph.  The
+rows "float" and "ONNX Runtime loads" do no work of this library: `verify` contains the latter.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import sys
 import tempfile
@@ -23,6 +29,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
+from qfunc.lowering import OnnxRuntimeRunner
 
 CHANNELS = 4
 
@@ -81,8 +88,8 @@ def layer(channels: int, gain: float = 1.0) -> nn.Module:
 KINDS: dict[str, Callable[[int], nn.Module]] = {"plain": Plain, "residual": Residual, "dense": Dense}
 
 
-def seconds(kind: str, depth: int, target: Any, options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """Return (wall, CPU) seconds of each step."""
+def seconds(kind: str, depth: int, target: Any, options: argparse.Namespace) -> tuple[dict[str, tuple[float, float]], int]:
+    """Return (wall, CPU) seconds of each step, and the edges of the captured graph."""
     torch.manual_seed(0)
     model, x = KINDS[kind](depth).eval(), torch.randn(2, CHANNELS, 4, 4)
     taken: dict[str, tuple[float, float]] = {}
@@ -90,6 +97,7 @@ def seconds(kind: str, depth: int, target: Any, options: argparse.Namespace) -> 
     def step(name: str, work: Callable[[], Any]) -> Any:
         if options.steps and name not in options.steps and name in LAST:
             return None
+        gc.collect()
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             result = work()
@@ -99,6 +107,7 @@ def seconds(kind: str, depth: int, target: Any, options: argparse.Namespace) -> 
         taken[name] = (time.perf_counter() - wall, time.process_time() - cpu)
         return result
 
+    step("float", lambda: model(x))
     captured = step("capture", lambda: qfunc.capture((x,) if options.export else None)(model))
     quantized = step("quantize", lambda: qfunc.quantize(target)(captured))
     calibrated = step("calibrate", lambda: qfunc.calibrate([x], progress=False)(quantized))
@@ -106,21 +115,23 @@ def seconds(kind: str, depth: int, target: Any, options: argparse.Namespace) -> 
     emulated = step("emulate", lambda: qfunc.emulate(target)(calibrated))
     if emulated is not None:
         step("run the emulation", lambda: emulated(x))
-    step("deploy", lambda: qfunc.deploy(target)(calibrated))
+    artifact = step("deploy", lambda: qfunc.deploy(target)(calibrated))
+    if "model.onnx" in artifact.files:
+        step("ONNX Runtime loads", lambda: OnnxRuntimeRunner(threads=1).session(artifact.files["model.onnx"]))
     step("verify", lambda: qfunc.verify(target)(calibrated, [x]))
     step("explain", lambda: str(qfunc.explain(quantized)))
     step("compare", lambda: qfunc.compare([x], progress=False)(calibrated))
     with tempfile.TemporaryDirectory() as folder:
         step("save", lambda: qfunc.save(folder)(calibrated))
         step("load", lambda: qfunc.load(folder)(captured))
-    return taken
+    return taken, sum(len(node.all_input_nodes) for node in captured.graph.nodes)
 
 
-LAST = ("simulate", "run the emulation", "verify", "explain", "compare", "load")
+LAST = ("float", "ONNX Runtime loads", "simulate", "run the emulation", "verify", "explain", "compare", "load")
 
 
 def exponent(points: Iterable[tuple[int, float]]) -> float:
-    """Return the slope of log(seconds) by log(depth), between the two largest depths."""
+    """Return the slope of log(seconds) by log(size), between the two largest sizes."""
     (n0, t0), (n1, t1) = sorted(points)[-2:]
     return math.log(t1 / t0) / math.log(n1 / n0)
 
@@ -139,16 +150,17 @@ def main() -> None:
     seconds("plain", 1, target, options)  # imports
     for kind in options.kinds:
         depths = options.dense if kind == "dense" else options.depths
-        runs = {}
+        runs, edges = {}, {}
         for depth in tqdm(depths, kind, leave=False, disable=not sys.stderr.isatty()):
-            runs[depth] = seconds(kind, depth, target, options)
+            runs[depth], edges[depth] = seconds(kind, depth, target, options)
         rows = []
         for name in runs[depths[0]]:
             times = [runs[d].get(name, (math.nan, math.nan))[1] for d in depths]
-            slope = exponent(zip(depths, times, strict=True)) if len(depths) > 1 else math.nan
-            rows.append([name, *(f"{t:.2f}" for t in times), f"{slope:.2f}"])
+            sizes = (depths, [edges[d] for d in depths])
+            slopes = [exponent(zip(size, times, strict=True)) if len(depths) > 1 else math.nan for size in sizes]
+            rows.append([name, *(f"{t:.2f}" for t in times), *(f"{slope:.2f}" for slope in slopes)])
         print(f"\n{kind}, {target.name}: CPU seconds by depth")
-        print(table(("step", *map(str, depths), "exponent"), rows), flush=True)
+        print(table(("step", *map(str, depths), "by depth", "by edges"), rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Deep networks: the work of each transform grows in proportion to the depth, and its recursion does not grow at all.
 
-Counted, not timed: the opcodes that each function of qfunc executes, and the deepest stack of Python calls.
+Counted, not timed: the opcodes that each function of qfunc executes, the inputs of nodes that torch.fx copies, and the deepest
+stack of Python calls.  In dense networks, whose layers read all earlier outputs, the work may grow as the edges do.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from qfunc import targets
 
 PACKAGE = str(Path(qfunc.__file__).parent)
 DEPTHS = 2, 4, 8
+COPIED = "inputs of nodes that torch.fx copies"
 
 
 class Count:
     """The opcodes by function of qfunc, and the deepest stack."""
 
     def __init__(self) -> None:
-        self.opcodes: Counter[CodeType] = Counter()
+        self.opcodes: Counter[CodeType | str] = Counter()
         self.depth = self.deepest = 0
 
     @contextmanager
@@ -44,7 +46,9 @@ class Count:
             sys.settrace(trace)
             sys.setprofile(profile)
 
-    def _profile(self, frame: Any, event: str, _: Any) -> None:
+    def _profile(self, frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and called.__name__ in ("_replace_input_with", "_update_args_kwargs"):
+            self.opcodes[COPIED] += 20 * len(called.__self__.all_input_nodes)  # in opcodes that cost as much
         self.depth += {"call": 1, "return": -1}.get(event, 0)
         self.deepest = max(self.deepest, self.depth)
 
@@ -74,15 +78,26 @@ class Chain(nn.Module):
         return x
 
 
+class Dense(nn.Module):
+    """Convolutions that read all earlier outputs."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(2 + i, 1, 1) for i in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for layer in self.layers:
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
+
+
 X = torch.linspace(-1, 1, 16).reshape(2, 2, 2, 2)
 
 
-def steps(depth: int, residual: bool, target: Any) -> dict[str, Count]:
-    """Return the counts of each transform on a network of a depth."""
-    torch.manual_seed(0)
-    model, counts = Chain(depth, residual).eval(), dict[str, Count]()
-    for block in model.layers:
-        nn.init.dirac_(block[0].weight)  # type: ignore[index]
+def steps(model: nn.Module, target: Any, *, norms: bool = False, equalized: bool = False) -> dict[str, Count]:
+    """Return the counts of each transform on a network, also of those for BatchNorms and for chains."""
+    counts = dict[str, Count]()
 
     def step(name: str, work: Callable[[], Any]) -> Any:
         counts[name] = Count()
@@ -91,15 +106,16 @@ def steps(depth: int, residual: bool, target: Any) -> dict[str, Count]:
 
     captured = step("capture", lambda: qfunc.capture()(model))
     quantized = step("quantize", lambda: qfunc.quantize(target)(captured))
-    trained = step("train", lambda: qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(captured))
-    step("fold", lambda: qfunc.fold_batch_norm(trained))
+    if norms:
+        trained = step("train", lambda: qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(captured))
+        step("fold", lambda: qfunc.fold_batch_norm(trained))
     calibrated = step("calibrate", lambda: qfunc.calibrate([X], progress=False)(quantized))
     step("emulate", lambda: qfunc.emulate(target)(calibrated))
     step("deploy", lambda: qfunc.deploy(target)(calibrated))
     step("explain", lambda: str(qfunc.explain(calibrated)))
     step("verify", lambda: qfunc.verify(target)(calibrated, [X]))
     step("compare", lambda: qfunc.compare([X], progress=False)(calibrated))
-    if not residual:  # a sum does not commute with factors per channel
+    if equalized:  # a sum does not commute with factors per channel
         step("equalize", lambda: qfunc.equalize()(captured))
         step("absorb", lambda: qfunc.absorb_high_bias()(captured))
         step("correct", lambda: qfunc.correct_bias_analytic(captured)(quantized))
@@ -109,21 +125,62 @@ def steps(depth: int, residual: bool, target: Any) -> dict[str, Count]:
     return counts
 
 
-def growth(counts: list[Count]) -> dict[str, float]:
+def growth(counts: list[Count], sizes: tuple[int, int, int] = DEPTHS) -> dict[str, float]:
     """Return the functions that do more for each layer in a deeper network, with the ratio: 1 if the work is proportional."""
     small, middle, large = (count.opcodes for count in counts)
-    found = {}
+    share, found = (sizes[2] - sizes[1]) / (sizes[1] - sizes[0]), {}
     for code, most in large.items():
-        first, second = middle[code] - small[code], (most - middle[code]) / 2
+        first, second = middle[code] - small[code], (most - middle[code]) / share
         if second > 500 and second > 1.15 * first:
-            found[f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_name}:{code.co_firstlineno}"] = second / max(first, 1)
+            found[_name(code)] = second / max(first, 1)
     return found
+
+
+def _name(code: CodeType | str) -> str:
+    if isinstance(code, str):
+        return code
+    return f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_name}:{code.co_firstlineno}"
+
+
+def chain(depth: int, residual: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = Chain(depth, residual).eval()
+    for block in model.layers:
+        nn.init.dirac_(block[0].weight)  # type: ignore[index]
+    return model
+
+
+def dense(depth: int) -> nn.Module:
+    torch.manual_seed(0)
+    return Dense(depth).eval()
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 def test_the_work_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> None:
-    steps(2, residual, targets.onnxruntime)  # imports
-    by_depth = [steps(depth, residual, targets.onnxruntime) for depth in DEPTHS]
+    target, also = targets.onnxruntime, {"norms": True, "equalized": not residual}
+    steps(chain(2, residual), target, **also)  # imports
+    by_depth = [steps(chain(depth, residual), target, **also) for depth in DEPTHS]
     names = by_depth[0]
     assert {name: found for name in names if (found := growth([counts[name] for counts in by_depth]))} == {}
     assert {name: depths for name in names if len(set(depths := [c[name].deepest for c in by_depth[1:]])) > 1} == {}
+
+
+DENSE = 2, 4, 8
+EDGES = 2**2, 4**2, 8**2  # but for a factor, and terms that grow more slowly
+
+
+def test_the_work_for_an_edge_does_not_depend_on_the_depth() -> None:
+    steps(dense(1), targets.onnxruntime)  # imports
+    by_depth = [steps(dense(depth), targets.onnxruntime) for depth in DENSE]
+    found = {name: growth([counts[name] for counts in by_depth], EDGES) for name in by_depth[0]}
+    assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+def test_the_work_for_a_reader_does_not_depend_on_the_number_of_readers() -> None:
+    """TensorRT quantizes what an op reads, so that all readers of a tensor must agree."""
+    counts = [Count() for _ in DENSE]
+    for depth, count in zip(DENSE, counts, strict=True):
+        captured = qfunc.capture()(dense(depth))
+        with count.running():
+            qfunc.quantize(targets.tensorrt)(captured)
+    assert growth(counts, EDGES) == {}

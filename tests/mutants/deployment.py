@@ -103,6 +103,12 @@ DEPLOYMENT = (
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
     ),
     Mutation(
+        "codes-as-run-in-the-inverse-layout", "qfunc.lowering.onnxruntime.codes_as_run:_Layouts._transposed",
+        "perm.index(before[k])",
+        "perm[before[k]]",
+        "tests/lowering/onnxruntime/test_codes_as_run.py::test_layouts_are_those_of_the_original_model[relu]",
+    ),
+    Mutation(
         "deploy-checks-with-the-hardware-s-ties", "qfunc.transforms.onnx_check:_sample_run",
         "run_in_evaluation_mode(model, given, as_written=True)",
         "run_in_evaluation_mode(model, given)",
