@@ -33,7 +33,7 @@ def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-def _tensor(value: object) -> onnx.TensorProto:
+def _tensor(value: float) -> onnx.TensorProto:
     kind = onnx.TensorProto.FLOAT if isinstance(value, float) else onnx.TensorProto.INT64
     return onnx.helper.make_tensor("", kind, (), [value])
 
