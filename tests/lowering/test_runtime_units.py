@@ -16,9 +16,6 @@ from qfunc.lowering.tflite import runner as tflite_runner
 from qfunc.lowering.tflite.units import changed_kernels
 from qfunc.specs import FloatKernel, Kernel, Op, Target, edit
 
-PACKAGES = {
-    "openvino": "openvino", "litert": "ai_edge_litert", "litert_reference": "ai_edge_litert", "executorch_xnnpack": "executorch"
-}  # fmt: skip
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
@@ -41,7 +38,6 @@ def calibrated(target: Target) -> Any:
 
 def shown(name: str) -> Any:
     """How the runtime of a target computes the tensors of codes."""
-    pytest.importorskip(PACKAGES[name])
     target: Any = getattr(targets, name)
     return target.runtime.runner.inside(qfunc.deploy(target)(calibrated(target))).executed
 
@@ -68,7 +64,6 @@ def test_a_product_that_openvino_computes_in_float(monkeypatch: pytest.MonkeyPat
 
 
 def test_openvino_computes_affine_weights_in_float() -> None:
-    pytest.importorskip("openvino")
     target = edit.weights(symmetric=False)(targets.openvino)
     report = qfunc.verify(target)(calibrated(target), [X])
     assert report.verdict.startswith("bit-exact outside")
@@ -77,7 +72,6 @@ def test_openvino_computes_affine_weights_in_float() -> None:
 
 @pytest.mark.parametrize("name", ["litert", "litert_reference"])
 def test_operators_that_litert_computes_in_float(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ai_edge_litert")
     target: Any = getattr(targets, name)
     assert verdict(target).startswith("bit-exact: 0 of")
     monkeypatch.setattr(tflite_runner, "written_units", lambda model, wanted: {"mean.codes": "float", "silu.codes": "integer"})
@@ -88,14 +82,12 @@ def test_operators_that_litert_computes_in_float(name: str, monkeypatch: pytest.
 
 
 def test_a_kernel_in_float_is_right_either_way() -> None:
-    pytest.importorskip("ai_edge_litert")
     curve = evolve(targets.litert, kernels=(Kernel(Op("silu"), FloatKernel()), *targets.litert.kernels))
     assert verdict(curve).startswith("bit-exact: 0 of")
 
 
 @pytest.mark.parametrize("name", ["litert", "executorch_xnnpack"])
 def test_a_move_is_right_before_and_after_its_quantizer(name: str) -> None:
-    pytest.importorskip(PACKAGES[name])
     target: Any = getattr(targets, name)
     net, x = nn.Sequential(nn.ChannelShuffle(2), nn.AdaptiveAvgPool2d(1)), torch.randn(2, 4, 5, 5)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))

@@ -43,9 +43,9 @@ class NcnnLowering:
             DeployError: a tensor that is not in symmetric int8, or an op that ncnn does not have.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
-        from qfunc.lowering.onnx.functions import without_functions
 
         for site in sites:
             require_site(site)

@@ -48,7 +48,7 @@ class OpenVinoLowering:
             DeployError: a tensor whose format is not an integer of at most 16 bits.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.onnx.functions import without_functions
+        from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.openvino.nodes import insert_fake_quantize
         from qfunc.lowering.openvino.rewrites import rewrite

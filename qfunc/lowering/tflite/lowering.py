@@ -55,9 +55,9 @@ class TfliteLowering:
             DeployError: a tensor of another format, an op that TFLite does not have, or ai-edge-litert is not installed.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.onnx.functions import without_functions
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tflite.builder import TfliteBuilder
 

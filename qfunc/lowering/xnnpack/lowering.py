@@ -39,9 +39,9 @@ class XnnpackLowering:
             DeployError: a tensor that is not int8, or an op that XNNPACK does not have.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.onnx.functions import without_functions
         from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
         from qfunc.lowering.xnnpack.ops import NODES
