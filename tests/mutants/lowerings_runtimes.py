@@ -223,8 +223,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "a-union-follows-one-input", "qfunc.placement.site_table:SiteTable.tie",
-        'leader = "union" if "union" in {self._by_key[key].site.leader for key in keys} else leader',
-        "pass",
+        'largest.name, largest.leader = least, "union" if union else leader',
+        "largest.name, largest.leader = least, leader",
         "tests/placement/test_unions.py::test_a_union_stays_one_where_an_op_after_it_takes_the_scale_of_its_input",
     ),
 )  # fmt: skip

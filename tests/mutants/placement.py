@@ -43,7 +43,7 @@ PLACEMENT = (
     ),
     Mutation(
         "a-size-is-a-reader-of-codes", "qfunc.placement.place:_Placement._readers_agree",
-        'alone = all(len(self._tensor_readers(n)) == 1 for n in chain[1:])',
+        "alone = all(len(self._tensor_readers(n)) == 1 for n in chain[1:])",
         "alone = all(len(n.users) == 1 for n in chain[1:])",
         "tests/frontend/test_sizes_of_results.py::test_both_ways_to_capture_give_the_same_codes", case="input_is_pooled-litert",
     ),
