@@ -159,9 +159,14 @@ def by_ai_edge_quantizer(model: nn.Module, batches: Sequence[Tensor]) -> Shipped
         if tuple(interpreter.get_input_details()[0]["shape"]) != given.shape:
             interpreter.resize_tensor_input(where, given.shape)
             interpreter.allocate_tensors()
-        interpreter.set_tensor(where, given)
+        scale, zero = interpreter.get_input_details()[0]["quantization"]
+        codes = np.clip(np.rint(given / np.float32(scale)) + zero, -128, 127).astype(np.int8) if scale else given
+        interpreter.set_tensor(where, codes)
         interpreter.invoke()
-        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        result = interpreter.get_output_details()[0]
+        scale, zero = result["quantization"]
+        found = interpreter.get_tensor(result["index"])
+        return (found.astype(np.float32) - zero) * np.float32(scale) if scale else found
 
     return Shipped(run, plain, {}, len(written), plain_size)
 

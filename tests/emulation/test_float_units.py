@@ -195,3 +195,15 @@ def test_ops_without_a_rule_are_listed() -> None:
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
     report = qfunc.verify(target)(model, [x])
     assert report.unbounded == (("local_response_norm", "no rule bounds the error of local_response_norm"),)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "litert", "executorch_xnnpack"])
+def test_a_float_unit_that_only_moves_decoded_codes_is_within_its_bound(name: str) -> None:
+    """The runtime decodes the codes in float32, which is not the float64 product."""
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    target = getattr(targets, name)
+    model = Apply(lambda x: F.pixel_unshuffle(torch.cat([x[..., ::2, ::2], x[..., 1::2, ::2]], 1), 2))
+    x = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    report = qfunc.verify(target)(qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model)), [x])
+    assert report.verdict.startswith("bit-exact")
