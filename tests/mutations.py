@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -24,12 +25,15 @@ from mutants import MUTATIONS, Mutation
 from mutants.trials import Copy, Job, Result, run
 
 ROOT = Path(__file__).resolve().parents[1]
-CAUGHT, MISSED, BROKEN = "caught", "MISSED", "BROKEN"
+CAUGHT, MISSED, BROKEN, NOT_RUN = "caught", "MISSED", "BROKEN", "not run"
 _PASSED, _FAILED = 0, 1  # pytest's exit codes; with the others no test has decided
+_ALL_SKIPPED = re.compile(r"^s+\s+\[100%\]$", re.MULTILINE)  # of a runtime that is not installed
 
 
 def verdict(result: Result) -> str:
     """Return what the tests made of a breakage."""
+    if result.code == _PASSED and _ALL_SKIPPED.search(result.tail):
+        return NOT_RUN
     return {_PASSED: MISSED, _FAILED: CAUGHT}.get(result.code, BROKEN)
 
 
@@ -73,7 +77,7 @@ def unbroken(mutations: tuple[Mutation, ...], seconds: float) -> list[Job]:
 def report(results: list[Result], seconds: float) -> None:
     """Print what was not caught, and the verdicts by room and in all."""
     for result in results:
-        if (m := result.job.mutation) is not None and verdict(result) != CAUGHT:
+        if (m := result.job.mutation) is not None and verdict(result) not in (CAUGHT, NOT_RUN):
             print(f"\n{verdict(result)} {m.name}, {m.address}\n  - {m.old}\n  + {m.new}\n{result.tail}")
     print()
     for room in sorted({r.job.mutation.room for r in results if r.job.mutation}):
@@ -83,7 +87,7 @@ def report(results: list[Result], seconds: float) -> None:
 
 
 def _counts(verdicts: Counter[str]) -> str:
-    shown = (v for v in (CAUGHT, MISSED, BROKEN) if verdicts[v] or v != BROKEN)
+    shown = (v for v in (CAUGHT, MISSED, BROKEN, NOT_RUN) if verdicts[v] or v in (CAUGHT, MISSED))
     return ", ".join(f"{verdicts[v]} {v.lower()}" for v in shown)
 
 
@@ -117,7 +121,7 @@ def main() -> int:
 
         run([Job(m.nodes, given.seconds, m) for m in mutations], copies, done)
     report(results, time.monotonic() - start)
-    return 0 if all(verdict(r) == CAUGHT for r in results) else 1
+    return 0 if all(verdict(r) in (CAUGHT, NOT_RUN) for r in results) else 1
 
 
 if __name__ == "__main__":

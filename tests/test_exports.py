@@ -99,6 +99,6 @@ def test_documented_names_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_documented_files_exist(page):
     folders = "qfunc|specs|targets|tests|examples|benchmarks|docs|.ci"
-    files = set(re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]+(?:\.\w+)?)", page.read_text())) - {"targets/NAME.py"}
+    files = set(re.findall(rf"(?<![\w/.])((?:{folders})/[\w/-]+(?:\.\w+)?)", page.read_text())) - {"targets/NAME.py"}
 
     assert [f for f in sorted(files) if not (ROOT / f).exists()] == []

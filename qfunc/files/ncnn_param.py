@@ -76,7 +76,7 @@ def _line(text: str, file: str, number: int) -> Line:
 def with_blob_names(content: bytes, renamed: Mapping[str, str]) -> bytes:
     """Return a .param file with other names of blobs; a blob that has a new name already is "NAME.inner" in the result.
 
-    >>> text = b"7767517\n2 2\nInput in0 0 1 in0 0=4\nNoop out0 1 1 in0 out0\n"
+    >>> text = b"7767517\\n2 2\\nInput in0 0 1 in0 0=4\\nNoop out0 1 1 in0 out0\\n"
     >>> with_blob_names(text, {"in0": "x"}).decode().splitlines()[2:]
     ['Input in0 0 1 x 0=4', 'Noop out0 1 1 x out0']
     """

@@ -6,8 +6,13 @@ import onnx
 from onnx import inliner
 
 
+_OWN = "qfunc"
+
+
 def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the nodes of its functions in place of their calls; constants of functions are initializers.
+    """Return the model with the nodes of the user's functions in place of their calls; their constants are initializers.
+
+    The functions of the domain `qfunc` stay: they are quantizers and dequantizers, which the lowerings read as such.
 
     >>> from onnx import parser
     >>> model = parser.parse_model(
@@ -17,9 +22,10 @@ def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     >>> [n.op_type for n in without_functions(model).graph.node]
     ['Mul']
     """
-    if not model.functions:
+    users = [(f.domain, f.name) for f in model.functions if f.domain != _OWN]
+    if not users:
         return model
-    inlined = inliner.inline_local_functions(model)
+    inlined = inliner.inline_selected_functions(model, users)
     graph = inlined.graph
     constants = [n for n in graph.node if n.op_type == "Constant"]
     for node in constants:

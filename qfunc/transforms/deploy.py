@@ -18,6 +18,7 @@ from qfunc import specs
 from qfunc._transform import Transform
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.batches import Binder, infos
+from qfunc.execution.output_names import names_of_outputs
 from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
@@ -25,7 +26,6 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
-from qfunc.lowering.output_names import names_of_outputs
 from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target

@@ -151,7 +151,7 @@ DEPLOYMENT = (
         "tests/lowering/onnx/test_writer_mutants.py::test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drops",
     ),
     Mutation(
-        "keys-are-not-names", "qfunc.lowering.output_names:_leaves",
+        "keys-are-not-names", "qfunc.execution.output_names:_leaves",
         "named or isinstance(key, str)",
         "named",
         "tests/transforms/test_output_names.py::test_names_of_output_classes",

@@ -66,7 +66,11 @@ def codes_as_run(original: Any, optimised: Any, tensors: Set[str], threads: int 
 
 
 def _places(original: Any, optimised: Any, types: Mapping[str, int]) -> dict[str, Place]:
-    source = reader(original)
+    source, written_types = reader(original), element_types(original)
+
+    def holds(q: str, tensor: str) -> bool:  # the runtime makes uint8 of some int8 codes, with other zero points
+        return types.get(tensor) in INTEGER_TYPES and types.get(tensor) == written_types.get(q)
+
     layouts, places = _Layouts(source, optimised), dict[str, Place]()
     for node in optimised.graph.node:
         layouts.visit(node)
@@ -76,9 +80,9 @@ def _places(original: Any, optimised: Any, types: Mapping[str, int]) -> dict[str
             codes = written.output if written.op_type == "QuantizeLinear" else codes_of(written, source)
         for q, tensor in zip(codes, node.output, strict=False):
             known = layouts.known.get(tensor)
-            if types.get(tensor) in INTEGER_TYPES and known is not None and known.tensor == layouts.base(q):
+            if holds(q, tensor) and known is not None and known.tensor == layouts.base(q):
                 places[q] = Place(tensor, known.axes)
-    computed = (o for n in optimised.graph.node for o in n.output if types.get(o) in INTEGER_TYPES)
+    computed = (o for n in optimised.graph.node for o in n.output if holds(o, o))
     return places | {tensor: Place(tensor, None) for tensor in computed if tensor in source.producers}
 
 

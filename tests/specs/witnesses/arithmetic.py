@@ -30,6 +30,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerChannel,
+    QuantizeInt32,
     QuantizeLanes,
     Rule,
     SaturatesAtEnd,
@@ -206,6 +207,13 @@ WITNESSES = {
     "FloatKernel.zero_point": of(FloatKernel(rounding="trunc"), nn.Sigmoid(), X, zero_point="before"),
     "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
     "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
+    "QuantizeInt32": witness(
+        evolve(fixed(Copy(), 1e-10, 1e-10), kernels=(Kernel(Op("quantize"), QuantizeInt32()),)),
+        QuantizeInt32(),
+        FloatKernel(),
+        single(1.0),
+        drawn(2, 1, 5, 5),
+    ),
     "QuantizeLanes.rest": witness(
         chip_of(kernels=(Kernel(Op("quantize"), QuantizeLanes()),)), QuantizeLanes(), QuantizeLanes("floor"), CONV_NET, X
     ),
