@@ -90,13 +90,15 @@ def warn_of_share(models: Mapping[str, fx.GraphModule], arguments: Mapping[str, 
 
     Args:
         models: The calibrated models, by path.
-        arguments: The arguments of one batch of each model with such formats.
+        arguments: The arguments of one batch of each.
     """
     views = {path: QuantizedModel(models[path]) for path in arguments}
     unmet = [each for view in views.values() for each in unmet_formats(view)]
+    if not unmet:
+        return
     shares = [integer_share(view, arguments[path]) for path, view in views.items()]
     share = IntegerShare(sum(s.integer for s in shares), sum(s.total for s in shares))
-    if unmet and share.share < 1:
+    if share.share < 1:
         target = next(iter(views.values())).record.target
         assert target is not None
         warn_caller(
