@@ -173,7 +173,7 @@ def measured(folder: Path, network: str, name: str, quick: bool) -> dict[str, An
     row |= {
         "inputs": case.inputs, "tensors": report.tensors, "codes": report.elements, "differ": report.mismatches,
         "alone": [sum(r.mismatches for r in inside), sum(r.elements for r in inside)],
-        "float_units": len(report.float_units), "verdict": report.verdict, "seconds": round(time.perf_counter() - start, 1),
+        "float_units": len(report.float_units), "verdict": report.agreement, "seconds": round(time.perf_counter() - start, 1),
     }  # fmt: skip
     if (first := report.first) is not None:
         row["first"] = [first.name, first.mismatches, first.elements, first.largest_lsb]

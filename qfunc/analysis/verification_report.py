@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 
 import torch
-from attrs import asdict, evolve, field, frozen
+from attrs import asdict, field, frozen
 from torch import Tensor
 
+from qfunc.analysis.integer_share import IntegerShare
 from qfunc.analysis.report_format import HtmlReport, Section, page, table
 
 _FAR = 1.0
 """The mean difference of simulation and emulation, in LSB of an output, above which a verdict names it."""
+
+_FLOAT_UNITS = re.compile("^bit-exact outside [0-9]+ float units: ")
 
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
@@ -86,9 +89,10 @@ class Report(HtmlReport):
     executes in integers although the target predicts float, or the reverse.  `float_units` are pairs (unit, reason).
     `scores` are pairs (float, simulation, emulation or runtime; the mean of the score passed to `verify`).
     `skipped` are integer units whose results were not compared, with the reason; `unbounded` are float units without a bound.
-    `products` is the number of multiply-accumulates of one batch, and `compared_products` the number whose results were
-    compared.  `rounded` is the number of codes of integer units that differ, given the runtime's own inputs, within the bounds
-    of its float32 sums.  `units_shown` is the reason why the runtime's units were not compared with the predicted ones, or "".
+    `products` is the number of multiply-accumulates of one batch; `compared_products` the number whose results were compared,
+    and `integer_products` the number in integer units.  `rounded` is the number of codes of integer units that differ, given
+    the runtime's own inputs, within the bounds of its float32 sums.  `units_shown` is the reason why the runtime's units were
+    not compared with the predicted ones, or "".
     """
 
     target: str
@@ -106,6 +110,7 @@ class Report(HtmlReport):
     compared_products: int = 0
     units_shown: str = ""
     rounded: int = 0
+    integer_products: int = 0
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """Return the comparisons of one kind."""
@@ -156,12 +161,31 @@ class Report(HtmlReport):
 
     @property
     def verdict(self) -> str:
-        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
-        far = self.simulation_lsb > _FAR and not self.unknown
-        return self._verdict + (f"; the simulation is {self.simulation_lsb:.3g} LSB off on average" if far else "")
+        """One line: the share of the multiply-accumulates on integers, unless it is all of them, and the agreement.
+
+        A mismatch, and codes that cannot be compared, come without the share.  "Bit-exact" appears only if some unit with
+        multiply-accumulates runs on integers, or some unit of a model without them.
+        """
+        share = IntegerShare(self.integer_products, self.products)
+        some = self.integer_products if self.products else self.predicted
+        if self.unknown or (some and share.share == 1) or self.agreement.startswith(("mismatch", "not comparable")):
+            return self.agreement
+        return f"{share.text if self.products else 'no unit runs on integers'}; {self.agreement if some else self._in_float}"
 
     @property
-    def _verdict(self) -> str:
+    def _in_float(self) -> str:
+        # The agreement of a model without integer units, in words that promise no bits.
+        text = _FLOAT_UNITS.sub("the float units agree within 1 LSB or their bounds: ", self.agreement)
+        return text.removeprefix("bit-exact: ")
+
+    @property
+    def agreement(self) -> str:
+        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
+        far = self.simulation_lsb > _FAR and not self.unknown
+        return self._agreement + (f"; the simulation is {self.simulation_lsb:.3g} LSB off on average" if far else "")
+
+    @property
+    def _agreement(self) -> str:
         counts = f"{self.mismatches:,} of {self.elements:,} elements differ"
         largest = max((r.largest_lsb for r in (*self._inner, *self.of("output"))), default=0.0)
         rate = self.mismatches / max(self.elements, 1)
@@ -229,24 +253,3 @@ class Report(HtmlReport):
     @property
     def _title(self) -> str:
         return f"{self.target} by {self.runtime}"
-
-
-def combined(reports: Mapping[str, Report]) -> Report:
-    """Merge the reports of submodules, by path, into one; a report for "" covers the whole model and is returned as it is."""
-    first = next(iter(reports.values()))
-    if "" in reports:
-        return first
-    rows = ((path, row) for path, report in reports.items() for row in report.rows)
-    return evolve(
-        first,
-        predicted=sum(r.predicted for r in reports.values()),
-        rows=tuple(evolve(row, name=f"{path}, {row.name}") if " " in row.name else row for path, row in rows),
-        disagreements=tuple(text for r in reports.values() for text in r.disagreements),
-        float_units=tuple(unit for r in reports.values() for unit in r.float_units),
-        incomparable=next((r.incomparable for r in reports.values() if r.incomparable), ""),
-        skipped=tuple(pair for r in reports.values() for pair in r.skipped),
-        unbounded=tuple(pair for r in reports.values() for pair in r.unbounded),
-        products=sum(r.products for r in reports.values()),
-        compared_products=sum(r.compared_products for r in reports.values()),
-        rounded=sum(r.rounded for r in reports.values()),
-    )

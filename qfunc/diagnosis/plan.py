@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -87,8 +88,10 @@ class Setting:
         batches = self.batches if plan.evaluated else self.calibration
         for correction in plan.before:
             model = correction.transform(batches)(model)
-        quantized: Any = quantize(plan.target(self.target), self.example_inputs)(model)
-        calibrated = calibrate(batches, progress=False)(quantized)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(quantize|calibrate), op ")  # the report has the share of each plan
+            quantized: Any = quantize(plan.target(self.target), self.example_inputs)(model)
+            calibrated = calibrate(batches, progress=False)(quantized)
         for correction in plan.after:
             calibrated = correction.transform(batches)(calibrated)
         return calibrated

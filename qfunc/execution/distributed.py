@@ -14,6 +14,7 @@ from torch import Tensor
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.execution.fixed_qparams import FixedScale
+from qfunc.execution.tied_ranges import merged
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site
 from qfunc.specs.protocols import MergeableEstimator
@@ -32,11 +33,12 @@ class Statistic(Protocol):
 
 
 class Observer(Protocol):
-    """The statistics of one network, their states (None before the first value), and the shapes of their scales."""
+    """The statistics of one network, their states (None before the first value), shapes of scales, and ranges of tensors."""
 
     states: list[Any]
     shapes: dict[int, tuple[int, ...]]
     inputs: tuple[TensorInfo, ...]
+    ranges: dict[str, Tensor]
     device: torch.device | None
 
     @property
@@ -53,6 +55,7 @@ class _Report(NamedTuple):
     statistics: tuple[tuple[str, str], ...] = ()
     shapes: tuple[dict[int, tuple[int, ...]], ...] = ()
     inputs: tuple[tuple[TensorInfo, ...], ...] = ()
+    ranges: tuple[dict[str, Tensor], ...] = ()
 
 
 def require_group(group: Any, step: str = "calibrate") -> None:
@@ -124,6 +127,8 @@ def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | Non
             _require_same_scales(statistic.site.name, [r.shapes[number].get(index) for r in reports])
     for number, observer in enumerate(observers):
         observer.inputs = functools.reduce(_first_nonempty, (r.inputs[number] for r in reports))
+        for name, span in [pair for r in reports for pair in r.ranges[number].items()]:
+            observer.ranges[name] = merged(observer.ranges.get(name), span.to(observer.device))
         for index, statistic in enumerate(observer.statistics):
             observer.states[index] = _merge_state(observer.states[index], statistic.site.estimator, observer.device, group)
     return sum(r.batches for r in reports)
@@ -175,7 +180,8 @@ def _merge_state(state: Any, estimator: Any, device: torch.device | None, group:
 def _report(observers: Sequence[Observer], batches: int) -> _Report:
     sites = (s.site for o in observers for s in o.statistics)
     statistics = tuple((s.name, f"{_text(s.estimator)} in {s.scheme!r}") for s in sites)
-    return _Report("", batches, statistics, tuple(o.shapes for o in observers), tuple(o.inputs for o in observers))
+    ranges = tuple(_map_tensors(o.ranges, lambda t: t.cpu()) for o in observers)
+    return _Report("", batches, statistics, tuple(o.shapes for o in observers), tuple(o.inputs for o in observers), ranges)
 
 
 def _require_same(first: _Report, other: _Report, rank: int, step: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
+from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
@@ -61,15 +62,20 @@ class Observer:
         network: The network.
         models: The indices of the models for which the network runs.
         statistics: The statistics.
+        joins: Ops with tied inputs, whose ranges are measured.
     """
 
-    def __init__(self, network: fx.GraphModule, models: tuple[int, ...], statistics: list[Statistic]) -> None:
+    def __init__(
+        self, network: fx.GraphModule, models: tuple[int, ...], statistics: list[Statistic], joins: tuple[Join, ...] = ()
+    ) -> None:
         self.models, self.statistics = models, statistics
         self.states: list[Any] = [None] * len(statistics)
         self.readers: dict[str, list[int]] = {}
         for index, statistic in enumerate(statistics):
             for name in statistic.tensors:
                 self.readers.setdefault(name, []).append(index)
+        self.joins, self.ranges = joins, dict[str, Tensor]()
+        self.joined = {name for join in joins for name, _ in join.tensors}
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.pending: dict[int, list[Tensor]] = {}
         self.batch = 0
@@ -77,13 +83,14 @@ class Observer:
         self.rank_two = {n: record.path(record.facts[n].path) for n in record.rank_two} if record else {}
         self.interpreter = ObservingInterpreter(network, self.observe, {*self.readers, *self.rank_two})
         self.inputs: tuple[TensorInfo, ...] = ()
+        self.example: tuple[Any, ...] = ()
         self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
 
     def read(self, arguments: tuple[Any, ...], number: int) -> Any:
-        """Update all statistics and return the network's value; set `inputs` to the shapes of the first non-empty call."""
+        """Update all statistics and return the network's value; set `inputs` and `example` by the first non-empty call."""
         self.batch = number
         if not self.inputs or any(0 in i.shape for i in self.inputs):
-            self.inputs = infos(arguments)
+            self.inputs, self.example = infos(arguments), arguments
         return self.interpreter.run_batch(arguments, f"calibrate, batch {number}")
 
     def observe(self, name: str, value: Any) -> None:
@@ -110,6 +117,8 @@ class Observer:
             chunks.append(value.flatten())
             if len(chunks) == len(statistic.tensors):
                 self._update(index, torch.cat(self.pending.pop(index)))
+        if name in self.joined and value.numel():
+            self.ranges[name] = merged(self.ranges.get(name), range_of(value))
 
     def _require_finite(self, index: int, name: str, value: Tensor) -> None:
         require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")
@@ -157,11 +166,12 @@ class Observer:
                 by_model[owner][path] = site.estimator.finalize(state, site.scheme)
         return by_model
 
-    def losses(self) -> tuple[str, ...]:
-        """Return a warning for each site where the qparams that the target fixes round most of the sum to 0."""
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning for each site where fixed qparams round most of the sum to 0, and one for unlike tied ranges."""
         fixed = ((s.site, s.site.estimator, t) for s, t in zip(self.statistics, self.states, strict=True) if t is not None)
         lost = ((site, e.lost_part(t, site.scheme)) for site, e, t in fixed if isinstance(e, FixedScale))
-        return tuple(loss_text(site, part) for site, part in lost if part)
+        unlike = unlike_text(self.joins, self.ranges)
+        return (*(loss_text(site, part) for site, part in lost if part), *([unlike] if unlike else []))
 
 
 def _finite(state: Any) -> bool:

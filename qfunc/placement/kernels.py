@@ -16,7 +16,7 @@ from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.specs import FLOAT32, ClampImplied, Copy, FloatRequantize, Format, Int, Kernel, NoZeroPoint, SameQParams, Unknown
 from qfunc.specs.placement import Condition
 
-__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel"]
+__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
 
 
 class Operand(NamedTuple):
@@ -74,6 +74,24 @@ def integer_kernel(
         else:
             return kernel, ""
     return None, reason
+
+
+def refused_formats(
+    group: FusedGroup, operands: Sequence[Operand], kernels: Sequence[Kernel], context: Context
+) -> tuple[tuple[str, Format, tuple[Format, ...]], ...]:
+    """Return the slots in formats that the nearest kernel does not take, each with its format and the kernel's.
+
+    The result is empty if some kernel takes all formats, or if no integer kernel computes the group in any formats.
+    """
+    missing = [o.slot for o in operands if o.encoding is None and o.slot != "bias"]
+    encoded = [(o.slot, o.encoding) for o in operands if o.encoding is not None]
+    refused = []
+    for kernel in kernels if encoded else ():
+        if not is_float_kernel(kernel) and matches(kernel.unit, group.root, context) and _takes_real(kernel, missing):
+            taken = dict(kernel.formats)
+            slots = {s: (s, e.format, taken[s]) for s, e in encoded if not _takes(kernel, [(s, e)])}
+            refused.append(tuple(slots.values()))
+    return min(refused, key=len, default=())
 
 
 def float_kernel(group: FusedGroup, kernels: Sequence[Kernel], context: Context) -> Kernel | None:

@@ -195,7 +195,7 @@ class Partition:
         return inside and _is_identity(node, self.context)
 
     def _unit(self, group: FusedGroup) -> Unit:
-        operands = self._operands(group)
+        operands = self.operands(group)
         hosted = self._hosted.get(group.root, "")
         kernels = self.target.host.kernels if hosted and self.target.host is not None else self.target.kernels
         kernel, reason = integer_kernel(group, operands, kernels, self.context)
@@ -215,9 +215,10 @@ class Partition:
         return on_host(host, groups, self.context, sizes, self._is_float, {*self._constants})
 
     def _is_float(self, group: FusedGroup) -> bool:
-        return any(operand.encoding is None and operand.slot != "bias" for operand in self._operands(group))
+        return any(operand.encoding is None and operand.slot != "bias" for operand in self.operands(group))
 
-    def _operands(self, group: FusedGroup) -> list[Operand]:
+    def operands(self, group: FusedGroup) -> list[Operand]:
+        """Return what a group reads and returns, each with its encoding."""
         found = []
         for node in group.nodes:
             for slot, producer in self.slots(node):

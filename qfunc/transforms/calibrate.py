@@ -10,11 +10,13 @@ import torch
 from attrs import evolve, field, frozen
 from torch import fx, nn
 
+from qfunc.analysis.integer_share import warn_of_share
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder, progress_bar
 from qfunc.execution.observers import Observer, statistics
+from qfunc.execution.tied_ranges import joins
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
@@ -73,12 +75,15 @@ class Calibration:
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
-        for text in dict.fromkeys(text for o in observers for text in o.losses()):
+        for text in dict.fromkeys(text for o in observers for text in o.warnings()):
             warn_caller(text)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
         for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
             for i, qparams in zip(o.models, o.qparams(path), strict=True):
                 found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
+        examples = {path: o.example for of_run in runs.values() for path, o in of_run.items() if o.example}
+        for of_model in found.values():
+            warn_of_share(of_model, examples)
         return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
 
@@ -96,7 +101,9 @@ def calibrate(
     calibrated model estimates the activations again; its weights keep their qparams.
 
     A tensor with `FixedQParams` keeps these, except where `smaller` allows a smaller scale. Where they round most of the
-    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure.
+    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure. Two more
+    warnings name ops: those whose formats no integer kernel takes, with the share of the multiply-accumulates on
+    integers, and those that make tensors of very unlike ranges share one scale.
 
     If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
     none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would
@@ -150,7 +157,9 @@ def _runs(
     for path in views[0]:
         parts = tuple(of_model[path] for of_model in views)
         for network, models_of_pass in through.passes(parts):
-            observer = Observer(network, models_of_pass, statistics([parts[i].quantizers for i in models_of_pass]))
+            found = statistics([parts[i].quantizers for i in models_of_pass])
+            tied = dict.fromkeys(join for i in models_of_pass for join in joins(parts[i]))
+            observer = Observer(network, models_of_pass, found, tuple(tied))
             runs.setdefault(models_of_pass[0], {})[path] = observer
     pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.models]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):

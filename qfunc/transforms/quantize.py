@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
+from qfunc.analysis.integer_share import warn_of_unmet_formats
 from qfunc.execution.feed import Observe, feed_all
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves, present_arguments, require_inputs, require_leaves
@@ -105,7 +106,8 @@ def quantize(
             op, a scheme or sizes (`Target.legality`), or `submodules` matches none, or one without anything to quantize.
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
     Warns:
-        UserWarning: BatchNorms in training mode were folded.
+        UserWarning: BatchNorms in training mode were folded; or an edit gives an op formats that no integer kernel of the
+            target takes, so that it runs in float.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
@@ -125,6 +127,7 @@ def quantize(
         simulated = simulate(model)
         if isinstance(batch_norm, FoldBatchNorm):
             warn_of_folded(model, simulated)
+        warn_of_unmet_formats(simulated, target)
         return simulated
 
     return Transform(

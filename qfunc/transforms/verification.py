@@ -260,7 +260,8 @@ class Verification:
         compared = {t.name for t in self.tallies.values() if t.kind in ("codes", "real")}
         shown = None if self.inside is None else frozenset(self.inside.tensors)
         skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
-        left_out = {name for name, _ in skipped} | {u.tensor for u in self.partition.units if not u.integer}
+        in_float = {u.tensor for u in self.partition.units if not u.integer}
+        left_out = {name for name, _ in skipped} | in_float
         conditional = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
         reason = self.runner.comparable(self.artifact) if conditional else ""
         return Report(
@@ -279,6 +280,7 @@ class Verification:
             products=sum(self.products.values()),
             compared_products=sum(n for path, n in self.products.items() if path not in left_out),
             units_shown=self._units_hidden(),
+            integer_products=sum(n for path, n in self.products.items() if path not in in_float),
         )
 
     def _units_hidden(self) -> str:

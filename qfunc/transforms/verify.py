@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from attrs import evolve
 from torch import fx, nn
 
 from qfunc._transform import Transform
-from qfunc.analysis.verification_report import Report, combined
+from qfunc.analysis.verification_report import Report
 from qfunc.errors import DeployError, VerifyError
 from qfunc.execution.batches import as_list, require_batches, with_batch_size
 from qfunc.execution.feed import feed_all
@@ -90,9 +91,31 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         if not feed_all(calibrated, {path: check(path) for path in each}, shown, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
-        return combined({path: checks[path].report() for path in each if path in checks})
+        return _combined({path: checks[path].report() for path in each if path in checks})
 
     return Transform(verify, {"target": target, "runtime": runtime, "score": score}, transform)
+
+
+def _combined(reports: Mapping[str, Report]) -> Report:
+    """Merge the reports of submodules, by path, into one; a report for "" covers the whole model and is returned as it is."""
+    first = next(iter(reports.values()))
+    if "" in reports:
+        return first
+    rows = ((path, row) for path, report in reports.items() for row in report.rows)
+    return evolve(
+        first,
+        predicted=sum(r.predicted for r in reports.values()),
+        rows=tuple(evolve(row, name=f"{path}, {row.name}") if " " in row.name else row for path, row in rows),
+        disagreements=tuple(text for r in reports.values() for text in r.disagreements),
+        float_units=tuple(unit for r in reports.values() for unit in r.float_units),
+        incomparable=next((r.incomparable for r in reports.values() if r.incomparable), ""),
+        skipped=tuple(pair for r in reports.values() for pair in r.skipped),
+        unbounded=tuple(pair for r in reports.values() for pair in r.unbounded),
+        products=sum(r.products for r in reports.values()),
+        compared_products=sum(r.compared_products for r in reports.values()),
+        rounded=sum(r.rounded for r in reports.values()),
+        integer_products=sum(r.integer_products for r in reports.values()),
+    )
 
 
 def _model_file(target: Target, part: fx.GraphModule) -> bytes:

@@ -134,7 +134,7 @@ def test_the_width_of_int32_is_that_of_runtimes() -> None:
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(net))
     assert not torch.allclose(qfunc.emulate(targets.onnxruntime)(calibrated)(x), calibrated(x), rtol=0.1)
     report = qfunc.verify(targets.onnxruntime)(calibrated, [x])
-    assert report.verdict.startswith("bit-exact: 0 of 140,016 elements differ; the simulation is ")  # it has no overflow
+    assert report.agreement.startswith("bit-exact: 0 of 140,016 elements differ; the simulation is ")  # it has no overflow
 
 
 def test_verify_compares_overflow_with_the_runtime() -> None:

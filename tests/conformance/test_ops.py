@@ -18,7 +18,7 @@ def _report(case: Case):
 @pytest.mark.parametrize("name", INTEGER)
 def test_integer_units_are_bit_exact(name):
     report = _report(INTEGER[name])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert report.predicted > 0
     assert not report.float_units
 
@@ -26,11 +26,11 @@ def test_integer_units_are_bit_exact(name):
 @pytest.mark.parametrize("name", EXACT)
 def test_units_that_vanish_or_are_elementwise_are_bit_exact(name):
     report = _report(EXACT[name])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
 
 
 @pytest.mark.parametrize("name", FLOAT)
 def test_float_units_are_predicted_and_all_others_bit_exact(name):
     report = _report(FLOAT[name])
-    assert report.verdict.startswith("bit-exact"), report
-    assert report.verdict.startswith("bit-exact: ") or report.float_units
+    assert report.agreement.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact: ") or report.float_units

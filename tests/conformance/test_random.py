@@ -20,4 +20,4 @@ def test_random_networks_are_bit_exact(drawn):
     for candidate in (made, _rounded(made)):
         report = qfunc.verify(targets.onnxruntime, RUNNER)(candidate, [example, 2 * example.flip(0), torch.zeros_like(example)])
         assert not report.disagreements, report
-        assert report.verdict.startswith("bit-exact: " if candidate is made else "bit-exact"), report
+        assert report.agreement.startswith("bit-exact: " if candidate is made else "bit-exact"), report

@@ -74,7 +74,7 @@ def test_a_unit_left_float_stays_float(name):
     (make, shape), change = EDITS[name]
     torch.manual_seed(0)
     report = verified(make(), *shape, target=edit.pipe(targets.onnxruntime, change))
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
 
 
 @pytest.mark.parametrize("name", _OUTPUTS)
@@ -83,7 +83,7 @@ def test_an_output_without_codes_is_no_mismatch(name):
     make, shape = INTEGER[name]
     target = edit.pipe(targets.onnxruntime, lambda t: evolve(t, rules=(Rule(GraphOutput(), output=KeepFloat()), *t.rules)))
     report = verified(make(), *shape, target=target)
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
 
 
 def test_a_skipped_weight_stays_float_in_the_artifact_and_in_the_runtime():

@@ -65,7 +65,7 @@ def test_between_convolutions(mask_first, seed):
         site.set_qparams(site.qparams()._replace(scale=scale, zero_point=zero))
     bias, weight = (calibrated.get_submodule(f"quantizers.head.{n}") for n in ("bias", "weight"))
     bias.set_qparams(bias.qparams()._replace(scale=site.scale * weight.scale.flatten()))
-    assert qfunc.verify(targets.onnxruntime)(calibrated, batches).verdict.startswith("bit-exact")
+    assert qfunc.verify(targets.onnxruntime)(calibrated, batches).agreement.startswith("bit-exact")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -74,4 +74,4 @@ def test_without_convolutions(seed):
     batches = [(torch.randn(4, 5, 7, 11), torch.randn(4, 5, 1, 1))]
     calibrated = near_ties(qfunc.calibrate(batches)(qfunc.quantize(targets.onnxruntime)(Gate())), seed)
     report = qfunc.verify(targets.onnxruntime)(calibrated, batches)
-    assert report.verdict.startswith("bit-exact"), str(report)
+    assert report.agreement.startswith("bit-exact"), str(report)

@@ -37,7 +37,7 @@ def test_ties_are_rounded_as_the_runtime_rounds_them(name: str, zero: int) -> No
         scale = 1 / 8 if seat.module.site.slot == "input" else output
         seat.module.set_qparams(Affine(torch.tensor(scale), torch.tensor(float(zero))))
     report = qfunc.verify(targets.onnxruntime, RUNNER)(done, [x])
-    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert report.agreement.startswith("bit-exact: 0 of"), report
 
 
 def test_a_conv_and_a_linear_layer_round_ties_as_the_runtime_does() -> None:
@@ -52,4 +52,4 @@ def test_a_conv_and_a_linear_layer_round_ties_as_the_runtime_does() -> None:
             held = {"weight": (0.25, 0), "input": (0.125, 101), "output": (0.0625, 101)}[seat.module.site.slot]
             seat.module.set_qparams(Affine(*(torch.full(seat.module.scale.shape, float(v)) for v in held)))
         report = qfunc.verify(targets.onnxruntime, RUNNER)(done, [x])
-        assert report.verdict.startswith("bit-exact: 0 of"), report
+        assert report.agreement.startswith("bit-exact: 0 of"), report

@@ -68,7 +68,7 @@ def test_what_was_corrected_is_deployed():
     _, batches, before = calibrated(bits=4)
     after = qfunc.correct_bias(batches)(before)
     target = edit.weights(bits=4)(targets.onnxruntime)
-    assert qfunc.verify(target)(after, batches).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(after, batches).agreement.startswith("bit-exact")
 
 
 def test_no_batches():

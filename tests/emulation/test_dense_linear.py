@@ -39,7 +39,7 @@ def test_the_emulation_is_what_the_runtime_computes(name, package):
         pytest.skip(f"{package.replace('_', '-')} is not installed")
     target, x = getattr(targets, name), torch.randn(3, 5, 6)
     report = qfunc.verify(target)(_calibrated(net(), target, tuple(x.shape)), [x])
-    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert report.agreement.startswith("bit-exact: 0 of"), report
 
 
 def test_the_sum_runs_over_inputs():

@@ -93,7 +93,7 @@ def test_an_op_of_any_form_is_emulated_and_verified(case: str) -> None:
     emulation = qfunc.emulate(target)(calibrated)
     assert torch.equal(emulation(x), calibrated(x))
     report = qfunc.verify(target, run)(calibrated, [x])
-    assert report.verdict == "bit-exact: 0 of 36 elements differ", report
+    assert report.agreement == "bit-exact: 0 of 36 elements differ", report
 
 
 def test_export_traces_through_a_module_class() -> None:
@@ -102,7 +102,7 @@ def test_export_traces_through_a_module_class() -> None:
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, (x,))(model))
     assert [u.kind for u in qfunc.explain(calibrated).floats] == ["relu", "mul"]
     assert torch.equal(qfunc.emulate(target)(calibrated)(x), calibrated(x))
-    assert qfunc.verify(target, run)(calibrated, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target, run)(calibrated, [x]).agreement.startswith("bit-exact")
 
 
 RUNTIMES = ("openvino", "litert", "executorch_xnnpack", "ncnn")
@@ -128,4 +128,4 @@ def test_functions_of_the_users_run_in_runtimes_that_read_none(name: str, op: tu
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3), own(), nn.Conv2d(4, 3, 1)).eval(), torch.randn(2, 3, 6, 6)
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
     report = qfunc.verify(target)(calibrated, [x])
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report

@@ -14,7 +14,7 @@ LAYERS = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
 def test_values_of_rank_two_are_folded():
     x = torch.randn(5, 3)
     calibrated = qfunc.calibrate([x])(qfunc.quantize(targets.onnxruntime)(LAYERS))
-    assert qfunc.verify(targets.onnxruntime)(calibrated, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(targets.onnxruntime)(calibrated, [x]).agreement.startswith("bit-exact")
 
 
 def test_values_of_rank_three_are_refused_by_name():

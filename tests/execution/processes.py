@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from attrs import frozen
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import estimators
+from qfunc import estimators, targets
 from qfunc.errors import QfuncError
 from qfunc.estimators import Ema, MinMax, PowerOfTwo
 from qfunc.graph.record import record_of
@@ -98,6 +99,22 @@ def figures(parts: Any, model: Any) -> Any:
     return found
 
 
+class Unlike(nn.Module):
+    """A concat whose inputs have unlike ranges, if the values are large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([10 * x, torch.sigmoid(x)], 1)
+
+
+def unlike_ranges(rank: int) -> list[str]:
+    """The warnings about values that are large on rank 1 only."""
+    quantized = qfunc.quantize(targets.litert)(Unlike())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        qfunc.calibrate([torch.full((2, 3), 1.0 if rank else 0.01)])(quantized)
+    return [str(w.message) for w in found]
+
+
 def reports(rank: int, own: list[Tensor]) -> dict[str, Any]:
     """What became of the reports of one calibrated model on batches of both ranks, of rank 0 alone, and of none."""
     model = qfunc.calibrate([*batches(0), *batches(1)], group=dist.new_subgroups(1)[0])(made())
@@ -146,6 +163,7 @@ def cases(rank: int) -> dict[str, Any]:
     results["other sites"] = outcome(lambda: qfunc.calibrate(own)(made(layers=3 - rank)))
     results["after failures"] = outcome(lambda: qfunc.calibrate(own)(made()))
     results |= reports(rank, own)
+    results["unlike ranges"] = unlike_ranges(rank)
     alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
     results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))
     results["named"] = outcome(lambda: qfunc.calibrate(own, group=dist.new_group([0, 1]))(made()))

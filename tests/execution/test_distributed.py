@@ -94,6 +94,15 @@ def test_scales_by_channel_tuples_of_models_and_other_passes(both: Both) -> None
         assert both[rank]["unchanged"]
 
 
+def test_unlike_ranges_are_those_of_both_ranks(both: Both) -> None:
+    text = (
+        "calibrate, op 'cat': found inputs that share one scale although their ranges differ by a factor of 14: [0, 0.7311] of "
+        "'sigmoid' and [0, 10] of 'mul', wanted at most 8. Return its inputs as separate outputs, or leave the op in float by "
+        "edit.skip(edit.name('cat'))."
+    )
+    assert both[0]["unlike ranges"] == both[1]["unlike ranges"] == [text]
+
+
 def test_groups(both: Both) -> None:
     for rank in (0, 1):
         assert same_state(both[rank]["alone"][0], one(batches(rank), made(Last())))

@@ -72,7 +72,7 @@ def test_both_ways_to_capture_give_the_same_codes_and_the_runtime_agrees(formula
     codes = [qfunc.emulate(targets.onnxruntime)(calibrated)(x) for calibrated in (traced, exported)]
     assert [f for f, a, b in zip(formulas, *codes, strict=True) if not torch.equal(a, b)] == []
     report = qfunc.verify(targets.onnxruntime)(traced, [x])
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
 
 
 def test_a_reader_of_sizes_is_no_reader_of_the_codes_that_ops_move():
@@ -133,7 +133,7 @@ def test_tensors_of_computed_lengths_without_a_record_need_an_example():
     with pytest.raises(CaptureError, match="found linspace of numbers computed from sizes, wanted an op of tensors"):
         qfunc.quantize(targets.onnxruntime)(model)
     calibrated = calibrated_by(model, [x], (x,))
-    assert qfunc.verify(targets.onnxruntime)(calibrated, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(targets.onnxruntime)(calibrated, [x]).agreement.startswith("bit-exact")
 
 
 def test_a_number_that_varies_with_the_batch_is_no_constant_of_a_file():

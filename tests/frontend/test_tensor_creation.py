@@ -50,7 +50,7 @@ def test_grids_are_views_of_their_axes(model: nn.Module) -> None:
 def test_grids_deploy(road: Any) -> None:
     x = torch.randn(2, 3, 5, 4)
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET, road)(GRIDS[0].eval()))
-    assert qfunc.verify(TARGET)(calibrated, [torch.randn(3, 3, 5, 4)]).verdict.startswith("bit-exact")
+    assert qfunc.verify(TARGET)(calibrated, [torch.randn(3, 3, 5, 4)]).agreement.startswith("bit-exact")
 
 
 class Keyed(nn.Module):

@@ -74,7 +74,7 @@ def test_what_examples_fix_may_be_left_out() -> None:
         "calibrate, batch: found a dict with keys none, wanted a tensor, tuple or dict for the inputs x, flag, y, mask "
         "(1 required). Pass batches with the arguments of the model's forward."
     )
-    assert qfunc.verify(TARGET)(done, [X]).verdict.startswith("bit-exact: 0 of ")
+    assert qfunc.verify(TARGET)(done, [X]).agreement.startswith("bit-exact: 0 of ")
 
 
 WRONG: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {
@@ -119,7 +119,7 @@ def test_keywords_that_a_forward_leaves_alone_are_no_inputs() -> None:
 
     done = qfunc.calibrate([X], progress=False)(qfunc.quantize(TARGET)(Open().eval()))
     assert [n.name for n in done.graph.nodes if n.op == "placeholder"] == ["x"]
-    assert qfunc.verify(TARGET)(done, [X]).verdict.startswith("bit-exact")
+    assert qfunc.verify(TARGET)(done, [X]).agreement.startswith("bit-exact")
 
 
 def test_python_says_what_is_no_argument_at_all() -> None:
@@ -158,7 +158,7 @@ def test_a_forward_that_counts_on_its_batch(size: int) -> None:
         assert str(refused.value) == text
     (shape,) = [tuple(i.shape) for i in onnx_session(qfunc.deploy(TARGET)(done)).get_inputs()]
     assert shape == (size, 4)
-    assert qfunc.verify(TARGET)(done, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(TARGET)(done, [x]).agreement.startswith("bit-exact")
 
 
 def onnx_session(artifact: Any) -> Any:

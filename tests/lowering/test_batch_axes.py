@@ -54,4 +54,4 @@ def test_the_batch_may_be_another_axis(name, values):
     batches = [torch.randn(n, 4, 6) for n in (2, 2, 3, 1)]
     quantized = qfunc.quantize(target, batches[0])(Stacked(values).eval())
     report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(quantized), batches[1:])
-    assert report.verdict.startswith("bit-exact")
+    assert report.agreement.startswith("bit-exact")

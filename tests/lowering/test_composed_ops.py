@@ -116,7 +116,7 @@ def test_pools_with_borders_and_grouped_transposed_convolutions_are_exact(target
     runner_of(target)
     without = "ceil" if target is targets.executorch_xnnpack else ""
     report = qfunc.verify(target)(*calibrated(Pools(without), target, 3, 7, 8))
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     assert {name for name, _ in report.float_units} <= {"parts.5"}  # ELU of LiteRT
 
 
@@ -125,7 +125,7 @@ def test_a_causal_mask_is_infinite_and_its_softmax_is_in_float(target: Target) -
     runner = runner_of(target)
     model, batches = calibrated(Attention(), target, 5, 8)
     report = qfunc.verify(target)(model, batches)
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     artifact = qfunc.deploy(target)(model)
     later = batches[0].clone()
     later[:, 3:] = 7.0  # the first rows read no later tokens

@@ -56,7 +56,7 @@ def require_right(model: nn.Module, target: Target, *shape: int, steps: float = 
     runner = runner_of(target)
     quantized, batches = calibrated(model, target, *shape)
     report = qfunc.verify(target)(quantized, batches)
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     artifact = qfunc.deploy(target)(quantized)
     for batch in batches:
         wanted = [value.detach() for value in as_list(model(batch))]
@@ -225,7 +225,7 @@ def test_examples_are_joined_along_the_axis_of_the_batch():
     target = targets.executorch_xnnpack
     runner_of(target)
     report = qfunc.verify(target)(*calibrated(Net(forward, qkv=nn.Linear(8, 24)), target, 5, 8))
-    assert report.verdict.startswith("bit-exact: 0 of "), report
+    assert report.agreement.startswith("bit-exact: 0 of "), report
     assert not report.float_units
 
 
@@ -244,7 +244,7 @@ def test_examples_inside_of_a_merged_axis_are_compared_in_the_order_of_the_model
     runner_of(target)
     model = Net(lambda net, x: net.attention(x, x, x, need_weights=False)[0], attention=attention)
     report = qfunc.verify(target)(*calibrated(model, target, 4, 12, example=True))
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
 
 
 EDITS = {

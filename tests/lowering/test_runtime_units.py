@@ -42,8 +42,8 @@ def shown(name: str) -> Any:
     return target.runtime.runner.inside(qfunc.deploy(target)(calibrated(target))).executed
 
 
-def verdict(target: Target) -> str:
-    return qfunc.verify(target)(calibrated(target), [X]).verdict
+def agreement(target: Target) -> str:
+    return qfunc.verify(target)(calibrated(target), [X]).agreement
 
 
 @pytest.mark.parametrize("name", ["litert", "litert_reference", "executorch_xnnpack"])
@@ -56,9 +56,9 @@ def test_runtimes_show_the_operators_that_read_codes(name: str) -> None:
 
 def test_a_product_that_openvino_computes_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown("openvino") == {}
-    assert verdict(targets.openvino).startswith("bit-exact outside 3 float units")
+    assert agreement(targets.openvino).startswith("bit-exact outside 3 float units")
     monkeypatch.setattr(units, "_kernels", lambda compiled: [("second", "jit_avx512_f32")])
-    assert verdict(targets.openvino) == (
+    assert agreement(targets.openvino) == (
         "mismatch: the runtime's units are not the predicted ones (second: predicted integer, but the runtime runs it as float)"
     )
 
@@ -66,14 +66,14 @@ def test_a_product_that_openvino_computes_in_float(monkeypatch: pytest.MonkeyPat
 def test_openvino_computes_affine_weights_in_float() -> None:
     target = edit.weights(symmetric=False)(targets.openvino)
     report = qfunc.verify(target)(calibrated(target), [X])
-    assert report.verdict.startswith("bit-exact outside")
+    assert report.agreement.startswith("bit-exact outside")
     assert dict(report.float_units)["second"] == "NoZeroPoint does not hold"
 
 
 @pytest.mark.parametrize("name", ["litert", "litert_reference"])
 def test_operators_that_litert_computes_in_float(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = getattr(targets, name)
-    assert verdict(target).startswith("bit-exact: 0 of")
+    assert agreement(target).startswith("bit-exact: 0 of")
     monkeypatch.setattr(tflite_runner, "written_units", lambda model, wanted: {"mean.codes": "float", "silu.codes": "integer"})
     assert qfunc.verify(target)(calibrated(target), [X]).disagreements == (
         "silu: predicted float, but the runtime runs it as integer",
@@ -83,7 +83,7 @@ def test_operators_that_litert_computes_in_float(name: str, monkeypatch: pytest.
 
 def test_a_kernel_in_float_is_right_either_way() -> None:
     curve = evolve(targets.litert, kernels=(Kernel(Op("silu"), FloatKernel()), *targets.litert.kernels))
-    assert verdict(curve).startswith("bit-exact: 0 of")
+    assert agreement(curve).startswith("bit-exact: 0 of")
 
 
 @pytest.mark.parametrize("name", ["litert", "executorch_xnnpack"])
@@ -91,7 +91,7 @@ def test_a_move_is_right_before_and_after_its_quantizer(name: str) -> None:
     target: Any = getattr(targets, name)
     net, x = nn.Sequential(nn.ChannelShuffle(2), nn.AdaptiveAvgPool2d(1)), torch.randn(2, 4, 5, 5)
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
-    assert qfunc.verify(target)(done, [x]).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(target)(done, [x]).agreement.startswith("bit-exact: 0 of")
 
 
 def test_outputs_that_change_what_a_delegate_computes() -> None:

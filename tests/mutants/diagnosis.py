@@ -53,4 +53,52 @@ DIAGNOSIS = (
         "",
         "tests/diagnosis/test_diagnose.py::test_a_concat_in_float_ties_nothing",
     ),
+    Mutation(
+        "bit-exact-without-integers", "qfunc.analysis.verification_report:Report._in_float",
+        'return text.removeprefix("bit-exact: ")',
+        "return text",
+        "tests/analysis/test_verdicts.py::test_verdicts",
+    ),
+    Mutation(
+        "a-share-that-rounds-to-all", "qfunc.analysis.integer_share:IntegerShare.text",
+        "math.floor(1000 * self.share)",
+        "round(1000 * self.share)",
+        "tests/analysis/test_verdicts.py::test_verdicts",
+    ),
+    Mutation(
+        "float-products-counted-as-integer", "qfunc.transforms.verification:Verification.report",
+        "in_float = {u.tensor for u in self.partition.units if not u.integer}",
+        "in_float = set()",
+        "tests/analysis/test_verdicts.py::test_products_in_float_are_counted",
+    ),
+    Mutation(
+        "formats-without-a-kernel-pass", "qfunc.placement.kernels:refused_formats",
+        "if not _takes(kernel, [(s, e)])}",
+        "if False}",
+        "tests/analysis/test_unmet_requests.py::test_formats_without_a_kernel",
+    ),
+    Mutation(
+        "narrow-weights-are-refused", "qfunc.placement.kernels:refused_formats",
+        "if not _takes(kernel, [(s, e)])}",
+        "if s in taken and e.format not in taken[s]}",
+        "tests/analysis/test_unmet_requests.py::test_no_warning_where_nothing_is_lost",
+    ),
+    Mutation(
+        "a-warning-at-every-tie", "qfunc.execution.tied_ranges:unlike_text",
+        "if factor > UNLIKE)",
+        "if factor > 1)",
+        "tests/analysis/test_unmet_requests.py::test_no_warning_where_ranges_are_alike_or_not_tied",
+    ),
+    Mutation(
+        "ranges-of-the-last-batch", "qfunc.execution.observers:Observer.observe",
+        "merged(self.ranges.get(name), range_of(value))",
+        "merged(None, range_of(value))",
+        "tests/analysis/test_unmet_requests.py::test_tied_tensors_of_unlike_ranges",
+    ),
+    Mutation(
+        "ranges-of-one-rank", "qfunc.execution.distributed:merge",
+        "observer.ranges[name] = merged(observer.ranges.get(name), span.to(observer.device))",
+        "pass",
+        "tests/execution/test_distributed.py::test_unlike_ranges_are_those_of_both_ranks",
+    ),
 )  # fmt: skip

@@ -58,7 +58,7 @@ def test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulat
             assert cosine(emulated, simulated) >= LEAST
     report = qfunc.verify(TARGET, OnnxRuntimeRunner(threads=1))(calibrated, batches)
     assert not report.disagreements
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
 
 
 @pytest.mark.parametrize("name", OTHERS)

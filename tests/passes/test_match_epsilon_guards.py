@@ -68,7 +68,7 @@ def test_a_frozen_norm_folds_though_its_deviation_is_guarded(norm: type[nn.Modul
     done = qfunc.calibrate([x], progress=False)(quantized)
     assert [s.slot for s in qfunc.explain(done).sites] == ["input", "weight", "bias", "output"]
     assert not qfunc.explain(done).floats
-    assert qfunc.verify(TARGET, OnnxRuntimeRunner(threads=1))(done, [x]).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(TARGET, OnnxRuntimeRunner(threads=1))(done, [x]).agreement.startswith("bit-exact: 0 of")
 
 
 def named(function: Callable[[Any, Any], Any]) -> fx.GraphModule:

@@ -123,7 +123,7 @@ def test_a_step_moves_the_parameter_and_the_chip_gets_its_formula(road: Any, nor
     optimizer.step()
     student.eval()
     assert not torch.equal(student.get_parameter("0.weight"), net[0].weight)
-    assert qfunc.verify(target)(student, [X]).verdict.startswith("bit-exact: 0 of ")
+    assert qfunc.verify(target)(student, [X]).agreement.startswith("bit-exact: 0 of ")
     y = student(X)
     loaded = quantize(net).eval()
     loaded.load_state_dict(student.state_dict())
@@ -142,7 +142,7 @@ def test_a_step_moves_the_parameter_and_the_chip_gets_its_formula(road: Any, nor
 def test_the_later_transforms_take_the_constant() -> None:
     student = qfunc.calibrate([X], progress=False)(qfunc.quantize(targets.onnxruntime)(network(standardised, norm=False)))
     for changed in (qfunc.correct_bias([X])(student), qfunc.reconstruct(qfunc.adaround(iterations=2), [X])(student)):
-        assert qfunc.verify(targets.onnxruntime)(changed, [X]).verdict.startswith("bit-exact: 0 of ")
+        assert qfunc.verify(targets.onnxruntime)(changed, [X]).agreement.startswith("bit-exact: 0 of ")
     assert [site.tensor for site in qfunc.explain(student).sites if site.slot == "weight"] == ["0.weight_of_conv2d"]
 
 

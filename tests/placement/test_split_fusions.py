@@ -64,7 +64,7 @@ def test_skip_splits_a_unit_and_the_rest_runs_on_integers(name: str, case: str) 
     unit = {r["path"]: r["path"] if r["path"] == r["tensor"] else f"{r['path']} + {r['tensor']}" for r in rows}
     assert list(unit.values()) == units
     assert [unit[r["path"]] for r in rows if not r["integer"]] == real
-    assert qfunc.verify(target)(model, batches).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(target)(model, batches).agreement.startswith("bit-exact: 0 of")
 
 
 def test_a_rule_after_those_of_the_root_splits_nothing() -> None:
@@ -108,7 +108,7 @@ def test_the_advice_for_an_output_works() -> None:
     target = narrowed("onnxruntime", edit.outputs(edit.name("stem"), KeepFloat()), edit.inputs(readers, KeepFloat()))
     model, batches = calibrated(target)
     assert [u["integer"] for u in qfunc.deploy(target)(model).report["units"]] == [False, False, False]
-    assert qfunc.verify(target)(model, batches).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(model, batches).agreement.startswith("bit-exact")
 
 
 def test_a_format_of_integers_alone_refuses_the_float_op() -> None:

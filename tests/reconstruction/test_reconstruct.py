@@ -184,7 +184,7 @@ def test_saved_loaded_and_deployed_as_other_models_are(bits: int, tmp_path: Path
     (run,) = OnnxRuntimeRunner().session(file).run([batches[0]])
     assert torch.equal(torch.as_tensor(run), emulated)
     report = qfunc.verify(target)(after, batches)
-    assert report.verdict.startswith("bit-exact")
+    assert report.agreement.startswith("bit-exact")
     # Integer kernels computed it: the codes of every unit that is predicted to be one were compared.
     integer = {u.tensor for u in Partition(QuantizedModel(after), target).units if u.integer}
     assert len(integer) >= 7

@@ -286,7 +286,7 @@ def test_a_model_that_took_a_state_is_verified() -> None:
         other: Any = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm(), **how)(source).eval()
         other.load_state_dict(one.state_dict())
         reports = [qfunc.verify(target)(m, [batch(1, 4), batch(2)]) for m in (one, other)]
-        assert reports[1].verdict.startswith("bit-exact"), str(reports[1])
+        assert reports[1].agreement.startswith("bit-exact"), str(reports[1])
         assert reports[1] == reports[0]
     with pytest.raises(VerifyError, match="found no batches"):
         qfunc.verify(target)(other, [])

@@ -265,7 +265,7 @@ def test_the_runtime_predicts_what_the_emulation_of_the_trained_model_does() -> 
         step(model, optimizer, seed)
     model.eval()
     report = qfunc.verify(targets.onnxruntime)(model, [batch(20, 16)])
-    assert report.verdict.startswith("bit-exact"), str(report)
+    assert report.agreement.startswith("bit-exact"), str(report)
 
 
 def test_freezing_after_some_batches_counts_on_when_resumed() -> None:

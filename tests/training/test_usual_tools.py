@@ -50,7 +50,7 @@ def test_training_in_bfloat16() -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.95 * losses[0]
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert qfunc.verify(target)(model.eval(), [batch(9)]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(model.eval(), [batch(9)]).agreement.startswith("bit-exact")
 
 
 @pytest.mark.parametrize("use_buffers", [False, True])

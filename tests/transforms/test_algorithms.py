@@ -44,7 +44,7 @@ def trained(model: fx.GraphModule, x: torch.Tensor) -> fx.GraphModule:
 def test_every_estimator_calibrates_a_network_that_stays_exact(name: str, role: str) -> None:
     target = getattr(edit, role)(estimator=getattr(estimators, name)())(targets.onnxruntime)
     model, x = pipeline(target)
-    assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(model, [x]).agreement.startswith("bit-exact")
 
 
 @pytest.mark.parametrize(("role", "name"), [*(("weights", n) for n in WEIGHTS), *(("activations", n) for n in ACTIVATIONS)])
@@ -52,7 +52,7 @@ def test_every_function_trains_and_deploys_what_it_simulates(role: str, name: st
     target = getattr(edit, role)(function=getattr(functions, name)())(targets.onnxruntime)
     model, x = pipeline(target)
     before = {k: v.clone() for k, v in model.named_parameters()}
-    assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(model, [x]).agreement.startswith("bit-exact")
     trained(model, x)
     learned = [k for k, v in model.named_parameters() if k.startswith("quantizers.")]
     function = getattr(functions, name)()
@@ -60,7 +60,7 @@ def test_every_function_trains_and_deploys_what_it_simulates(role: str, name: st
         if seat.module.site.function == function and hasattr(function, "learned") and seat.module.ready:
             assert set(function.learned(seat.module.site.scheme)) <= {k for k, _ in seat.module.named_parameters()}
     assert not learned or any(not torch.equal(before[k], p) for k, p in model.named_parameters() if k in learned)
-    assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(model, [x]).agreement.startswith("bit-exact")
 
 
 def test_a_bias_follows_scales_that_were_trained() -> None:

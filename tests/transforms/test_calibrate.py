@@ -53,7 +53,7 @@ def test_a_dict_may_be_the_one_input(export: bool) -> None:
     done = qfunc.calibrate([batch])(made)
     assert (done(batch) - model(batch)).abs().max() < 0.05
     if export:
-        assert qfunc.verify(TARGET)(done, [batch]).verdict.startswith("bit-exact")
+        assert qfunc.verify(TARGET)(done, [batch]).agreement.startswith("bit-exact")
 
 
 def test_a_longer_tuple_keeps_the_leading_entries_and_says_so_once() -> None:
@@ -219,7 +219,7 @@ def test_all_zero_activations() -> None:
     done = qfunc.calibrate([x * 0])(made)
     assert scale(done, "x") == 1.0
     assert done(x * 0).isfinite().all()
-    assert qfunc.verify(TARGET)(done, [x * 0]).verdict.startswith("bit-exact")
+    assert qfunc.verify(TARGET)(done, [x * 0]).agreement.startswith("bit-exact")
 
 
 def test_an_empty_batch_changes_nothing() -> None:
@@ -244,7 +244,7 @@ def test_a_channel_without_weights_does_not_overflow_its_bias() -> None:
     assert after[0] > before[0]
     assert torch.equal(after[1:], before[1:])
     assert (done(x)[:, 0] - 1).abs().max() < 0.01
-    assert qfunc.verify(TARGET)(done, [x]).verdict.startswith("bit-exact")
+    assert qfunc.verify(TARGET)(done, [x]).agreement.startswith("bit-exact")
 
 
 def test_a_shared_weight_is_widened_for_both_biases() -> None:

@@ -71,7 +71,7 @@ def test_weights_of_fewer_bits_are_emulated_too() -> None:
     target = edit.pipe(TARGET, edit.weights(bits=4))
     done = qfunc.calibrate([x])(qfunc.quantize(target)(model))
     report = qfunc.verify(target)(done, [x, x + 1])
-    assert report.verdict.startswith("bit-exact: 0 of")
+    assert report.agreement.startswith("bit-exact: 0 of")
     assert report.float_units == ()
 
 

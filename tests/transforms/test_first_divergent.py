@@ -59,7 +59,7 @@ def _first(name: str, done: Any, batches: Any, old: bytes, new: bytes) -> str:
     target = _target(name)
     report = qfunc.verify(target, Spoilt(target.runtime.runner, FILES[name], old, new))(done, batches)
     assert report.first is not None
-    assert not report.verdict.startswith("bit-exact")
+    assert not report.agreement.startswith("bit-exact")
     return report.first.name
 
 

@@ -99,7 +99,7 @@ def test_skip_leaves_an_op_in_float() -> None:
     assert not [s.module.site.name for s in quantizer_nodes(made) if s.module.site.op == "fc"]
     report = qfunc.verify(target)(made, [batch])
     assert [name for name, _ in report.float_units] == ["fc"]
-    assert report.verdict.startswith("bit-exact")
+    assert report.agreement.startswith("bit-exact")
 
 
 def test_override_narrows_the_weights_it_names() -> None:
@@ -113,7 +113,7 @@ def test_override_narrows_the_weights_it_names() -> None:
         s for s in quantizer_nodes(quantized("residual")[2]) if s.module.site.slot == "weight"
     ).module.site.scheme.format.qmax
     assert widths == {"conv1.weight": full, "conv2.weight": 7, "fc.weight": full}
-    assert qfunc.verify(target)(made, [batch]).verdict.startswith("bit-exact")
+    assert qfunc.verify(target)(made, [batch]).agreement.startswith("bit-exact")
 
 
 def test_training_works_under_the_callers_inference_mode() -> None:

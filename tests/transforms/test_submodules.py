@@ -110,7 +110,7 @@ def test_each_submodule_is_as_if_quantized_alone_on_what_it_is_given(export: boo
     low, high = min(float(x.min()) for x in rows), max(float(x.max()) for x in rows)
     scale = done.head.get_submodule("quantizers.x.output").scale
     assert float(scale) == pytest.approx((high - min(low, 0)) / 255, rel=1e-6)  # float32
-    assert qfunc.verify(TARGET)(done, batches).verdict.startswith("bit-exact: 0 of ")
+    assert qfunc.verify(TARGET)(done, batches).agreement.startswith("bit-exact: 0 of ")
 
 
 def test_the_outer_module_stays_what_it_is() -> None:

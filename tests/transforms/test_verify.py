@@ -34,7 +34,7 @@ def faithful(artifact: Artifact, inputs: Any) -> list[Any]:
 def test_every_network_is_bit_exact(name: str, export: bool) -> None:
     _, batch, done = calibrated(name, export=export)
     report = qfunc.verify(TARGET)(done, [batch])
-    assert report.verdict.startswith("bit-exact")
+    assert report.agreement.startswith("bit-exact")
     assert report.mismatches == 0
     assert report.elements > 0
     assert report.predicted > 0
@@ -47,7 +47,7 @@ def test_a_generator_of_batches() -> None:
     _, x, done = calibrated("residual")
     one = qfunc.verify(TARGET)(done, [x])
     many = qfunc.verify(TARGET)(done, (x + i for i in range(3)))
-    assert many.verdict.startswith("bit-exact")
+    assert many.agreement.startswith("bit-exact")
     assert many.elements == 3 * one.elements
 
 
@@ -94,7 +94,7 @@ def test_an_error_in_one_batch_of_many_is_seen() -> None:
 
     report = qfunc.verify(TARGET, runtime=late)(done, [x] * 3)
     assert report.mismatches == 10
-    assert not report.verdict.startswith("bit-exact")
+    assert not report.agreement.startswith("bit-exact")
 
 
 WRONG_SHAPES: dict[str, tuple[Run, str]] = {
@@ -117,16 +117,16 @@ def test_outputs_of_another_shape(kind: str) -> None:
 def test_a_target_without_public_arithmetic_is_compared_with_the_simulation() -> None:
     _, x, done = calibrated("residual", target=targets.tensorrt)
     report = qfunc.verify(targets.tensorrt, runtime=faithful)(done, [x])
-    assert report.verdict.startswith("at most ")
+    assert report.agreement.startswith("at most ")
     assert "against the simulation (no public arithmetic" in report.verdict
-    assert not report.verdict.startswith("bit-exact")
+    assert not report.agreement.startswith("bit-exact")
 
 
 def test_dict_batches() -> None:
     batch = {"a": torch.randn(2, 4), "b": torch.randn(2, 3)}
     done = qfunc.calibrate([batch])(qfunc.quantize(TARGET, (batch,))(DictInput().eval()))
     for given in (batch, (batch,), {"b": batch["b"], "a": batch["a"]}):
-        assert qfunc.verify(TARGET)(done, [given]).verdict.startswith("bit-exact")
+        assert qfunc.verify(TARGET)(done, [given]).agreement.startswith("bit-exact")
     found = "found keys 'a' for input 'batch', wanted a dict with keys 'a', 'b'"
     with pytest.raises(qfunc.errors.CalibrationError, match=found):
         qfunc.verify(TARGET)(done, [{"a": batch["a"]}])

@@ -138,7 +138,7 @@ class Trial:
 
 def kind_of(report: Report, runner: Any) -> str:
     """Return the kind of outcome of a report of `verify`."""
-    verdict = report.verdict
+    verdict = report.agreement
     if verdict.startswith("bit-exact outside"):
         return kinds.FLOAT_UNITS
     if verdict.startswith("bit-exact"):

@@ -54,10 +54,10 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
     if not trial.public or trial.run is None:
         return
     report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
-    good = report.verdict.startswith("bit-exact") or report.within_bounds or bool(report.incomparable)
+    good = report.agreement.startswith("bit-exact") or report.within_bounds or bool(report.incomparable)
     if report.float_units and not isinstance(trial.run, InspectableRunner):
         # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
-        good = not report.verdict.startswith("mismatch")
+        good = not report.agreement.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or within_flips(report, flips)
     assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"

@@ -71,7 +71,7 @@ def test_every_op_is_what_ncnn_computes(seed):
     model, batches = _calibrated(Ops(), TARGET, 2, 6, 8, 9, seed=seed)
     moved(model, seed)
     report = qfunc.verify(TARGET)(model, batches)
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 
@@ -85,7 +85,7 @@ def test_depthwise_convolutions_of_nine(stride, outputs, curve):
     model, batches = _calibrated(nn.Sequential(layer, curve), TARGET, 2, 8, 9, 10)
     report = qfunc.verify(TARGET)(model, batches)
     if not has("avx512f") or (outputs, type(curve)) == (8, nn.ReLU6):
-        assert report.verdict.startswith("bit-exact: "), report
+        assert report.agreement.startswith("bit-exact: "), report
         return
     assert report.verdict.startswith(f"not comparable: {FUSES} (")
     want = qfunc.emulate(TARGET)(model)(batches[0])
@@ -99,7 +99,7 @@ def test_depthwise_convolutions_of_nine(stride, outputs, curve):
 def test_a_network_is_what_ncnn_computes():
     model, batches = _calibrated(Residual(nn.ReLU), TARGET, 2, 3, 15, 14)
     report = qfunc.verify(TARGET)(model, [*batches, batches[0][:1]])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 

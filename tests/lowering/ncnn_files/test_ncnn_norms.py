@@ -101,5 +101,5 @@ def test_codes_around_norms_are_what_ncnn_computes():
     torch.manual_seed(3)
     model, batches = _calibrated(Block(), TARGET, 2, 3, 9, 7)
     report = qfunc.verify(TARGET)(model, batches)
-    assert report.verdict.startswith("bit-exact outside "), report
+    assert report.agreement.startswith("bit-exact outside "), report
     assert sorted(name for name, _ in report.float_units) == ["group", "norm.norm"]

@@ -273,7 +273,7 @@ def test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that(bits
     formats = {s.tensor: s.format for s in qfunc.explain(done).sites if s.slot == "output"}
     assert (formats["softmax"], formats["value"]) == ("Int(8, signed=False)", f"Int({bits}, signed=False)")
     report = qfunc.verify(target)(done, [batch])
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     assert report.disagreements == ()
 
 

@@ -17,7 +17,7 @@ def test_a_square_linear() -> None:
     torch.manual_seed(0)
     net, batches = nn.Linear(6, 6), [torch.randn(5, 6)]
     done = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(net))
-    assert qfunc.verify(TARGET)(done, batches).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(TARGET)(done, batches).agreement.startswith("bit-exact: 0 of")
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.Hardtanh(0.0, 4.0)], ids=repr)
@@ -30,4 +30,4 @@ def test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drop
     batches = [torch.randn(4, 3, 7, 6)]
     done = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(net))
     report = qfunc.verify(TARGET)(done, batches)
-    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert report.agreement.startswith("bit-exact: 0 of"), report

@@ -39,7 +39,7 @@ def calibrated(options, x):
 def test_the_runtime_loads_the_file_and_computes_the_emulations_codes(options):
     x = torch.randn(2, 3, 8, 9, generator=torch.Generator().manual_seed(1))
     report = qfunc.verify(targets.onnxruntime)(calibrated(options, x), [x])
-    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert report.agreement.startswith("bit-exact: 0 of"), report
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -67,7 +67,7 @@ def test_drawn_ops_are_what_the_runtime_computes():
         model = _calibrated(Side([*trial.ops, layer]).eval(), target, trial.shape)
         move(model, trial.seed, trial.spread)
         report = qfunc.verify(target, OnnxRuntimeRunner(threads=1))(model, [image(model, trial.shape, trial.seed)])
-        assert report.verdict.startswith("bit-exact"), f"{trial}: {report}"
+        assert report.agreement.startswith("bit-exact"), f"{trial}: {report}"
         found = Partition(QuantizedModel(model), target).units
         units.update(u.kind for u in found if u.integer)
         left.update(u.kind for u in found if not u.integer)
@@ -85,5 +85,5 @@ def test_halves_become_the_codes_that_the_runtime_computes():
     named += [*curves("sigmoid", "leaky", "steep", "generic leaky", "softmax", "softmax of channels", "relu", "gelu")]
     model, x = at_ties(targets.onnxruntime, named, 1)
     report = qfunc.verify(targets.onnxruntime, OnnxRuntimeRunner(threads=1))(model, [x])
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     print(f"\n{report.verdict}")

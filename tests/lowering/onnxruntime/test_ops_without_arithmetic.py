@@ -50,15 +50,15 @@ BETWEEN = {
 }
 
 
-def _verdict(model, batch):
+def _agreement(model, batch):
     calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(TARGET)(model.eval()))
-    return qfunc.verify(TARGET)(calibrated, [batch, 2 * batch]).verdict
+    return qfunc.verify(TARGET)(calibrated, [batch, 2 * batch]).agreement
 
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_runtime_executes_the_predicted_units(name):
     torch.manual_seed(0)
-    assert _verdict(_Between(*BETWEEN[name]), torch.randn(2, 3, 8, 8)).startswith("bit-exact: 0 of")
+    assert _agreement(_Between(*BETWEEN[name]), torch.randn(2, 3, 8, 8)).startswith("bit-exact: 0 of")
 
 
 WEIGHTS = (
@@ -73,7 +73,7 @@ def test_unsigned_weights_are_integers(changed):
     target, batch = changed(TARGET), torch.randn(2, 3, 8, 8)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 4)).eval()
     calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(model))
-    assert qfunc.verify(target)(calibrated, [batch, 2 * batch]).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(target)(calibrated, [batch, 2 * batch]).agreement.startswith("bit-exact: 0 of")
 
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d((2, 3)), nn.MaxPool2d(2, 1), nn.AdaptiveMaxPool2d(2)], ids=repr)
@@ -111,12 +111,12 @@ class _Small(nn.Module):
 @pytest.mark.parametrize("size", [1e-9, 1e-6, 1e-3, 0.25])
 def test_curves_are_exact_near_zero(curve, size):
     torch.manual_seed(0)
-    assert _verdict(_Small(curve, size), torch.rand(2, 3, 8, 8) - 0.5).startswith("bit-exact")
+    assert _agreement(_Small(curve, size), torch.rand(2, 3, 8, 8) - 0.5).startswith("bit-exact")
 
 
 def test_attention_without_a_scale():
     torch.manual_seed(0)
-    assert _verdict(_Attention(), torch.randn(2, 4, 8)).startswith("bit-exact: 0 of")
+    assert _agreement(_Attention(), torch.randn(2, 4, 8)).startswith("bit-exact: 0 of")
 
 
 def test_detached_values_get_no_gradient():

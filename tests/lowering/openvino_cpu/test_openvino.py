@@ -132,5 +132,5 @@ def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tu
     calibrated = qfunc.calibrate(batches)(qfunc.quantize(target)(model))
     assert {s.module.site.name for s in quantizer_nodes(calibrated)} >= {"relu", "relu@cat"}
     report = qfunc.verify(target)(calibrated, batches)
-    assert report.verdict.startswith("bit-exact"), report
+    assert report.agreement.startswith("bit-exact"), report
     assert {row.name for row in report.of("codes")} - {"mean", "flatten"} == {"x", "layers.1", "cat"}

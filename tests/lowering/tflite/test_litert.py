@@ -92,7 +92,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
     model, batches = _calibrated(Ops(), target, 2, 6, 8, 9, seed=seed)
     _moved(model, seed)
     report = qfunc.verify(target, LiteRtRunner(kernels, threads=1))(model, batches)
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 
@@ -101,7 +101,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
 def test_softmax_is_what_the_kernels_compute(kernels):
     model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), SETS[kernels], 50, 3, 17)
     report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [3 * b for b in batches])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
 
 
 class Residual(nn.Module):
@@ -126,7 +126,7 @@ class Residual(nn.Module):
 def test_a_network_is_what_the_kernels_compute(kernels):
     model, batches = _calibrated(Residual(), SETS[kernels], 2, 3, 15, 14)
     report = qfunc.verify(SETS[kernels], LiteRtRunner(kernels, threads=1))(model, [*batches, batches[0][:1]])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 

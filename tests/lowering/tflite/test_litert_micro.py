@@ -164,7 +164,7 @@ def test_biases_of_more_than_32_bits() -> None:
     assert codes.tolist() == np.rint(conv.bias.detach().numpy() / product).tolist()
     assert abs(codes).max() > 2**36
     for run in (simulated, LiteRtRunner("reference").run):
-        assert qfunc.verify(target, run)(model, [x]).verdict.startswith("bit-exact: 0 of "), run
+        assert qfunc.verify(target, run)(model, [x]).agreement.startswith("bit-exact: 0 of "), run
     onnx = edit.deploy(QdqLowering())(target)
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(onnx)(conv))
     found = qfunc.verify(onnx, OnnxRuntimeRunner(optimise=False))(model, [x])
@@ -193,7 +193,7 @@ BUGS = {
 def test_a_simulator_with_another_rounding_is_a_mismatch(bug: str) -> None:
     model, batches = calibrated(targets.cmsis_nn)
     report = qfunc.verify(targets.cmsis_nn, partial(simulated, bugs={"requantize": BUGS[bug]}))(model, batches)
-    assert not report.verdict.startswith("bit-exact"), report.verdict
+    assert not report.agreement.startswith("bit-exact"), report.verdict
 
 
 @needs_files

@@ -74,7 +74,7 @@ def test_every_op_is_what_the_reference_model_computes(ops, shape, seed):
     model, batches = _calibrated(ops(), TARGET, *shape, seed=seed)
     _moved(model, seed)
     report = qfunc.verify(TARGET)(model, batches)
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 
@@ -82,7 +82,7 @@ def test_every_op_is_what_the_reference_model_computes(ops, shape, seed):
 def test_a_network_is_what_the_reference_model_computes(capfd):
     model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
     report = qfunc.verify(TARGET)(model, [*batches, batches[0][:1]])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
     assert capfd.readouterr() == ("", "")  # the reference model warns of its version at every run
 
@@ -105,7 +105,7 @@ def test_moves_of_real_values_are_moves_of_codes():
     torch.manual_seed(1)
     model, batches = _calibrated(Moves(), TARGET, 2, 3, 5, 7)
     report = qfunc.verify(TARGET)(model, batches)
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
 
 
 def block() -> tuple[object, object, Reader, dict[str, object]]:
@@ -258,7 +258,7 @@ def test_an_op_of_the_user_is_the_op_that_it_behaves_like():
     target = evolve(base, ops=(op,), rules=(*base.rules, rule), kernels=(kernel, *base.kernels))
     x = torch.randn(2, 3, 5, 5)
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Apply(_mine, nn.Conv2d(3, 4, 3)).eval()))
-    assert qfunc.verify(target)(calibrated, [x]).verdict.startswith("bit-exact: 0 of")
+    assert qfunc.verify(target)(calibrated, [x]).agreement.startswith("bit-exact: 0 of")
 
 
 def _mine(x, layer):
@@ -284,4 +284,4 @@ def test_a_constant_that_is_moved_and_joined_is_written_as_codes(export):
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
     quantized = qfunc.quantize(targets.tosa, (x,) if export else None)(Token().eval())
     report = qfunc.verify(targets.tosa)(qfunc.calibrate([x], progress=False)(quantized), [x])
-    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert report.agreement.startswith("bit-exact: 0 of"), report

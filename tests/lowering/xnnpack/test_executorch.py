@@ -47,7 +47,7 @@ def test_every_op_is_what_xnnpack_computes(ops, seed):
     model, batches = _calibrated(ops(), TARGET, 2, 6, 8, 9, seed=seed)
     _moved(model, seed)
     report = qfunc.verify(TARGET, ExecuTorchRunner())(model, batches)
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 
@@ -55,7 +55,7 @@ def test_every_op_is_what_xnnpack_computes(ops, seed):
 def test_a_network_is_what_xnnpack_computes():
     model, batches = _calibrated(Residual(), TARGET, 2, 3, 15, 14)
     report = qfunc.verify(TARGET, ExecuTorchRunner())(model, [*batches, batches[0][:1]])
-    assert report.verdict.startswith("bit-exact: "), report
+    assert report.agreement.startswith("bit-exact: "), report
     assert not report.float_units
 
 

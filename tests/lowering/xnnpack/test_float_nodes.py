@@ -27,20 +27,20 @@ class Between(nn.Module):
         return self.last(y), y
 
 
-def _verdict(op, target=TARGET) -> str:
+def _agreement(op, target=TARGET) -> str:
     torch.manual_seed(0)
     batches = [torch.randn(n, 3, 7, 6) * 3 for n in (2, 2, 3, 1)]
     calibrated = qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(Between(op).eval()))
-    return qfunc.verify(target)(calibrated, batches[1:]).verdict
+    return qfunc.verify(target)(calibrated, batches[1:]).agreement
 
 
 @pytest.mark.parametrize("dims", [(2,), (3,), (1, 2), (1, 2, 3)])
 def test_a_flip_moves_codes(dims):
-    assert _verdict(lambda y: y.flip(dims)).startswith("bit-exact")
+    assert _agreement(lambda y: y.flip(dims)).startswith("bit-exact")
 
 
 def test_a_gelu_by_tanh_is_computed_between_codes():
-    assert _verdict(lambda y: F.gelu(y, approximate="tanh")).startswith("bit-exact")
+    assert _agreement(lambda y: F.gelu(y, approximate="tanh")).startswith("bit-exact")
 
 
 def test_gelu_by_tanh_is_within_four_roundings():
