@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx
 from onnx import inliner
 
-
 _OWN = "qfunc"
 
 
