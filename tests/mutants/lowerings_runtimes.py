@@ -210,9 +210,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/onnxruntime/test_cubic_resizes.py::test_the_runtime_loads_the_file_and_computes_the_emulations_codes",
     ),
     Mutation(
-        "onnx-counts-the-window-behind-the-image", "qfunc.lowering.onnx.pooling:_pool",
-        'attributes["ceil_mode"] = 0',
-        "pass",
+        "onnx-counts-the-window-behind-the-image", "qfunc.lowering.onnx.pooling:_as_in_pytorch",
+        'return {"ceil_mode": 0, ',
+        'return {"ceil_mode": 1, ',
         "tests/lowering/onnx/test_rare_ops.py::test_the_runtime_computes_what_torch_does",
     ),
     Mutation(

@@ -34,8 +34,9 @@ def _pool(op: str) -> Write:
             "ceil_mode": int(c["ceil_mode"]),
         }
         dilation = per_axis(c["dilation"], rank) if op == "MaxPool" else [1] * rank
-        if c["ceil_mode"] and not _as_in_onnx(c, attributes, dilation):
-            attributes["ceil_mode"] = 0
+        if c["ceil_mode"]:
+            counts_padding = op != "MaxPool" and bool(c["count_include_pad"])
+            attributes |= _as_in_pytorch(c, attributes, dilation, counts_padding)
         if op == "MaxPool":
             attributes["dilations"] = dilation
         else:
@@ -49,11 +50,20 @@ def _pool(op: str) -> Write:
     return write
 
 
-def _as_in_onnx(c: OpContext, attributes: dict[str, Any], dilation: list[int]) -> bool:
+def _as_in_pytorch(c: OpContext, attributes: dict[str, Any], dilation: list[int], counts_padding: bool) -> dict[str, Any]:
     # PyTorch leaves out a last window that starts behind the image and its first padding; ONNX's shape inference counts it.
-    axes = zip(c.shape().dims[2:], c.result.dims[2:], *(attributes[n] for n in ("kernel_shape", "strides", "pads")), dilation,
-               strict=False)  # fmt: skip
-    return all(not n or not m or m == -((n + 2 * p - d * (k - 1) - 1) // -s) + 1 for n, m, k, s, p, d in axes)
+    # Such pools are written without ceil_mode.  Other axes that need it are padded at their end instead, which changes no
+    # maximum, and no average that does not count padding.
+    axes = list(zip(c.shape().dims[2:], c.result.dims[2:], *(attributes[n] for n in ("kernel_shape", "strides", "pads")),
+                    dilation, strict=False))  # fmt: skip
+    if any(not n or not m for n, m, *_ in axes):
+        return {}
+    spans = [(m, n + 2 * p - d * (k - 1) - 1, s) for n, m, k, s, p, d in axes]
+    missing = [max((m - 1) * s - span, 0) for m, span, s in spans]
+    if all(m == -(span // -s) + 1 for m, span, s in spans) or (any(missing) and counts_padding):
+        return {}
+    pads = attributes["pads"]
+    return {"ceil_mode": 0, "pads": [*pads[: len(axes)], *(p + more for p, more in zip(pads, missing, strict=False))]}
 
 
 def _global_avg_pool(c: OpContext) -> str:
