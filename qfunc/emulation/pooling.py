@@ -99,7 +99,7 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
         size = job.per_axis("output_size")
         return job.emitter.call(
             average_to, x.node, size, x.encoding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
-            name=job.name, result=True,
+            job.unit.path, name=job.name, result=True,
         )  # fmt: skip
     kernel, stride, padding = (job.per_axis(name) for name in ("kernel_size", "stride", "padding"))
     return job.emitter.call(

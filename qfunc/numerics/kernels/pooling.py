@@ -29,13 +29,34 @@ def mean_scaled(
     return integer.requantize(total, multiplier, zero_point, low, high, rounding, place)
 
 
-def average_to(codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
+def windows_to(codes: Tensor, size: list[int | None], path: str) -> list[int]:
+    """Return the sizes of the windows of an adaptive pool, which do not overlap; None keeps an axis.
+
+    >>> windows_to(torch.zeros(1, 2, 6, 8), [3, None], "pool")
+    [2, 1]
+
+    Raises:
+        EmulationError: a size that does not divide the input's, which no runtime computes as an average pool.
+    """
+    spatial = list(codes.shape[-len(size) :])
+    out_size = [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
+    if any(n % s for n, s in zip(spatial, out_size, strict=True)):
+        raise EmulationError(
+            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(out_size)}",
+            wanted="a size that divides the input's", do="Resize the input, or pool to a divisor of its size.",
+        )  # fmt: skip
+    return [n // s for n, s in zip(spatial, out_size, strict=True)]
+
+
+def average_to(
+    codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool, path: str
+) -> Tensor:
     """Average codes over windows that do not overlap, to a size that divides the input's; None keeps an axis.
 
     Raises:
-        EmulationError: the codes are no batch of images.
+        EmulationError: another size, or the codes are no batch of images.
     """
-    kernel = [1 if s is None else n // s for n, s in zip(codes.shape[-len(size) :], size, strict=True)]
+    kernel = windows_to(codes, size, path)
     return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
 
 
@@ -76,14 +97,7 @@ def adaptive_pool_codes(
     Raises:
         EmulationError: another size, which no runtime computes as an average pool, or no batch of images.
     """
-    spatial = list(codes.shape[-len(size) :])
-    out_size = [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
-    if any(n % s for n, s in zip(spatial, out_size, strict=True)):
-        raise EmulationError(
-            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(out_size)}",
-            wanted="a size that divides the input's", do="Resize the input, or pool to a divisor of its size.",
-        )  # fmt: skip
-    kernel = [n // s for n, s in zip(spatial, out_size, strict=True)]
+    kernel = windows_to(codes, size, path)
     none = [0] * len(kernel)
     return average_pool_codes(
         codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
