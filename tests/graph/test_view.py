@@ -165,7 +165,7 @@ def test_a_view_computes_each_form_once_and_a_new_view_anew() -> None:
 
 
 def test_verify_makes_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Partition] = []
+    model, made = calibrated(), list[Partition]()
     start = Partition.__init__
 
     def counted(self: Partition, *args: Any, **kwargs: Any) -> None:
@@ -173,7 +173,7 @@ def test_verify_makes_one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
         start(self, *args, **kwargs)
 
     monkeypatch.setattr(Partition, "__init__", counted)
-    qfunc.verify(TARGET)(calibrated(), [X])
+    qfunc.verify(TARGET)(model, [X])
     assert len(made) == 1
 
 
