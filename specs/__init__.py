@@ -6,7 +6,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 """
 
 from qfunc.ops.traits import Trait
-from qfunc.specs import edit
+from qfunc.specs import cpus, edit
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic.accumulator import Accumulator, SaturatesAtEnd, SaturatesEachStep, Wraps
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
@@ -37,6 +37,7 @@ from qfunc.specs.arithmetic.requantization import (
     Unknown,
 )
 from qfunc.specs.arithmetic.stages import KPU, ScaleStage, SegmentStage, Stages
+from qfunc.specs.cpus import Cpu
 from qfunc.specs.formats import (
     BFLOAT16,
     E2M1,
@@ -96,24 +97,23 @@ from qfunc.specs.selectors import (
     Where,
 )
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
-from qfunc.specs.target import Algorithm, Override, Runtime, Target
+from qfunc.specs.target import Algorithm, Build, Override, Runtime, Target
 from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
-    "Bounds", "Cases", "ClampImplied", "Constant", "Copy", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3", "E3M2",
-    "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits",
-    "FixedPoint", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format",
-    "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Host",
-    "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS",
+    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3",
+    "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First",
+    "FixedBits", "FixedPoint", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize",
+    "Format", "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16",
+    "Host", "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS",
     "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
-    "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel",
-    "PerTensor", "PerToken", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule",
-    "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme",
-    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma",
-    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
-    "from_json", "to_json",
+    "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor",
+    "PerToken", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner",
+    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme", "SegmentStage",
+    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
+    "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

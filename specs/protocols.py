@@ -234,6 +234,16 @@ class ConditionalRunner(Protocol):
 
 
 @runtime_checkable
+class LocatedRunner(Protocol):
+    """A runner that knows the processor on which it runs."""
+
+    @property
+    def cpu(self) -> Any:
+        """The processor, a `specs.Cpu`."""
+        ...
+
+
+@runtime_checkable
 class ReorderingRunner(Protocol):
     """A runner that computes some kinds of ops in float in an order that differs from that of `emulate`."""
 
@@ -269,14 +279,14 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
     Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, WideLowering),
-    Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
+    Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, LocatedRunner, ReorderingRunner, FlippingRunner),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
 
 
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FlippingRunner", "Function", "InspectableRunner",
-    "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction",
-    "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
+    "LearnedFunction", "LimitedLowering", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
+    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

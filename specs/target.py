@@ -21,6 +21,7 @@ from qfunc.specs._check import (
 )
 from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
+from qfunc.specs.cpus import Cpu, of_text
 from qfunc.specs.host import Host
 from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes
 from qfunc.specs.op_kind import OpKind
@@ -86,15 +87,46 @@ class Override:
 
 @readable
 @frozen
+class Build:
+    """A build of a runtime for a processor, and the kernels that it has in place of those of the build that it starts from.
+
+    Args:
+        cpu: The processor; or its name.
+        replaces: Pairs (kernel, kernel here), by which `edit.cpu` replaces those of `Target.kernels`.
+    Raises:
+        SpecError: a value that is no kernel, or one twice on a side of the pairs.
+
+    >>> from qfunc.specs import Op, SumFma, SumScaled
+    >>> Build("arm64", ((Kernel(Op("add"), SumFma()), Kernel(Op("add"), SumScaled("half_away", 22))),)).cpu
+    Cpu('arm64')
+    """
+
+    cpu: Cpu = field(converter=of_text, validator=instance_of(Cpu))
+    replaces: tuple[tuple[Kernel, Kernel], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+
+    def __attrs_post_init__(self) -> None:
+        for pair in self.replaces:
+            if len(pair) != 2 or not all(type(one) is Kernel for one in pair):
+                raise refuse(self, "replaces", pair, "a pair of kernels", "Give (Kernel(...), Kernel(...)).")
+        for side in zip(*self.replaces, strict=True):
+            if len(set(side)) < len(side):
+                raise refuse(self, "replaces", side, "each kernel once", "Drop the repeated one.")
+
+
+@readable
+@frozen
 class Runtime:
     """The software that executes the artifact, named as precisely as its arithmetic requires.
 
     Args:
         name: The name of the software.
         version: Its versions, such as ">=1.31".
-        cpu: The processors.
+        cpu: The processor whose arithmetic `Target.kernels` describe; or its name. None if it decides nothing.
         kernels: The kernels.
         runner: Runs artifacts on this machine; None if nothing does.
+        builds: The processors that `edit.cpu` accepts.
+    Raises:
+        SpecError: builds without one for `cpu`, or two for one processor.
 
     >>> Runtime("onnxruntime", ">=1.31", kernels="MLAS").runner is None
     True
@@ -102,9 +134,16 @@ class Runtime:
 
     name: str = field(validator=text())
     version: str = field(default="", validator=text(empty=True))
-    cpu: str = field(default="", validator=text(empty=True))
+    cpu: Cpu | None = field(default=None, converter=of_text, validator=instance_of(Cpu, optional=True))
     kernels: str = field(default="", validator=text(empty=True))
     runner: Runner | None = field(default=None, validator=implements(Runner, optional=True))
+    builds: tuple[Build, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Build))
+
+    def __attrs_post_init__(self) -> None:
+        names = [str(build.cpu) for build in self.builds]
+        if names and (len(set(names)) < len(names) or str(self.cpu) not in names):
+            wanted, do = f"each processor once, {self.cpu} among them", "Add or drop a Build."
+            raise refuse(self, "builds", tuple(names), wanted, do)
 
 
 _HARDWARE = (

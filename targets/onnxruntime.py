@@ -6,6 +6,8 @@ codes implies it; MaxPool and data movement run on codes if their qparams are eq
 The output of a softmax has the scale 1/256 of the quantization tool; its kernel also takes smaller scales.
 """
 
+from attrs import evolve
+
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
@@ -13,6 +15,7 @@ from qfunc.specs import (
     FLOAT32,
     Algorithm,
     Attr,
+    Build,
     ClampImplied,
     Copy,
     DerivedQParams,
@@ -35,8 +38,10 @@ from qfunc.specs import (
     Scheme,
     SoftmaxTable,
     SumFma,
+    SumScaled,
     Target,
     ZeroPoint,
+    cpus,
 )
 
 U8, S8 = Int(8, signed=False), Int(8, low=-127)
@@ -61,6 +66,18 @@ FLOAT_KERNELS = (
     Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
 )
 
+ADD = Kernel(Op("add"), SumFma(), formats=BYTES)
+ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
+ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
+ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
+ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel())),)
+BUILDS = (
+    Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_sse4, ON_SSE4),
+    *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
+    Build(cpus.wasm_simd, ON_WASM),
+)
+
 onnxruntime = Target(
     name="onnxruntime",
     rules=(
@@ -75,7 +92,7 @@ onnxruntime = Target(
     fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
     kernels=(
         Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
-        Kernel(Op("add"), SumFma(), formats=BYTES),
+        ADD,
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
@@ -92,7 +109,7 @@ onnxruntime = Target(
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with equal qparams at input and output
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
-    runtime=Runtime("onnxruntime", ">=1.31", "x86-64 VNNI", "MLAS", OnnxRuntimeRunner()),
+    runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), BUILDS),
     lowering=QdqLowering(),
     source=("onnxruntime 1.31 CPUExecutionProvider, quantization documentation and measurements",),
     weight=Algorithm(MinMax(), FixedFunction()),

@@ -24,7 +24,8 @@ def sum_fma(job: UnitContext, arithmetic: SumFma) -> fx.Node:
     (a, b), (zero, low, high) = operand_codes(job), job.range()
     return job.emitter.call(
         add_codes, a.node, a.encoding.scale, a.encoding.zero_point, b.node, b.encoding.scale, b.encoding.zero_point,
-        job.output.scale, zero, low, high, arithmetic.rounding, shares_layout_with_convolution(job), name=job.name, result=True,
+        job.output.scale, zero, low, high, arithmetic.rounding, shares_layout_with_convolution(job), arithmetic.fma,
+        name=job.name, result=True,
     )  # fmt: skip
 
 
@@ -87,19 +88,32 @@ def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
     )
 
 
+def scaled_multipliers(job: UnitContext, arithmetic: SumScaled) -> tuple[list[int], int] | None:
+    """Return the multipliers of a `specs.SumScaled` unit and their shift; None for scales outside of its ranges."""
+    # Both multipliers have one shift, which gives the larger one all its bits.
+    ratios = _ratios(job)
+    if not all(2.0**arithmetic.least <= r < 2**8 for r in ratios) or max(ratios) < 2**-10:
+        return None
+    shift = arithmetic.bits - math.frexp(max(ratios))[1]
+    m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+    return None if arithmetic.outside is not None and max(m) >= 2**arithmetic.bits else (m, shift)
+
+
+def _ratios(job: UnitContext) -> list[float]:
+    return [float(torch.tensor(v.encoding.scale) / torch.tensor(job.output.scale)) for v in operand_codes(job)]
+
+
 def sum_scaled(job: UnitContext, arithmetic: SumScaled) -> fx.Node:
     """Return the node of a `specs.SumScaled` unit.
 
     Raises:
-        EmulationError: a ratio of scales outside [2^-10, 2^8).
+        EmulationError: a ratio of scales that the arithmetic does not take.
     """
-    # XNNPACK: both multipliers have one shift, which gives the larger one all its bits.
     a, b = operand_codes(job)
-    ratios = [float(torch.tensor(v.encoding.scale) / torch.tensor(job.output.scale)) for v in (a, b)]
-    if not all(2**-10 <= r < 2**8 for r in ratios):
-        raise _scale_error(job, ratios, "ratios in [2^-10, 2^8)")
-    shift = arithmetic.bits - math.frexp(max(ratios))[1]
-    m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+    found = scaled_multipliers(job, arithmetic)
+    if found is None:
+        raise _scale_error(job, _ratios(job), f"ratios in [2^{arithmetic.least}, 2^8)")
+    m, shift = found
     m[1] = -m[1] if job.unit.kind == "sub" else m[1]
     zeros = (a.encoding.zero_point, b.encoding.zero_point)
     return job.emitter.call(

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from qfunc.emulation import activations, pooling
-from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
+from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.errors import EmulationError
@@ -120,6 +120,12 @@ def _prelu_by_multipliers(job: UnitContext, arithmetic: FloatMultiplier) -> fx.N
     return activations.slopes(job, arithmetic)
 
 
+def _sum_scaled_or_float(job: UnitContext, arithmetic: SumScaled) -> fx.Node:
+    if arithmetic.outside is not None and scaled_multipliers(job, arithmetic) is None:
+        return _in_float(job, arithmetic.outside)
+    return sum_scaled(job, arithmetic)
+
+
 Writer = Callable[[UnitContext, Any], fx.Node]
 
 ANY_KIND: dict[type, Writer] = {Copy: _copy, FloatKernel: _in_float}
@@ -137,8 +143,8 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
     (SumShifted, "sub"): sum_shifted,
-    (SumScaled, "add"): sum_scaled,
-    (SumScaled, "sub"): sum_scaled,
+    (SumScaled, "add"): _sum_scaled_or_float,
+    (SumScaled, "sub"): _sum_scaled_or_float,
     (AveragePool, "avg_pool"): pooling.average,
     (AveragePool, "adaptive_avg_pool"): pooling.average,
     (AveragePool, "global_avg_pool"): pooling.average,

@@ -1,6 +1,7 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
+from qfunc.lowering.machines.processors import Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnx.int4 import PackInt4
@@ -38,6 +39,8 @@ __all__ = [
     "QnnHtpLowering",
     "LiteRtRunner",
     "NcnnRunner",
+    "Node",
+    "Qemu",
     "NcnnLowering",
     "OnnxRuntimeRunner",
     "OpenVinoRunner",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from qfunc.errors import QfuncError, VerifyError, first_line
+from qfunc.specs.cpus import FEATURES, Cpu
+
+_X86 = ("x86_64", "AMD64")
+_REPORTED = {"sse4": "sse4_2", "avx2": "avx2", "vnni": "vnni", "dotprod": "asimddp", "i8mm": "i8mm"}
+"""Feature -> its name in /proc/cpuinfo."""
 
 
 def not_installed(module: str, package: str) -> str:
@@ -69,7 +75,15 @@ def run_error(
 def other_kernels() -> str:
     """Return "" on x86-64, else the message that the CPU has other kernels."""
     machine = platform.machine()
-    return "" if machine in ("x86_64", "AMD64") else f"{machine} has other kernels than x86-64"
+    return "" if machine in _X86 else f"{machine} has other kernels than x86-64"
+
+
+def this_cpu() -> Cpu:
+    """Return the processor of this machine: with all features, if the system does not report them."""
+    machine = platform.machine()
+    architecture = "x86-64" if machine in _X86 else "arm64" if machine in ("arm64", "aarch64") else machine
+    held = itertools.takewhile(lambda feature: has(_REPORTED[feature]), FEATURES.get(architecture, ()))
+    return Cpu(architecture, tuple(held))
 
 
 def has(feature: str) -> bool:
@@ -82,4 +96,4 @@ SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
-__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error"]
+__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error", "this_cpu"]

@@ -20,15 +20,18 @@ from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
 from qfunc.graph.interpreter import ObservingInterpreter, run_with_sizes
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.runner_support import run_error
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import Target
+from qfunc.placement.partition import Partition
+from qfunc.specs import Target, edit
 from qfunc.specs.protocols import (
     ConditionalRunner,
     ExecutedView,
     FlippingRunner,
     InspectableRunner,
+    LocatedRunner,
     RealView,
     ReorderingRunner,
     Runner,
@@ -45,7 +48,7 @@ class Verification:
     def __init__(self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None) -> None:
         self.target, self.runner, self.scores = target, runner, scores
         deployed = deployment(model, target)
-        self.model = deployed.model
+        self.quantized, self.model = model, deployed.model
         self.shapes = [tuple(i.shape) for i in deployed.inputs]
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         reordering: Any = runner  # checkers narrow the name that isinstance tests
@@ -262,8 +265,6 @@ class Verification:
         skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
         in_float = {u.tensor for u in self.partition.units if not u.integer}
         left_out = {name for name, _ in skipped} | in_float
-        conditional = isinstance(self.runner, ConditionalRunner) and self.emulation is not None
-        reason = self.runner.comparable(self.artifact) if conditional else ""
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
@@ -272,7 +273,7 @@ class Verification:
             disagreements=() if self.inside is None else self._disagreements(self.inside),
             float_units=floats,
             unknown=self.reason,
-            incomparable=reason,
+            incomparable=self._incomparable(),
             scores=() if self.scores is None else self.scores.means,
             skipped=skipped,
             unbounded=tuple(self.float_units.unbounded.items()),
@@ -282,6 +283,25 @@ class Verification:
             units_shown=self._units_hidden(),
             integer_products=sum(n for path, n in self.products.items() if path not in in_float),
         )
+
+    def _incomparable(self) -> str:
+        # Why the runner may compute what the target does not describe.
+        runner, runtime = self.runner, self.target.runtime
+        if self.emulation is None:
+            return ""
+        if not runtime.builds or not isinstance(runner, LocatedRunner) or runner.cpu is None:
+            return runner.comparable(self.artifact) if isinstance(runner, ConditionalRunner) else ""
+        if runner.cpu not in (build.cpu for build in runtime.builds):
+            return f"the target {self.target.name} describes no {runner.cpu}"
+        there = edit.cpu(runner.cpu)(self.target)
+        if there.kernels == self.target.kernels or self._same_emulation(there):
+            return ""
+        return f"{runner.cpu} computes other integers than {runtime.cpu}, which edit.cpu({str(runner.cpu)!r}) describes"
+
+    def _same_emulation(self, target: Target) -> bool:
+        # Both processors may compute a model alike, such as one whose weights are too small for sums to saturate.
+        here, there = (build_emulation(Partition(QuantizedModel(self.quantized), t)) for t in (self.target, target))
+        return str(here.graph) == str(there.graph)
 
     def _units_hidden(self) -> str:
         if self.inside is None:

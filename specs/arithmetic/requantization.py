@@ -121,15 +121,17 @@ class Shift:
 class SumFma:
     """y = R(fma(a, r_a, fma(b, r_b, f))), r = float32(s/s_y), f = float32(z_y - fma(r_a, z_a, float32(r_b*z_b))).
 
-    a and b are codes, zero points included.  Rounds after the zero point was added.
+    a and b are codes, zero points included.  Rounds after the zero point was added.  `fma=False`: each product and each sum is
+    rounded, y = R((f + a*r_a) + b*r_b); where b is constant along the last axis, y = R((f + b*r_b) + a*r_a).
 
-    Source: ONNX Runtime mlas/lib/qladd.cpp, x86 kernels.
+    Source: ONNX Runtime mlas/lib/qladd.cpp, x86 kernels (AVX2; SSE2 without fma).
 
     >>> SumFma()
     SumFma()
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
+    fma: bool = field(default=True, validator=instance_of(bool))
 
 
 @readable
@@ -159,9 +161,12 @@ class SumScaled:
     """y = R((a*m_a + b*m_b) * 2^-k) + z: integers m = half_even(s/s_y * 2^k), the larger one of `bits` bits.
 
     a and b are codes minus their zero points; the sum is exact and is rounded once.  s/s_y is a float32, and lies in
-    [2^-10, 2^8): XNNPACK takes no others.
+    [2^-10, 2^8): XNNPACK takes no others.  `least` is another exponent for the smaller s/s_y.
 
-    Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up).
+    `outside`: the arithmetic for other s/s_y, and for one whose m needs more than `bits` bits.  None: they are refused.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up); ONNX Runtime mlas/lib/qladd.cpp, NEON
+        kernels (22 bits, half away, from 2^-14, else in float32).
 
     >>> SumScaled()
     SumScaled()
@@ -169,6 +174,12 @@ class SumScaled:
 
     rounding: str = field(default="half_up", validator=_rounding)
     bits: int = field(default=21, validator=integer(7, 31))
+    least: int = field(default=-10, kw_only=True, validator=integer(-31, -10))
+    outside: FloatKernel | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.outside is not None and type(self.outside) is not FloatKernel:
+            raise refuse(self, "outside", self.outside, "FloatKernel or None", "Give a value such as FloatKernel(...).")
 
 
 _FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn")

@@ -8,6 +8,7 @@ from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._values import short
+from qfunc.specs.cpus import Cpu, named
 from qfunc.specs.edit._keywords import ActivationProperties, WeightProperties
 from qfunc.specs.edit._rewrites import (
     ChangeSlots,
@@ -16,6 +17,7 @@ from qfunc.specs.edit._rewrites import (
     PutInFront,
     SchemeChange,
     SetAlgorithm,
+    SetCpu,
     SetLowering,
     known_keys,
     require_change,
@@ -204,7 +206,28 @@ def deploy(lowering: Lowering) -> Edit:
     return SetLowering(lowering)
 
 
-_PROPERTIES = tuple(f.name for f in fields(SchemeChange))
-_FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, name, op, module, where, pipe)
+def cpu(processor: Cpu | str) -> Edit:
+    """Return an edit that describes the runtime on another processor: what its kernels there compute otherwise.
 
-__all__ = ["activations", "deploy", "fuse", "override", "pipe", "weights"]
+    Args:
+        processor: One of `specs.cpus`, or its name: "x86-64-vnni", "x86-64-avx2", "x86-64-sse4", "arm64", "arm64-dotprod",
+            "arm64-i8mm" or "wasm-simd".
+    Raises:
+        SpecError: another name; on a target, a runtime without a build for this processor.
+
+    >>> from qfunc import targets
+    >>> str(cpu("arm64-dotprod")(targets.onnxruntime).runtime.cpu)
+    'arm64-dotprod'
+    """
+    if isinstance(processor, Cpu):
+        return SetCpu(processor)
+    if not isinstance(processor, str):
+        do = "Write edit.cpu('arm64-dotprod')."
+        raise SpecError(where="edit.cpu", found=short(processor), wanted="one of specs.cpus, or its name", do=do)
+    return SetCpu(named(processor))
+
+
+_PROPERTIES = tuple(f.name for f in fields(SchemeChange))
+_FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, cpu, name, op, module, where, pipe)
+
+__all__ = ["activations", "cpu", "deploy", "fuse", "override", "pipe", "weights"]

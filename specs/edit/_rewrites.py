@@ -11,6 +11,7 @@ from attrs.validators import optional
 from qfunc.errors import SpecError
 from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
+from qfunc.specs.cpus import Cpu
 from qfunc.specs.formats import Float, Format, Int, Levels
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
@@ -230,6 +231,33 @@ class SetLowering:
 
     def __call__(self, target: Target) -> Target:
         return evolve(target, lowering=self.lowering)
+
+
+@frozen
+class SetCpu:
+    """Replaces the processor, and the arithmetic of kernels that the runtime has there.
+
+    Raises:
+        SpecError: (on a target) a runtime without a build for it.
+    """
+
+    cpu: Cpu
+
+    def __call__(self, target: Target) -> Target:
+        runtime = target.runtime
+        builds = {build.cpu: build for build in runtime.builds}
+        if self.cpu not in builds:
+            raise SpecError(
+                where=f"edit.cpu({str(self.cpu)!r}), target {target.name!r}",
+                found=f"the runtime {runtime.name} with {', '.join(map(str, builds)) or 'no build but its own'}",
+                wanted="a build for this processor",
+                do="Choose one of these." if builds else "Describe its arithmetic: Runtime(builds=(Build(cpu, pairs), ...)).",
+            )
+        first = {new: old for old, new in builds[runtime.cpu].replaces} if runtime.cpu in builds else {}
+        there = dict(builds[self.cpu].replaces)
+        plain = (first.get(kernel, kernel) for kernel in target.kernels)
+        kernels = tuple(there.get(kernel, kernel) for kernel in plain)
+        return evolve(target, kernels=kernels, runtime=evolve(runtime, cpu=self.cpu))
 
 
 def require_change(where: str, *given: Any) -> None:

@@ -35,7 +35,7 @@ def summary(target: Any) -> str:
 def datasheet(target: Any) -> str:
     """Return a target as text: sources, runtime, placement, arithmetic, then the algorithms."""
     runtime = target.runtime
-    words = (runtime.name, runtime.version, runtime.kernels and f"kernels {runtime.kernels}", runtime.cpu)
+    words = (runtime.name, runtime.version, runtime.kernels and f"kernels {runtime.kernels}", runtime.cpu and str(runtime.cpu))
     lines = [
         target.name,
         *_field("source", target.source),
@@ -49,6 +49,7 @@ def datasheet(target: Any) -> str:
     lines += _part("rules, the first that matches applies", (_rule(rule) for rule in target.rules))
     lines += _part("fusions, optional steps with ?", ([_fusion(fusion)] for fusion in target.fusions))
     lines += _part("kernels", (_kernel(kernel) for kernel in target.kernels))
+    lines += _part("builds for other processors", (_build(build) for build in runtime.builds if build.cpu != runtime.cpu))
     lines += _part("ties", ([one_line(tie)] for tie in target.ties))
     lines += _part("limits", ([one_line(limit)] for limit in target.limits))
     lines += _part("commute with quantization", [[", ".join(target.commuting)]] if target.commuting else [])
@@ -129,6 +130,10 @@ def _fusion(fusion: Any) -> str:
     where = "" if fusion.when is None else f", where {_selected(fusion.when)}"
     integer = "".join(f", on integers if {one_line(condition)}" for condition in fusion.integer_if)
     return " -> ".join([_selected(fusion.root, True), *steps]) + where + integer
+
+
+def _build(build: Any) -> list[str]:
+    return [str(build.cpu), *(f"    {line}" for _, kernel in build.replaces for line in _kernel(kernel))]
 
 
 def _kernel(kernel: Any) -> list[str]:

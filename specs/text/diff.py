@@ -11,6 +11,7 @@ import attrs
 
 from qfunc.errors import SpecError
 from qfunc.specs._values import constructor_arguments, one_line, short
+from qfunc.specs.cpus import Cpu
 from qfunc.specs.selectors import AnyOf, Op
 
 _ORDER = "the same entries in another order"
@@ -46,6 +47,8 @@ def diff(a: Any, b: Any) -> str:
 def _lines(path: str, a: Any, b: Any) -> list[str]:
     if a == b:
         return []
+    if type(a) is type(b) is Cpu:
+        return [f"{path or 'value'}: {a} -> {b}"]
     if type(a) is type(b) and attrs.has(type(a)):
         ours, theirs = constructor_arguments(a) or {}, constructor_arguments(b) or {}
         return [line for name, v in ours.items() for line in _lines(f"{path}.{name}".lstrip("."), v, theirs[name])]

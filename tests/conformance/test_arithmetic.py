@@ -19,6 +19,7 @@ from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
     FixedPoint,
+    FloatKernel,
     FloatMultiplier,
     FloatRequantize,
     Int,
@@ -204,6 +205,37 @@ def test_sum_fma(rounding):
         )
 
     _expect_sums(SumFma(rounding), formula)
+
+
+def test_sum_of_rounded_products():
+    def formula(u, ca, v, cb, out):
+        ratios = [float32(float32(c.scale) / float32(out.scale)) for c in (ca, cb)]
+        fixed_part = float32(ratios[0] * ca.zero_point) + float32(ratios[1] * cb.zero_point)
+        total = float32(out.zero_point - float32(fixed_part)) + float32(u * ratios[0])
+        return rounded(float32(float32(total) + float32(v * ratios[1])), "half_even")
+
+    _expect_sums(SumFma(fma=False), formula)
+
+
+class Pair(nn.Module):
+    """The sum of two inputs."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """[N, C], [N, C] -> [N, C]."""
+        return a + b
+
+
+def test_sums_outside_of_the_multipliers_are_computed_in_float():
+    a, b = torch.linspace(-1, 1, 64).reshape(1, 64), torch.linspace(-1, 1, 64).reshape(1, 64).flip(1) * 2**-11
+    target = _with(FloatMultiplier(), SumScaled("half_away", 22, outside=FloatKernel(zero_point="before")))
+    model = qfunc.calibrate([(a, b)], progress=False)(qfunc.quantize(target)(Pair()))
+    in_float = evolve(target, kernels=tuple(evolve(k, arithmetic=FloatKernel(zero_point="before")) for k in target.kernels))
+    other = qfunc.calibrate([(a, b)], progress=False)(qfunc.quantize(in_float)(Pair()))
+    assert torch.equal(qfunc.emulate(target)(model)(a, b), qfunc.emulate(in_float)(other)(a, b))
+    narrow = evolve(target, kernels=tuple(evolve(k, arithmetic=SumScaled()) for k in target.kernels))
+    refused = qfunc.calibrate([(a, b)], progress=False)(qfunc.quantize(narrow)(Pair()))
+    with pytest.raises(EmulationError, match=r"wanted ratios in \[2\^-10, 2\^8\)"):
+        qfunc.emulate(narrow)(refused)
 
 
 @pytest.mark.parametrize("shift", [20, 15])

@@ -20,7 +20,7 @@ CLASSES = {
 FOR_READERS = {
     ("Target", "source"): "printed: the documents that a description follows",
     ("Runtime", "version"): "printed: the versions whose arithmetic is described",
-    ("Runtime", "cpu"): "printed: the processors whose arithmetic is described",
+    ("Build", "replaces"): "printed: what edit.cpu replaces in the kernels",
     ("Runtime", "kernels"): "printed: the library whose arithmetic is described",
 }
 """Fields that only people read, with what they are for."""

@@ -32,7 +32,7 @@ def test_the_whole_text_of_a_pair() -> None:
         f"weight={SYMMETRIC})",
         "runtime.name: 'onnx' -> 'none'",
         "runtime.version: 'opset >=13' -> ''",
-        "runtime.runner: OnnxRuntimeRunner(optimise=False, threads=0) -> None",
+        "runtime.runner: OnnxRuntimeRunner(optimise=False) -> None",
     ]
 
 

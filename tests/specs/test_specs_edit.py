@@ -7,21 +7,24 @@ import pytest
 import torch
 from attrs import evolve, fields, frozen
 
-from qfunc import targets
+from qfunc import specs, targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.numerics.qparams import from_range
 from qfunc.specs import (
     E4M3FN,
     AnyOf,
+    Build,
     Cases,
     DerivedQParams,
     Everything,
     FixedQParams,
+    FloatMultiplier,
     Fusion,
     FusionStep,
     Int,
     KeepFloat,
+    Kernel,
     Name,
     NodeName,
     NonNegative,
@@ -31,9 +34,12 @@ from qfunc.specs import (
     PerChannel,
     PerTensor,
     Rule,
+    Runtime,
     Scale,
     Scheme,
+    SumFma,
     ZeroPoint,
+    cpus,
     edit,
 )  # fmt: skip
 from qfunc.specs.edit._keywords import ActivationProperties, Slots
@@ -260,3 +266,82 @@ def test_a_zero_point_takes_the_divisor_of_symmetric_scales_with_it() -> None:
     """MQBench's w_qscheme.symmetry=False on its academic back-end, whose symmetric scales are of half the range."""
     found = edit.weights(symmetric=False)(targets.academic(4, 8)).rules[-1].weight
     assert found == Scheme(Int(4), Scale(PerChannel()), ZeroPoint())
+
+
+SUM = Kernel(Op("add"), SumFma())
+
+
+def test_cpu_replaces_what_the_processor_computes_otherwise():
+    there = Build("arm64", ((Kernel(Op("conv"), FloatMultiplier()), Kernel(Op("conv"), FloatMultiplier("half_up"))),))
+    chip = evolve(targets.qdq, runtime=evolve(targets.qdq.runtime, cpu="wasm-simd", builds=(Build("wasm-simd"), there)))
+    own = Kernel(Op("linear"), FloatMultiplier("floor"))
+    chip = evolve(chip, kernels=(Kernel(Op("conv"), FloatMultiplier()), own))
+    moved = edit.cpu("arm64")(chip)
+    assert moved.kernels == (Kernel(Op("conv"), FloatMultiplier("half_up")), own)
+    assert specs.diff(chip, moved) == (
+        "kernels[conv].arithmetic.rounding: 'half_even' -> 'half_up'\nruntime.cpu: wasm-simd -> arm64"
+    )
+    assert edit.cpu(cpus.wasm_simd)(moved) == chip == edit.cpu("wasm-simd")(chip)
+    assert edit.cpu("arm64")(moved) == moved
+
+
+@pytest.mark.parametrize(
+    ("target", "processor", "message"),
+    [
+        (
+            targets.tensorrt,
+            "arm64",
+            "edit.cpu('arm64'), target 'tensorrt': found the runtime tensorrt with no build but its own, wanted a build for "
+            "this processor. Describe its arithmetic: Runtime(builds=(Build(cpu, pairs), ...)).",
+        ),
+        (
+            evolve(targets.qdq, runtime=evolve(targets.qdq.runtime, cpu="arm64", builds=Build("arm64"))),
+            "wasm-simd",
+            "edit.cpu('wasm-simd'), target 'qdq': found the runtime onnx with arm64, wanted a build for this processor. Choose "
+            "one of these.",
+        ),
+        (
+            targets.qdq,
+            "x86",
+            "cpus.named: found 'x86', wanted one of x86-64-vnni, x86-64-avx2, x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, "
+            "wasm-simd. Choose one of them.",
+        ),
+        (targets.qdq, 3, "edit.cpu: found 3, wanted one of specs.cpus, or its name. Write edit.cpu('arm64-dotprod')."),
+    ],
+)
+def test_cpu_refuses_what_the_runtime_has_no_build_for(target, processor, message):
+    with pytest.raises(SpecError) as e:
+        edit.cpu(processor)(target)
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: cpus.Cpu("arm64", ("i8mm",)),
+            "Cpu.features: found ('i8mm',), wanted the first of 'dotprod', 'i8mm'. Name each feature after those that come "
+            "with it.",
+        ),
+        (
+            lambda: cpus.Cpu("Hexagon", ("hvx",)),
+            "Cpu.features: found ('hvx',), wanted no features. Name each feature after those that come with it.",
+        ),
+        (
+            lambda: Build("arm64", ((FloatMultiplier(), "other"),)),
+            "Build.replaces: found (FloatMultiplier(), 'other'), wanted a pair of kernels. Give (Kernel(...), Kernel(...)).",
+        ),
+        (
+            lambda: Build("arm64", ((SUM, Kernel(Op("add"), SumFma("floor"))), (SUM, SUM))),
+            f"Build.replaces: found ({SUM}, {SUM}), wanted each kernel once. Drop the repeated one.",
+        ),
+        (
+            lambda: Runtime("a", cpu="arm64", builds=Build("wasm-simd")),
+            "Runtime.builds: found ('wasm-simd',), wanted each processor once, arm64 among them. Add or drop a Build.",
+        ),
+    ],
+)
+def test_processors_and_builds_refuse(make, message):
+    with pytest.raises(SpecError) as e:
+        make()
+    assert str(e.value) == message

@@ -35,6 +35,7 @@ from qfunc.specs import (
     Tie,
     Unknown,
     ZeroPoint,
+    cpus,
     edit,
     from_json,
     to_json,
@@ -91,6 +92,8 @@ def test_today_writes_the_golden_file_or_more():
             return old.keys() <= new.keys() and all(covers(new[k], v) for k, v in old.items())
         if isinstance(old, list):
             return len(new) == len(old) and all(map(covers, new, old))
+        if (old, new) == ("", None):
+            return True  # Runtime.cpu was a text
         return type(new) is type(old) and new == old
 
     assert covers(json.loads(to_json(TARGET)), json.loads(PATH.read_text()))
@@ -101,6 +104,13 @@ def test_defaults_are_written_down():
     text = json.loads(to_json(Scheme()))["spec"]
     assert text["rounding"] == "half_even"
     assert text["format"] == {"is": "Int", "bits": 8, "signed": True, "low": None, "high": None}
+
+
+def test_the_text_of_a_processor_is_its_value():
+    for text, cpu in (("x86-64 VNNI", cpus.x86_64_vnni), ("Hexagon DSP", cpus.Cpu("Hexagon DSP")), ("", None)):
+        old = f'{{"schema": 1, "spec": {{"is": "Runtime", "name": "a", "cpu": "{text}"}}}}'
+        assert from_json(old) == Runtime("a", cpu=cpu)
+        assert from_json(to_json(from_json(old))) == from_json(old)
 
 
 def test_a_field_that_an_old_file_lacks_has_its_default():

@@ -76,7 +76,7 @@ chip
   source      manual 1.0
               measured
   runtime     sdk >=2 kernels v66 dsp
-  runner      OnnxRuntimeRunner(optimise=True, threads=0)
+  runner      OnnxRuntimeRunner()
   lowering    QdqLowering()
   weight      MinMax(), Fixed()
   activation  MinMax(), Fixed()

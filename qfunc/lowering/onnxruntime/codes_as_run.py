@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import frozen
 
+from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.optimized_graph import INTEGER_TYPES, codes_of, element_types, original_name, reader
 from qfunc.lowering.onnxruntime.session import Session
 
@@ -33,7 +34,7 @@ class CodesAsRun:
     the layout of the original model, None if it has this layout.
     """
 
-    session: Session
+    session: Any
     places: Mapping[str, Place]
 
     def run(self, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -52,7 +53,9 @@ class Place(NamedTuple):
     axes: Axes
 
 
-def codes_as_run(original: Any, optimised: Any, tensors: Set[str], threads: int = 0) -> CodesAsRun:
+def codes_as_run(
+    original: Any, optimised: Any, tensors: Set[str], threads: int = 0, machine: Machine | None = None
+) -> CodesAsRun:
     """Load an optimised graph with those of the tensors of codes as outputs whose layouts are known."""
     import onnx
 
@@ -62,7 +65,7 @@ def codes_as_run(original: Any, optimised: Any, tensors: Set[str], threads: int 
     shown = {o.name for o in optimised.graph.output}
     wanted = dict.fromkeys(place.tensor for place in places.values() if place.tensor not in shown)
     graph.graph.output.extend(onnx.helper.make_tensor_value_info(t, types[t], None) for t in wanted)
-    return CodesAsRun(Session(graph.SerializeToString(), optimise=False, threads=threads), places)
+    return CodesAsRun(opened(machine, Session, graph.SerializeToString(), optimise=False, threads=threads), places)
 
 
 def _places(original: Any, optimised: Any, types: Mapping[str, int]) -> dict[str, Place]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.code_outputs import ModelWithCodes
+from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.codes_as_run import CodesAsRun, codes_as_run
 from qfunc.lowering.onnxruntime.optimized_graph import INTEGER_TYPES, PAIR, codes_of, element_types, original_name, reader
 from qfunc.lowering.onnxruntime.session import Session
@@ -23,11 +25,11 @@ class OptimizedModel:
     optimised again.  This can change its kernels: `difference` describes how, or is "".
     """
 
-    plain: Session
+    plain: Any
     as_run: CodesAsRun
     tensors: frozenset[str]
     units: dict[str, str]
-    exposed: Session | None = None
+    exposed: Any = None
     difference: str = ""
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -45,23 +47,35 @@ class OptimizedModel:
         return outputs, codes | self.as_run.run(inputs)
 
 
-def optimized_model(model: bytes, threads: int = 0) -> OptimizedModel:
+def optimized_model(model: bytes, threads: int = 0, machine: Machine | None = None) -> OptimizedModel | ModelWithCodes:
     """Load a model as deployed, and its optimised graph with every code tensor as an output.
 
-    A tensor that optimisation removes, such as that of two transposes that cancel, is "gone" in `units` and no output.
+    A tensor that optimisation removes, such as that of two transposes that cancel, is "gone" in `units` and no output.  If the
+    runtime of `machine` does not save its optimised graph, the codes are additional outputs, and no units are known.
     """
     from qfunc.files.onnx_model import read_model
 
     original = read_model(model)
-    plain = Session(model, threads=threads, saved=True)
-    units = _units(original, plain.optimised)
+    plain = opened(machine, Session, model, threads=threads, saved=True)
+    if not plain.saved:
+        quantizers = [n for n in original.graph.node if n.op_type == "QuantizeLinear"]
+        exposed = opened(machine, Session, _with_outputs(original, quantizers), threads=threads)
+        return ModelWithCodes(plain.run, exposed.run, {n.output[0]: False for n in quantizers})
+    optimised = _optimised(plain)
+    units = _units(original, optimised)
     quantizers = [n for n in original.graph.node if n.op_type == "QuantizeLinear" and units.get(n.output[0]) != "gone"]
     tensors = frozenset(n.output[0] for n in quantizers)
-    as_run = codes_as_run(original, plain.optimised, tensors, threads)
+    as_run = codes_as_run(original, optimised, tensors, threads, machine)
     if tensors <= as_run.places.keys():
         return OptimizedModel(plain, as_run, tensors, units)
-    exposed = Session(_with_outputs(original, quantizers), threads=threads, saved=True)
+    exposed = opened(machine, Session, _with_outputs(original, quantizers), threads=threads, saved=True)
     return OptimizedModel(plain, as_run, tensors, units, exposed, _difference(original, units, plain, exposed))
+
+
+def _optimised(session: Any) -> Any:
+    import onnx
+
+    return onnx.load_from_string(session.saved)
 
 
 def _with_outputs(original: Any, quantizers: Sequence[Any]) -> bytes:
@@ -75,16 +89,16 @@ def _with_outputs(original: Any, quantizers: Sequence[Any]) -> bytes:
     return bytes(exposed.SerializeToString())
 
 
-def _difference(original: Any, units: dict[str, str], plain: Session, exposed: Session) -> str:
+def _difference(original: Any, units: dict[str, str], plain: Any, exposed: Any) -> str:
     # Ignore transposes and the pairs around them: they depend on the layout, and change no codes.
     source = reader(original)
     transposed = {q for n in original.graph.node if n.op_type == "Transpose" for q in codes_of(n, source)}
     pairs = {n.name for n in original.graph.node if n.op_type in PAIR and transposed.intersection([*n.input[:1], *n.output])}
     names = {n.name for n in original.graph.node} - pairs
-    left, right = (_count_ops(s.optimised, names) for s in (plain, exposed))
+    left, right = (_count_ops(_optimised(s), names) for s in (plain, exposed))
     differs = [f"{op}: {left.get(op, 0)} and {right.get(op, 0)}" for op in sorted(left.keys() | right.keys())
                if left.get(op, 0) != right.get(op, 0)]  # fmt: skip
-    others = _units(original, exposed.optimised)
+    others = _units(original, _optimised(exposed))
     differs += [f"{q}: {units[q]} and {others.get(q)}" for q in units if q not in transposed and units[q] != others.get(q)]
     return f"reading the inner tensors changes the fusions: {'; '.join(differs)}" if differs else ""
 

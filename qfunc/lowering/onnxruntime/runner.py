@@ -8,55 +8,72 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
+from qfunc.lowering.code_outputs import ModelWithCodes
+from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
-from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels
+from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels, this_cpu
 from qfunc.specs._check import instance_of, integer
+from qfunc.specs._values import readable
+from qfunc.specs.cpus import Cpu
 
 
-@frozen
+@readable
+@frozen(kw_only=True)
 class OnnxRuntimeRunner:
     """ONNX Runtime's CPUExecutionProvider, with all graph optimisations or none.
 
-    With `threads=0` the runtime chooses the number.  Needs the artifact's "model.onnx".
+    With `threads=0` the runtime chooses the number.  `machine` is another processor, a `Qemu` or a `Node`; None is this one.
+    Needs the artifact's "model.onnx".
 
     >>> OnnxRuntimeRunner()
-    OnnxRuntimeRunner(optimise=True, threads=0)
+    OnnxRuntimeRunner()
     """
 
     optimise: bool = field(default=True, validator=instance_of(bool))
     threads: int = field(default=0, validator=integer(0))
+    machine: Machine | None = field(default=None, validator=is_machine)
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
             session = self.session(_require_inside(file_of(artifact.files, "model.onnx")))
-        return session.run(inputs)
+        outputs: list[Any] = session.run(inputs)
+        return outputs
 
-    def session(self, model: bytes) -> Session:
+    def session(self, model: bytes) -> Any:
         """Return a loaded model, which runs many batches."""
-        return Session(model, optimise=self.optimise, threads=self.threads)
+        return opened(self.machine, Session, model, optimise=self.optimise, threads=self.threads)
 
-    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel:
+    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel | ModelWithCodes:
         """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them."""
         view = optimized_model if self.optimise else unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            return view(file_of(artifact.files, "model.onnx"), self.threads)
+            return view(file_of(artifact.files, "model.onnx"), self.threads, self.machine)
 
     def comparable(self, artifact: Any = None) -> str:
-        """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact.
+        """Return "" if the CPU computes the artifact as x86-64 with VNNI, else the reason; None stands for any artifact.
 
-        Without optimisation all kernels are float, and the result is "".
+        `verify` asks this only for targets without `Runtime.builds`.  Without optimisation all kernels are float, and the
+        result is "".
         """
-        if not self.optimise:
+        if not self.optimise or self.machine is not None:
             return ""
         exact = has("vnni") or (artifact is not None and not _exceeds_seven_bits(file_of(artifact.files, "model.onnx")))
         return other_kernels() or ("" if exact else SATURATES)
 
+    @property
+    def cpu(self) -> Cpu | None:
+        """The processor; None without optimisation, where all kernels are float."""
+        if not self.optimise:
+            return None
+        return this_cpu() if self.machine is None else self.machine.cpu
+
     def unlike(self) -> tuple[str, ...]:
-        """Return the kinds of float ops whose AVX-512 kernels compute in another order than the emulation, on CPUs with it."""
-        return () if has("avx512f") else ("softmax", "gelu", "erf", "silu")
+        """Return the kinds of float ops that x86-64 without AVX-512 computes in another order than the emulation."""
+        x86 = self.cpu is not None and self.cpu.architecture == "x86-64"
+        return ("softmax", "gelu", "erf", "silu") if x86 and (self.machine is not None or not has("avx512f")) else ()
 
 
 def _require_inside(model: bytes) -> bytes:

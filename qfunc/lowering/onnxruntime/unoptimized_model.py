@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.session import Session
 
 
@@ -18,7 +19,7 @@ class UnoptimizedModel:
     It is None if no operator computes on codes.
     """
 
-    session: Session
+    session: Any
     tensors: frozenset[str]
     units: dict[str, str] | None
     difference: str = ""
@@ -30,7 +31,7 @@ class UnoptimizedModel:
         return list(values.values()), codes
 
 
-def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
+def unoptimized_model(model: bytes, threads: int = 0, machine: Machine | None = None) -> UnoptimizedModel:
     """Load a model with its tensors of codes as outputs."""
     # Import here, so that `import qfunc` does not import onnx.
     import onnx
@@ -42,7 +43,7 @@ def unoptimized_model(model: bytes, threads: int = 0) -> UnoptimizedModel:
     for name in producers:  # cast, because numpy has no 4-bit integers
         exposed.graph.node.append(onnx.helper.make_node("Cast", [name], [f"{name}.seen"], to=onnx.TensorProto.INT32))
         exposed.graph.output.append(onnx.helper.make_tensor_value_info(f"{name}.seen", onnx.TensorProto.INT32, None))
-    session = Session(exposed.SerializeToString(), optimise=False, threads=threads)
+    session = opened(machine, Session, exposed.SerializeToString(), optimise=False, threads=threads)
     units = {name: "float" if op == "QuantizeLinear" else "integer" for name, op in producers.items()}
     return UnoptimizedModel(session, frozenset(producers), units if "integer" in units.values() else None)
 

@@ -15,13 +15,14 @@ from qfunc.numerics.rounding import round_by
 
 def add_codes(
     a: Tensor, scale_a: float, zero_a: int, b: Tensor, scale_b: float, zero_b: int,
-    scale: float, zero_point: int, low: int, high: int, rounding: str, channels_last: bool | None = None,
+    scale: float, zero_point: int, low: int, high: int, rounding: str, channels_last: bool | None = None, fused: bool = True,
 ) -> Tensor:  # fmt: skip
     """Return the codes of a + b, computed with two fused multiply-adds that include the zero point: see `specs.SumFma`.
 
     r_a = float32(s_a/s), r_b = float32(s_b/s), f = float32(z - fma(r_a, z_a, float32(r_b*z_b))).
 
     Args:
+        fused: False for products and sums that are rounded each.
         channels_last: The runtime swaps the operands if, in its layout, a is constant along the last axis and b
             is not.  True: axis 1 is last (between convolutions).  False: the layout of the tensors.  None: the
             layout of the tensors, but 4-d tensors are not swapped, which is right for [N, C, 1, 1] between
@@ -38,6 +39,10 @@ def add_codes(
     s = torch.tensor(scale, dtype=f32)
     r_a, r_b = torch.tensor(scale_a, dtype=f32) / s, torch.tensor(scale_b, dtype=f32) / s
     z_a, z_b = torch.tensor(float(zero_a)), torch.tensor(float(zero_b))
+    if not fused:
+        offset = torch.tensor(float(zero_point)) - (r_a * z_a + r_b * z_b)
+        terms = (b * r_b, a * r_a) if _scalar_along_last(b, a, bool(channels_last)) else (a * r_a, b * r_b)
+        return round_by(offset + terms[0] + terms[1], rounding, low).clamp(low, high)
     offset = torch.tensor(float(zero_point)) - fma(r_a, z_a, r_b * z_b)
     add = _wide_sum if _float64_is_exact(scale_a / scale, scale_b / scale) else fma
     return round_by(add(a, r_a, add(b, r_b, offset)), rounding, low).clamp(low, high)

@@ -108,6 +108,7 @@ def fixed(arithmetic: Any, x: float, y: float, zero: int = 0, weight: float = 1.
 
 
 MULTIPLES = torch.arange(-100, 101).float().reshape(1, 1, 3, 67)
+PAIRS = torch.arange(-50, 206).float().reshape(1, 1, 4, 64)
 MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway between two float32 only if it is rounded twice
 UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
 FLOORED = FloatRequantize("floor")
@@ -175,12 +176,15 @@ WITNESSES = {
     "Shift.rounding": of(Shift("half_up"), scheme=TWOS, rounding="floor"),
     "Shift.accumulator": of(Shift("half_up"), scheme=TWOS, accumulator=10),
     "SumFma.rounding": of(SumFma(), Sum(), X, X.flip(0), rounding="floor"),
+    "SumFma.fma": of(SumFma("floor"), Sum(), PAIRS, PAIRS.flip(3) * -0.4, fma=False),
     "SumShifted.left_shift": of(SumShifted(), Sum(), X, X.flip(0), left_shift=2),
     "SumShifted.steps": of(SumShifted(), Sum(), X, X.flip(0), steps="floor"),
     "SumShifted.bits": of(SumShifted(), Sum(), X, 1000 * X, bits=9),
     "SumShifted.lanes": of(SumShifted(left_shift=2), Sum(), X, 1.5 * X.flip(0), lanes=4),
     "SumScaled.rounding": of(SumScaled(), Sum(), X, X.flip(0), rounding="floor"),
     "SumScaled.bits": of(SumScaled(), Sum(), X, X.flip(0), bits=7),
+    "SumScaled.least": of(SumScaled(), Sum(), X, X * 2**-12, least=-14),
+    "SumScaled.outside": of(SumScaled(), Sum(), X, X * 2**-12, outside=FloatKernel()),
     "AveragePool.rounding": of(AveragePool("half_up"), POOL, X, scheme=TWOS, rounding="floor"),
     "AveragePool.reciprocals": of(AveragePool("half_up"), POOL, X, scheme=TWOS, reciprocals=(((3, 3), 1, 3),)),
     "AveragePool.reciprocal_bits": of(AveragePool("half_up"), POOL, X, scheme=TWOS, reciprocal_bits=1),

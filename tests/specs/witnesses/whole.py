@@ -17,6 +17,7 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import (
     Algorithm,
     Attr,
+    Build,
     Cases,
     Copy,
     First,
@@ -37,6 +38,7 @@ from qfunc.specs import (
     Require,
     RequireSizes,
     Rule,
+    Runtime,
     SameQParams,
     Scale,
     Scheme,
@@ -44,6 +46,7 @@ from qfunc.specs import (
     Tie,
     Trait,
     Unknown,
+    cpus,
 )
 from qfunc.testing import check_target
 from tests.specs.witnesses.witness import (
@@ -73,6 +76,9 @@ def of_legality(before: Any, net: nn.Module = LAYER, see: Any = refusal, **chang
     return witness(chip(legality=before), before, evolve(before, **changes), net, X, see=see)
 
 
+BUILT = chip(runtime=Runtime("a", cpu="arm64", builds=(Build("arm64"), Build("arm64-i8mm"))))
+OTHERWISE = Build("arm64-i8mm", ((Kernel(CONV, FloatMultiplier()), CUT),))
+SMALL = Runtime("a", cpu="arm64")
 NO = Refuse(Op("linear"), because="the guide", do="Stop.")
 SAY = Refuse(CONV, because="the guide", do="Stop.")
 FORM = Require(CONV, "weight", formats=Int(8, low=-127), because="the guide")
@@ -230,6 +236,11 @@ WITNESSES = {
     "Runtime.name": of_target(see=printed, runtime=evolve(targets.qdq.runtime, name="other")),
     "Runtime.version": of_target(see=printed, runtime=evolve(targets.qdq.runtime, version="1")),
     "Runtime.cpu": of_target(see=printed, runtime=evolve(targets.qdq.runtime, cpu="x86")),
+    "Runtime.builds": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=())),
+    "Build.cpu": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=(Build("arm64"), Build("wasm-simd")))),
+    "Build.replaces": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=(Build("arm64"), OTHERWISE))),
+    "Cpu.architecture": of_target(chip(runtime=Runtime("a", cpu="b")), see=printed, runtime=Runtime("a", cpu="c")),
+    "Cpu.features": of_target(chip(runtime=SMALL), see=printed, runtime=evolve(SMALL, cpu=cpus.arm64_dotprod)),
     "Runtime.kernels": of_target(see=printed, runtime=evolve(targets.qdq.runtime, kernels="own")),
     "Runtime.runner": of_target(
         chip(lowering=ExplicitQdqLowering()), see=verdict, runtime=evolve(targets.qdq.runtime, runner=None)

@@ -1,0 +1,143 @@
+"""Runtimes in processes on other processors: what goes in comes out, and what fails says so."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import SpecError, VerifyError
+from qfunc.lowering import Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering.machines.process import start
+from qfunc.lowering.machines.worker import receive, send
+from qfunc.specs import cpus, from_json, to_json
+from tests.lowering.machines.machines import MACHINES, SamePython, require
+
+X = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
+
+
+class Residual(nn.Module):
+    """A convolution, and a linear layer on its averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+
+def calibrated(target: Any) -> Any:
+    torch.manual_seed(0)
+    return qfunc.calibrate([X], progress=False)(qfunc.quantize(target)(Residual().eval()))
+
+
+@pytest.mark.parametrize("arrays", [[], [np.zeros((2, 0, 3))], [np.float32(1.5), np.arange(6, dtype=np.int8).reshape(2, 3).T]])
+def test_messages_arrive_as_they_were_sent(arrays: list[Any]) -> None:
+    stream = BytesIO()
+    send(stream, {"a": ["ü", None]}, arrays)
+    stream.seek(0)
+    header, found = receive(stream)
+    assert header == {"a": ["ü", None]}
+    assert len(found) == len(arrays)
+    for a, b in zip(arrays, found, strict=True):
+        assert np.array_equal(a, b)
+        assert a.dtype == b.dtype
+        assert np.shape(a) == b.shape
+        assert b.flags.writeable
+    with pytest.raises(EOFError):
+        receive(stream)
+
+
+def test_another_process_computes_what_this_one_computes() -> None:
+    artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
+    here, there = (OnnxRuntimeRunner(threads=1, machine=m).inside(artifact) for m in (None, SamePython()))
+    assert there.units == here.units
+    assert there.tensors == here.tensors
+    (outputs, codes), (other_outputs, other_codes) = (view.run([X]) for view in (here, there))
+    assert all(np.array_equal(a, b) for a, b in zip(outputs, other_outputs, strict=True))
+    assert codes
+    assert all(np.array_equal(codes[n], other_codes[n]) for n in codes)
+
+
+def test_sessions_that_nobody_holds_are_closed() -> None:
+    model = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime)).files["model.onnx"]
+    process, runner = start(SamePython()), OnnxRuntimeRunner(machine=SamePython())
+    session = runner.session(model)
+    number = session.number
+    del session
+    gc.collect()
+    assert number in process.closed
+    with pytest.raises(RuntimeError, match=r"^KeyError: "):
+        process.call({"session": number, "options": {}}, [X.numpy()])
+    assert process.closed == []
+
+
+def test_errors_of_the_runtime_are_errors_here() -> None:
+    artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
+    runner = OnnxRuntimeRunner(machine=SamePython())
+    with pytest.raises(RuntimeError, match=r"^InvalidArgument: .*Got invalid dimensions"):
+        runner.run(artifact, [X[:, :2]])
+    assert len(runner.run(artifact, [X])) == 1
+
+
+def test_a_process_that_ends_is_an_error_and_starts_again() -> None:
+    machine = SamePython((sys.executable, "-c", "import sys; sys.exit('out of paper')"))
+    for _ in range(2):
+        with pytest.raises(VerifyError) as e:
+            OnnxRuntimeRunner(machine=machine).session(b"")
+        assert str(e.value) == (
+            f"{machine}: found the process ended: out of paper, wanted an answer. Run the model on this machine first; then "
+            "the runtime on that processor fails, or QEMU."
+        )
+
+
+def test_what_is_not_set_up_is_an_error() -> None:
+    with pytest.raises(VerifyError) as e:
+        OnnxRuntimeRunner(machine=Qemu(cpus.arm64, "/nowhere")).session(b"")
+    assert str(e.value) == (
+        "Qemu(cpu=Cpu('arm64'), folder='/nowhere'): found no file /nowhere/qemu/usr/bin/qemu-aarch64, wanted one that is set "
+        "up. Run .ci/machines FOLDER in a checkout, and set QFUNC_MACHINES=FOLDER."
+    )
+    assert Node("/nowhere").missing() in ("no folder /nowhere/node/node_modules/onnxruntime-web", "no program node")
+
+
+@pytest.mark.parametrize("machine", ["arm64", Qemu, 3])
+def test_machines_are_values(machine: Any) -> None:
+    with pytest.raises(SpecError, match=r"^OnnxRuntimeRunner.machine: found .*, wanted a machine or None. Give Qemu"):
+        OnnxRuntimeRunner(machine=machine)
+
+
+def test_qemu_does_not_emulate_vnni() -> None:
+    with pytest.raises(SpecError) as e:
+        Qemu(cpus.x86_64_vnni)
+    assert str(e.value) == (
+        "Qemu.cpu: found Cpu('x86-64', features=('sse4', 'avx2', 'vnni')), wanted one of x86-64-sse4, x86-64-avx2, "
+        "arm64, arm64-dotprod, arm64-i8mm. Use one of specs.cpus that QEMU emulates."
+    )
+
+
+def test_runners_with_machines_are_json() -> None:
+    runner = OnnxRuntimeRunner(machine=Qemu(cpus.arm64_i8mm, "machines"))
+    assert from_json(to_json(runner)) == runner
+    assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.cpu))
+def test_each_processor_answers(machine: Any) -> None:
+    require(machine)
+    artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
+    here, there = (OnnxRuntimeRunner(threads=1, machine=m).inside(artifact) for m in (None, machine))
+    outputs, codes = there.run([X])
+    assert [v.shape for v in outputs] == [(2, 5)]
+    assert codes.keys() == here.tensors == there.tensors
+    assert there.units in (here.units, None)
+    assert np.array_equal(codes["x.codes"], here.run([X])[1]["x.codes"])  # quantized alike on all of them
