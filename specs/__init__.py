@@ -8,7 +8,13 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 from qfunc.ops.traits import Trait
 from qfunc.specs import cpus, edit
 from qfunc.specs._check import ROUNDINGS
-from qfunc.specs.arithmetic.accumulator import Accumulator, SaturatesAtEnd, SaturatesEachStep, Wraps
+from qfunc.specs.arithmetic.accumulator import (
+    Accumulator,
+    SaturatesAtEnd,
+    SaturatesEachStep,
+    SaturatesPairs,
+    Wraps,
+)
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.operators import (
     AverageCodes,
@@ -111,9 +117,10 @@ __all__ = [
     "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
     "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel", "PerTensor",
     "PerToken", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner",
-    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme", "SegmentStage",
-    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
-    "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
+    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme",
+    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma",
+    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -13,6 +13,7 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
 from qfunc.specs import (
     FLOAT32,
+    Accumulator,
     Algorithm,
     Attr,
     Build,
@@ -34,6 +35,7 @@ from qfunc.specs import (
     Rule,
     Runtime,
     SameQParams,
+    SaturatesPairs,
     Scale,
     Scheme,
     SoftmaxTable,
@@ -71,8 +73,13 @@ ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="
 ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
 ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel())),)
+PRODUCTS = Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES)
+REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
+PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
+ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS))
 BUILDS = (
     Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_avx2, ON_AVX2),
     Build(cpus.x86_64_sse4, ON_SSE4),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
     Build(cpus.wasm_simd, ON_WASM),
@@ -91,7 +98,7 @@ onnxruntime = Target(
     ),
     fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
     kernels=(
-        Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
+        PRODUCTS,
         ADD,
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(
@@ -104,7 +111,7 @@ onnxruntime = Target(
         Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),
         Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
         Kernel(Op((*MOVES, *EXTREMES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
-        Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL),
+        REAL_PRODUCTS,
         *FLOAT_KERNELS,
     ),
     commuting=(*MOVES, "pad"),  # Pad runs in float, with equal qparams at input and output

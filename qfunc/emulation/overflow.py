@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.errors import EmulationError
-from qfunc.numerics.overflow import (
+from qfunc.numerics.sums.overflow import (
     EXACT_FLOAT64,
     saturate,
     saturate_conv,
@@ -20,9 +20,10 @@ from qfunc.numerics.overflow import (
     wrap,
     wrap_products,
 )
+from qfunc.numerics.sums.saturating_pairs import outputs_at_risk, saturate_pairs_conv, saturate_pairs_linear
 from qfunc.ops.node import attribute
 from qfunc.placement.products import Products, SumRange, range_of_unit
-from qfunc.specs import FixedPoint, SaturatesEachStep, Wraps
+from qfunc.specs import FixedPoint, SaturatesEachStep, SaturatesPairs, Wraps
 
 
 def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = None) -> fx.Node:
@@ -34,6 +35,8 @@ def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = N
     sums = range_of_unit(job.partition, job.unit, products)
     if sums is None:
         return acc
+    if isinstance(sums.accumulator.overflow, SaturatesPairs) and products is not None:
+        acc = _saturate_pairs(job, acc, products)
     if sums.largest >= EXACT_FLOAT64 and not sums.per_product:
         do = "Use fewer bits for the input, the weight or the bias."
         raise EmulationError(
@@ -46,9 +49,9 @@ def apply_overflow(job: UnitContext, acc: fx.Node, products: Products | None = N
     if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":
         return _saturate_each_step(job, acc, products, sums, overflow, name)
     if sums.per_product:
-        function = wrap_products if isinstance(overflow, Wraps) else saturate_products
+        function = wrap_products if isinstance(overflow, Wraps | SaturatesPairs) else saturate_products
         return job.emitter.call(function, acc, operand_codes(job)[0].node, sums.largest, sums.bits, name=name)
-    return job.emitter.call(wrap if isinstance(overflow, Wraps) else saturate, acc, sums.bits, name=name)
+    return job.emitter.call(wrap if isinstance(overflow, Wraps | SaturatesPairs) else saturate, acc, sums.bits, name=name)
 
 
 def _require_products(job: UnitContext, sums: SumRange) -> None:
@@ -63,6 +66,25 @@ def _require_products(job: UnitContext, sums: SumRange) -> None:
             "Use fewer bits for the bias or the input.",
         )
         raise EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted="products below 2^63", do=do)
+
+
+def _saturate_pairs(job: UnitContext, acc: fx.Node, products: Products) -> fx.Node:
+    tensors, path, weight = dict(job.partition.slots(job.root)), job.unit.path, products.weight
+    x, encoding = job.codes(tensors["input"]), job.partition.encoding(tensors["weight"], job.root)
+    if encoding is None or not encoding.format.signed or (weight.ndim != 2 and job.unit.kind != "conv"):
+        return acc
+    if job.unit.kind == "conv" and weight.shape[1] == 1 and attribute(job.root, "groups") == weight.shape[0]:
+        return acc
+    ordered = weight.movedim(1, -1).flatten(1) if job.unit.kind == "conv" else weight
+    risk = outputs_at_risk(ordered, x.encoding.format.qmin, x.encoding.format.qmax)
+    if not bool(risk.any()):
+        return acc
+    terms = job.emitter.constant(weight.contiguous(), f"{path}.terms")
+    channels, name = job.emitter.constant(_indices(risk), f"{path}.channels"), f"{job.name}_pairs"
+    if job.unit.kind != "conv":
+        return job.emitter.call(saturate_pairs_linear, acc, x.node, terms, channels, name=name)
+    arguments = [attribute(job.root, n) for n in ("stride", "padding", "dilation")]
+    return job.emitter.call(saturate_pairs_conv, acc, x.node, x.encoding.zero_point, terms, *arguments, channels, name=name)
 
 
 def _saturate_each_step(

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
-from qfunc.numerics.overflow import fits, outputs_first, range_of_sums
+from qfunc.numerics.sums.overflow import fits, outputs_first, range_of_sums
 from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.partition import Partition, Unit

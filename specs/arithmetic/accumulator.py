@@ -66,7 +66,24 @@ class SaturatesEachStep:
     products: int = field(default=1, kw_only=True, validator=integer(1))
 
 
-Overflow = Wraps | SaturatesAtEnd | SaturatesEachStep
+@readable
+@frozen
+class SaturatesPairs:
+    """Two successive products of codes are added with saturation to 16 bits, the sums of two then exactly; the total wraps.
+
+    The products are those of the input's codes, zero point included, and of signed weights.  They are in the order of the
+    kernel's positions, row by row, and at each position of the input channels of a group; one that is left over is alone.
+    Convolutions with one input and one output channel per group add all products exactly, as those of unsigned weights.
+
+    Source: x86 VPMADDUBSW (Intel 64 and IA-32 manual, volume 2), by which ONNX Runtime's MLAS multiplies with AVX2 and without
+        VNNI (mlas/lib/qgemm_kernel_avx2.cpp).
+
+    >>> SaturatesPairs()
+    SaturatesPairs()
+    """
+
+
+Overflow = Wraps | SaturatesAtEnd | SaturatesEachStep | SaturatesPairs
 
 
 @readable
@@ -83,7 +100,7 @@ class Accumulator:
     """
 
     bits: int = field(default=32, validator=integer(8, 64))
-    overflow: Overflow = field(default=Wraps(), validator=instance_of(Wraps, SaturatesAtEnd, SaturatesEachStep))
+    overflow: Overflow = field(default=Wraps(), validator=instance_of(Wraps, SaturatesAtEnd, SaturatesEachStep, SaturatesPairs))
 
 
 def canonical(value: Any) -> Any:

@@ -115,13 +115,13 @@ TIES = (
         NCNN_HALVES, case="False",
     ),
     Mutation(
-        "onnxruntime-products-round-half-away", "qfunc.targets.onnxruntime:onnxruntime",
+        "onnxruntime-products-round-half-away", "qfunc.targets.onnxruntime:PRODUCTS",
         'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(),',
         'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier("half_away"),',
         ORT_HALVES,
     ),
     Mutation(
-        "onnxruntime-sums-round-half-away", "qfunc.targets.onnxruntime:onnxruntime",
+        "onnxruntime-sums-round-half-away", "qfunc.targets.onnxruntime:ADD",
         "SumFma()",
         'SumFma("half_away")',
         ORT_HALVES,

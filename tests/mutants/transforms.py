@@ -21,8 +21,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "sums-forget-the-layout", "qfunc.emulation.addition:sum_fma",
-        "rounding, shares_layout_with_convolution(job), name",
-        "rounding, None, name",
+        "rounding, shares_layout_with_convolution(job), arithmetic",
+        "rounding, None, arithmetic",
         "tests/conformance/test_sum_order.py::test_without_convolutions",
     ),
     Mutation(

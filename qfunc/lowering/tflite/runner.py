@@ -12,27 +12,31 @@ from attrs import field, frozen
 from qfunc.errors import VerifyError
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, code_names, with_code_outputs
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
-from qfunc.lowering.tflite.units import changed_kernels, delegated, written_units
+from qfunc.lowering.machines.process import Machine, is_machine, opened
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.tflite.session import RESOLVERS, Session
+from qfunc.lowering.tflite.units import changed_kernels, written_units
 from qfunc.specs._check import integer, one_of
+from qfunc.specs._values import readable
+from qfunc.specs.cpus import Cpu
 
-_RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
 
-
+@readable
 @frozen
 class LiteRtRunner:
     """LiteRT on the CPU, with one of its three kernel sets, which round differently.
 
     "xnnpack", the default, is the XNNPACK delegate, and the optimised kernels for all other ops; "reference" is the plain
     loops; "optimised" is the optimised kernels alone.  Install the extra `litert`.  With `threads=0` the runtime chooses
-    the number.  Needs the artifact's "model.tflite".
+    the number.  `machine` is another processor, a `Qemu`; None is this one.  Needs the artifact's "model.tflite".
 
     >>> LiteRtRunner("reference")
-    LiteRtRunner(kernels='reference', threads=0)
+    LiteRtRunner('reference')
     """
 
-    kernels: str = field(default="xnnpack", validator=one_of(tuple(_RESOLVERS)))
+    kernels: str = field(default="xnnpack", validator=one_of(tuple(RESOLVERS)))
     threads: int = field(default=0, validator=integer(0))
+    machine: Machine | None = field(default=None, validator=is_machine)
 
     def missing(self) -> str:
         """Return "" if it can run, else the missing package."""
@@ -44,7 +48,8 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        return self.session(file_of(artifact.files, "model.tflite")).run(inputs)
+        outputs: list[Any] = self.session(file_of(artifact.files, "model.tflite")).run(inputs)
+        return outputs
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -52,49 +57,32 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.session(file_of(artifact.files, "model.tflite"))
+        plain = self.session(file_of(artifact.files, "model.tflite"), listed=True)
         content, last, executed = with_outputs(artifact, "LiteRtRunner")
-        exposed = self.session(content)
-        difference = changed_kernels(delegated(plain.interpreter), delegated(exposed.interpreter), executed)
+        exposed = self.session(content, listed=True)
+        before, after = (frozenset(session.facts["delegated"]) for session in (plain, exposed))
+        difference = changed_kernels(before, after, executed)
         return ModelWithCodes(plain.run, exposed.run, last, executed=executed, difference=difference)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
-        return other_kernels()
+        return other_kernels() if self.machine is None else ""
 
-    def session(self, model: bytes) -> Session:
+    @property
+    def cpu(self) -> Cpu:
+        """The processor."""
+        return this_cpu() if self.machine is None else self.machine.cpu
+
+    def session(self, model: bytes, listed: bool = False) -> Any:
         """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
-        litert = importlib.import_module("ai_edge_litert.interpreter")
-        resolver = getattr(litert.OpResolverType, _RESOLVERS[self.kernels])
+        if self.machine is None:
+            require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         with loading("LiteRtRunner", "LiteRT"):
-            interpreter = litert.Interpreter(
-                model_content=model, num_threads=self.threads or None, experimental_op_resolver_type=resolver
-            )
-        return Session(interpreter)
-
-
-@frozen(eq=False)
-class Session:
-    """An interpreter of one model."""
-
-    interpreter: Any
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for one batch."""
-        details = self.interpreter.get_input_details()
-        arrays = [np.ascontiguousarray(i) for i in inputs]
-        for detail, array in zip(details, arrays, strict=True):
-            self.interpreter.resize_tensor_input(detail["index"], array.shape)
-        self.interpreter.allocate_tensors()
-        for detail, array in zip(details, arrays, strict=True):
-            self.interpreter.set_tensor(detail["index"], array)
-        self.interpreter.invoke()
-        return [self.interpreter.get_tensor(o["index"]) for o in self.interpreter.get_output_details()]
+            return opened(self.machine, Session, model, kernels=self.kernels, threads=self.threads, listed=listed)
 
 
 def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], dict[str, str]]:

@@ -12,8 +12,8 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.qdq_reader import QdqModel, QParams, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.numerics.overflow import range_of_sums
 from qfunc.numerics.stages import StageNumbers, largest_sums, stage_numbers
+from qfunc.numerics.sums.overflow import range_of_sums
 from qfunc.specs import KPU, Int
 
 BYTE = Int(8, signed=False)

@@ -55,18 +55,19 @@ KINDS = (
 )  # fmt: skip
 
 
-def test_drawn_ops_are_what_the_runtime_computes():
+def drawn_ops_law(target: Any, runner: Any, examples: int) -> str:
+    """What was compared; fails where a code differs, or a unit is not as predicted."""
     units, left, elements = Counter[str](), Counter[str](), 0
 
-    @settings(max_examples=EXAMPLES or 10, derandomize=not EXAMPLES, deadline=None, database=None,
+    @settings(max_examples=examples, derandomize=not EXAMPLES, deadline=None, database=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(trials(KINDS))
     def law(trial: Trial) -> None:
         nonlocal elements
-        target, layer = targets.onnxruntime, nn.Conv2d(trial.shape[1], 2, 1)  # at least one unit on codes
+        layer = nn.Conv2d(trial.shape[1], 2, 1)  # at least one unit on codes
         model = _calibrated(Side([*trial.ops, layer]).eval(), target, trial.shape)
         move(model, trial.seed, trial.spread)
-        report = qfunc.verify(target, OnnxRuntimeRunner(threads=1))(model, [image(model, trial.shape, trial.seed)])
+        report = qfunc.verify(target, runner)(model, [image(model, trial.shape, trial.seed)])
         assert report.agreement.startswith("bit-exact"), f"{trial}: {report}"
         found = Partition(QuantizedModel(model), target).units
         units.update(u.kind for u in found if u.integer)
@@ -76,7 +77,11 @@ def test_drawn_ops_are_what_the_runtime_computes():
     law()
     assert units.total() > left.total()
     told = f"{units.total():,} units on codes, {elements:,} elements, 0 differ"
-    print(f"\n{told}: {dict(sorted(units.items()))}, in float: {dict(sorted(left.items()))}")
+    return f"{told}: {dict(sorted(units.items()))}, in float: {dict(sorted(left.items()))}"
+
+
+def test_drawn_ops_are_what_the_runtime_computes():
+    print(f"\n{drawn_ops_law(targets.onnxruntime, OnnxRuntimeRunner(threads=1), EXAMPLES or 10)}")
 
 
 def test_halves_become_the_codes_that_the_runtime_computes():

@@ -35,6 +35,7 @@ from qfunc.specs import (
     Rule,
     SaturatesAtEnd,
     SaturatesEachStep,
+    SaturatesPairs,
     Scale,
     ScaleStage,
     Scheme,
@@ -114,6 +115,8 @@ UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("hal
 FLOORED = FloatRequantize("floor")
 EACH = Accumulator(10, SaturatesEachStep())
 LANES = FixedPointLanes()
+HELD, ONES = FloatMultiplier(accumulator=Accumulator(32, SaturatesAtEnd())), nn.Conv2d(3, 4, 3)
+nn.init.ones_(ONES.weight)
 POOL = nn.AvgPool2d(3, 1)
 BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
@@ -139,6 +142,9 @@ WITNESSES = {
     "Accumulator.overflow": held(EACH, Accumulator(10, SaturatesAtEnd())),
     "Wraps": held(10, Accumulator(10, SaturatesAtEnd())),
     "SaturatesAtEnd": held(Accumulator(10, SaturatesAtEnd()), EACH),
+    "SaturatesPairs": witness(
+        chip_of(HELD, BYTES), HELD, FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs())), ONES, X.abs()
+    ),
     "SaturatesEachStep.order": held(EACH, Accumulator(10, SaturatesEachStep(("position", "channel")))),
     "SaturatesEachStep.bias": held(EACH, Accumulator(10, SaturatesEachStep(bias="last"))),
     "SaturatesEachStep.products": held(EACH, Accumulator(10, SaturatesEachStep(products=4))),

@@ -104,24 +104,28 @@ def saturate_conv(
     if acc.ndim == rank + 1:
         arguments = (zero_point, weight, bias, stride, padding, dilation, channels, bits, order, bias_last, products)
         return saturate_conv(acc[None], x[None], *arguments)[0]
-    steps, gaps = _each(stride, rank), _each(dilation, rank)
-    x = _padded(_offsets(x, zero_point, weight[channels], bits, products), padding, weight.shape[2:], gaps)
-    chosen, size = weight[channels].to(x.dtype), acc.shape[2:]
-    first = channels // (weight.shape[0] // (x.shape[1] // weight.shape[1])) * weight.shape[1]
+    x = _offsets(x, zero_point, weight[channels], bits, products)
+    x = padded(x, padding, weight.shape[2:], dilation)
+    terms = conv_terms(x, weight, channels, acc.shape[2:], stride, dilation, order)
+    start = None if bias is None else bias.flatten()[channels].double().reshape(-1, *[1] * rank)
+    zero = torch.zeros((x.shape[0], len(channels), *acc.shape[2:]), dtype=x.dtype, device=x.device)
+    return acc.double().index_copy(1, channels, _saturating_sum(terms, zero, start, bits, bias_last, products).double())
 
-    def term(channel: int, position: tuple[int, ...]) -> Tensor:
+
+def conv_terms(
+    x: Tensor, weight: Tensor, channels: Tensor, size: Sequence[int], stride: Any, dilation: Any, order: Sequence[str]
+) -> Iterator[Tensor]:
+    """Yield the products of a convolution of a padded x, of all outputs of these channels, in an order of its two axes."""
+    rank = weight.ndim - 2
+    chosen, steps, gaps = weight[channels].to(x.dtype), _each(stride, rank), _each(dilation, rank)
+    first = channels // (weight.shape[0] // (x.shape[1] // weight.shape[1])) * weight.shape[1]
+    positions = list(product(*(range(k) for k in weight.shape[2:])))
+    for channel, position in _ordered(weight.shape[1], positions, order):
         window = [
             slice(p * d, p * d + (n - 1) * s + 1, s) for p, d, n, s in zip(position, gaps, size, steps, strict=True)
         ]  # fmt: skip
         at: tuple[Any, ...] = (slice(None), channel, *position)
-        w = chosen[at]
-        return x[:, first + channel][(slice(None), slice(None), *window)] * w.reshape(-1, *[1] * rank)
-
-    positions = list(product(*(range(k) for k in weight.shape[2:])))
-    terms = (term(c, p) for c, p in _ordered(weight.shape[1], positions, order))
-    start = None if bias is None else bias.flatten()[channels].double().reshape(-1, *[1] * rank)
-    zero = torch.zeros((x.shape[0], len(channels), *size), dtype=x.dtype, device=x.device)
-    return acc.double().index_copy(1, channels, _saturating_sum(terms, zero, start, bits, bias_last, products).double())
+        yield x[:, first + channel][(slice(None), slice(None), *window)] * chosen[at].reshape(-1, *[1] * rank)
 
 
 def saturate_conv_transpose(
@@ -234,7 +238,9 @@ def _offsets(x: Tensor, zero_point: int, weight: Tensor, bits: int, products: in
     return x.float() if 2.0 ** (bits - 1) + products * largest < EXACT_FLOAT32 else x.double()
 
 
-def _padded(x: Tensor, padding: Any, kernel: Sequence[int], gaps: Sequence[int]) -> Tensor:
+def padded(x: Tensor, padding: Any, kernel: Sequence[int], dilation: Any) -> Tensor:
+    """Return x with the zeros of a convolution around it."""
+    gaps = _each(dilation, len(kernel))
     spans = [d * (k - 1) for d, k in zip(gaps, kernel, strict=True)]
     if isinstance(padding, str):
         pairs = [(span // 2, span - span // 2) if padding == "same" else (0, 0) for span in spans]
