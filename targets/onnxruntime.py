@@ -69,10 +69,20 @@ FLOAT_KERNELS = (
 )
 
 ADD = Kernel(Op("add"), SumFma(), formats=BYTES)
+MUL = Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES)
+POOL = Kernel(
+    Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
+    FloatKernel(zero_point="before", function="window_sum"),
+    formats=BYTES,
+)
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
 ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
-ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel())),)
+ON_WASM = (  # sums, products and pools of codes are computed in float
+    (ADD, evolve(ADD, arithmetic=FloatKernel())),
+    (MUL, evolve(MUL, arithmetic=FloatKernel())),
+    (POOL, evolve(POOL, arithmetic=FloatKernel(function="window_sum"))),
+)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
@@ -100,12 +110,8 @@ onnxruntime = Target(
     kernels=(
         PRODUCTS,
         ADD,
-        Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
-        Kernel(
-            Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
-            FloatKernel(zero_point="before", function="window_sum"),
-            formats=BYTES,
-        ),
+        MUL,
+        POOL,
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),

@@ -140,7 +140,7 @@ SPECS = (
         SHEETS,
     ),
     Mutation(
-        "ort-mul-zero-point-after", "qfunc.targets.onnxruntime:onnxruntime",
+        "ort-mul-zero-point-after", "qfunc.targets.onnxruntime:MUL",
         'Kernel(Op("mul"), FloatMultiplier(zero_point="before")',
         'Kernel(Op("mul"), FloatMultiplier()',
         "tests/conformance/test_ties_mutants.py::test_ties_are_rounded_as_the_runtime_rounds_them[mul-101]",
