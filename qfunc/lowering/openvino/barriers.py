@@ -25,13 +25,25 @@ def insert_barriers(model: onnx.ModelProto) -> None:
         node = onnx.NodeProto.FromString(node.SerializeToString())
         for index in _protected(source, node):
             name = f"{node.output[0]}.operand_{index}"
-            bound = f"{name}.least"
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), bound))
-            nodes.append(helper.make_node("Max", [node.input[index], bound], [name], name=name))
+            nodes.append(_barrier(model, node.input[index], name))
             node.input[index] = name
         nodes.append(node)
+        if _is_spread(source, node):
+            result = node.output[0]
+            node.output[0] = f"{result}.product"
+            nodes.append(_barrier(model, node.output[0], result))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def _barrier(model: onnx.ModelProto, value: str, name: str) -> onnx.NodeProto:
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), f"{name}.least"))
+    return helper.make_node("Max", [value, f"{name}.least"], [name], name=f"{name}.barrier")
+
+
+def _is_spread(source: QdqModel, node: onnx.NodeProto) -> bool:
+    # OpenVINO moves the factor s_a s_b of a product of two activations to its readers, wrongly if there are several.
+    return node.op_type == "MatMul" and not any(name in source.constants for name in node.input)
 
 
 def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:

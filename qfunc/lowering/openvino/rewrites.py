@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.openvino.barriers import insert_barriers
 from qfunc.lowering.openvino.edits import integers, set_nodes
-from qfunc.lowering.openvino.pooling import replace_maxima, rewrite_pools
+from qfunc.lowering.openvino.pooling import replace_extremes, rewrite_pools
 from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
 
 __all__ = ["rewrite"]
@@ -23,7 +23,7 @@ _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
     _add_biases(model)
-    replace_maxima(model)
+    replace_extremes(model)
     _replace_wrapping_pads(model)
     rewrite_pools(model)
     _fold_constants(model)
