@@ -14,6 +14,7 @@ from qfunc.passes.fuse_quotients import QUOTIENTS
 from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
+from qfunc.passes.remove_neutral_arithmetic import remove_neutral_arithmetic
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
@@ -30,6 +31,7 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    named = rewrite(decompose_products(decompose_attention(network, target)), *QUOTIENTS, *NORMS, *ACTIVATIONS)
+    plain = remove_neutral_arithmetic(decompose_products(decompose_attention(network, target)))
+    named = rewrite(plain, *QUOTIENTS, *NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(named)
     return Prepared(match_epsilon_guards(match_masks(named)), formulas)

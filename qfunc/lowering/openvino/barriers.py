@@ -51,12 +51,24 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
     if node.op_type in _NORMS:
         # OpenVINO moves a scale s of the input after the norm, and keeps the epsilon, which would have to be divided by s^2.
         return [0]
+    if node.op_type == "Clip":
+        # OpenVINO clips codes to the codes nearest to its bounds.
+        return [0] if _of_codes(source, node.input[0]) else []
     if node.op_type != "Add":
         return []
     # The plugin fuses the addition into a convolution, and omits the rounding of a quantizer between the two.
     # Of two convolutions it fuses the one without a quantizer.
     found = [_convolution(source, name) for name in node.input]
     return [] if False in found else [i for i, quantized in enumerate(found) if quantized]
+
+
+def _of_codes(source: QdqModel, name: str) -> bool:
+    # True if a tensor is quantized, or joins and moves of quantized tensors.
+    node = source.producers.get(name)
+    if node is None or node.op_type == "DequantizeLinear":
+        return node is not None
+    moves = copies(node) or node.op_type in ("Concat", "MaxPool", "Slice", "Split", "Pad", "Resize")
+    return moves and any(_of_codes(source, each) for each in (node.input if node.op_type == "Concat" else node.input[:1]))
 
 
 def _convolution(source: QdqModel, name: str) -> bool | None:

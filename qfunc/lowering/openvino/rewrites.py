@@ -23,6 +23,7 @@ _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
     _add_biases(model)
+    _replace_softmax_of_one(model)
     replace_extremes(model)
     _replace_wrapping_pads(model)
     rewrite_pools(model)
@@ -51,6 +52,20 @@ def _add_biases(model: onnx.ModelProto) -> None:
         node.output[0] = f"{result}.product"
         nodes.append(helper.make_node("Add", [node.output[0], name], [result], name=name))
     set_nodes(model, nodes)
+
+
+def _replace_softmax_of_one(model: onnx.ModelProto) -> None:
+    # OpenVINO does not load a quantized Softmax along an axis of length 1 in attention. It is 1, as any x clipped to [1, 1].
+    source, one = QdqModel(model), "softmax.one"
+    found = [n for n in model.graph.node if n.op_type == "Softmax" and source.has_sizes(n.input[0])]
+    alone = {n.output[0] for n in found if source.shape(n.input[0], n.name)[int(source.attribute(n, "axis", -1))] == 1}
+    clips = [
+        helper.make_node("Clip", [n.input[0], one, one], [*n.output], name=n.name) if n.output[:1] and n.output[0] in alone else n
+        for n in model.graph.node
+    ]
+    if alone:
+        model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), one))
+        set_nodes(model, clips)
 
 
 def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
