@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.vector import in_vector_loop
+from qfunc.numerics.kernels.vector import in_vectors
 from qfunc.numerics.rounding import round_by
 
 
@@ -82,15 +82,8 @@ def add_shifted(
         if lanes is not None and 31 < e <= 31 + left_shift:
             exact_product = (t - z).long() << left_shift - (e - 31)
             exact_product = fixed_point.scale_fixed(exact_product, torch.tensor(multiplier), torch.tensor(31), steps)
-            terms[i] = torch.where(_in_vector_loop(a, b, lanes, channels_last), exact_product, terms[i])
+            terms[i] = torch.where(in_vectors(a, b, lanes, channels_last), exact_product, terms[i])
     return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
-
-
-def _in_vector_loop(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
-    if channels_last and a.ndim == b.ndim == 4:
-        last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
-        return in_vector_loop(last[0], last[1], lanes).permute(0, 3, 1, 2)
-    return in_vector_loop(a.shape, b.shape, lanes)
 
 
 def add_scaled(
