@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.vector import in_vectors
+from qfunc.numerics.kernels.vector import in_vectors, saturated_sum
 from qfunc.numerics.rounding import round_by
 
 
@@ -67,7 +67,7 @@ def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
 
 def add_shifted(
     a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
-    zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False,
+    zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False, bits: int = 32,
 ) -> Tensor:  # fmt: skip
     """Return the codes of a + sign * b in fixed point: see `specs.SumShifted`.
 
@@ -83,7 +83,11 @@ def add_shifted(
             exact_product = (t - z).long() << left_shift - (e - 31)
             exact_product = fixed_point.scale_fixed(exact_product, torch.tensor(multiplier), torch.tensor(31), steps)
             terms[i] = torch.where(in_vectors(a, b, lanes, channels_last), exact_product, terms[i])
-    return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
+    total = fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps)
+    if lanes is None or bits == 32:
+        return (total + zero_point).clamp(low, high).float()
+    vectors = in_vectors(a, b, lanes, channels_last)
+    return torch.where(vectors, saturated_sum(total, zero_point, bits), total + zero_point).clamp(low, high).float()
 
 
 def add_scaled(

@@ -55,10 +55,18 @@ def product_lanes(
     [-128.0]
     """
     p = fixed_point.scale_fixed(acc, m, e, ("srdhm", "half_away"))
+    vectors = in_vectors(a, b, lanes, channels_last, numbers=True)
+    return torch.where(vectors, saturated_sum(p, zero_point, bits), p + zero_point).clamp(low, high).float()
+
+
+def saturated_sum(p: Tensor, zero_point: int, bits: int) -> Tensor:
+    """Return p, clamped to `bits` bits, plus a zero point; that sum wraps in these bits.
+
+    >>> saturated_sum(torch.tensor([40000, 32764, -7]), 3, 16).tolist()
+    [-32766, 32767, -4]
+    """
     half = 2 ** (bits - 1)
-    wrapped = torch.remainder(p.clamp(-half, half - 1) + zero_point + half, 2 * half) - half
-    y = torch.where(in_vectors(a, b, lanes, channels_last, numbers=True), wrapped, p + zero_point)
-    return y.clamp(low, high).float()
+    return torch.remainder(p.clamp(-half, half - 1) + zero_point + half, 2 * half) - half
 
 
 def in_vectors(a: Tensor, b: Tensor, lanes: int, channels_last: bool, *, numbers: bool = False) -> Tensor:
@@ -96,4 +104,4 @@ def _kind(sizes: tuple[int, int]) -> str:
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
 
 
-__all__ = ["dequantize_sum", "in_vector_loop", "in_vectors", "product_lanes", "quantize_lanes"]
+__all__ = ["dequantize_sum", "in_vector_loop", "in_vectors", "product_lanes", "quantize_lanes", "saturated_sum"]
