@@ -30,6 +30,7 @@ from qfunc.specs import (
     FloatMultiplier,
     FloatRequantize,
     HardSwish16,
+    ProductLanes,
     Shift,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -131,6 +132,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
         for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
         for kind in SUMS_OF_PRODUCTS
     },
+    (ProductLanes, "mul"): requantize,
     (Stages, "conv"): requantize,
     (Stages, "linear"): requantize,
     (SumFma, "add"): sum_fma,

@@ -137,9 +137,9 @@ class SumFma:
 class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
-    What they make has `bits` bits; scales with which it might need more are refused.  Whole runs of `lanes` entries in
-    memory, of tensors of one shape or of rows that join rows, round each input once: the shift of its rescaling is taken
-    from `left_shift`.  None: no entries do.
+    Whole runs of `lanes` entries in memory, of tensors of one shape or of rows that join rows, round each input once: the
+    shift of its rescaling is taken from `left_shift`; and they have `bits` bits, as ProductLanes.  None: no entries do.
+    Scales whose sums might need more than 32 bits are refused.
 
     Source: TFLite reference_ops Add (2^20), optimized_integer_ops AddElementwise (16 lanes); TOSA 1.0 add between rescales.
 

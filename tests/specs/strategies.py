@@ -33,6 +33,7 @@ from qfunc.specs import (
     GraphInput,
     GraphOutput,
     HardSwish16,
+    InputRatios,
     Int,
     KeepFloat,
     Kernel,
@@ -52,6 +53,8 @@ from qfunc.specs import (
     PerChannel,
     PerTensor,
     PerToken,
+    ProductLanes,
+    ProductRatio,
     QuantizeInt32,
     QuantizeLanes,
     Refuse,
@@ -179,6 +182,7 @@ arithmetics = st.one_of(
     st.builds(AverageCodes, roundings),
     st.builds(FixedBits, roundings, st.integers(1, 30), st.sampled_from((None, 2**-8))),
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),
+    st.builds(ProductLanes, st.integers(9, 32), st.integers(1, 16)),
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
     st.sampled_from((HardSwish16(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum(), QuantizeInt32())),
@@ -191,7 +195,8 @@ arithmetics = st.one_of(
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
-conditions = st.lists(st.sampled_from((ClampImplied(), SameQParams(), NoZeroPoint(1))), max_size=2).map(tuple)
+every_condition = (ClampImplied(), SameQParams(), NoZeroPoint(1), InputRatios(0.5, 2), ProductRatio(0, 9))
+conditions = st.lists(st.sampled_from(every_condition), max_size=2).map(tuple)
 kernels = st.builds(
     lambda u, a, f, i: Kernel(u, a, formats=f, integer_if=i),
     selectors,

@@ -126,7 +126,13 @@ def _roll(c: OpContext) -> str:
 
 
 def _repeat(c: OpContext) -> str:
+    """Write Tile; Expand for a number of copies that varies, of axes with one entry: its sizes can be inferred."""
     g, source, more = c.graph, c.input(), len(c["repeats"]) - c.shape().rank
+    dims = [*[1] * more, *c.shape().dims]
+    if not all(isinstance(r, int) for r in c["repeats"]) and all(
+        d == 1 or r == 1 for d, r in zip(dims, c["repeats"], strict=True)
+    ):
+        return c.write("Expand", source, vector(c, sizes(c, c.result), f"{c.name}.shape"))
     if more:
         source = g.node("Unsqueeze", [source, g.integers(*range(more), name=f"{c.name}.axes")], f"{c.name}.unsqueezed")
     return c.write("Tile", source, vector(c, c["repeats"], f"{c.name}.repeats"))

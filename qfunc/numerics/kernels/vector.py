@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import int32_codes, quantize_int32
 from qfunc.numerics.rounding import round_by
 
@@ -41,11 +42,47 @@ def quantize_lanes(
     return torch.cat([vector, last]).reshape(x.shape)
 
 
-def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
+def product_lanes(
+    acc: Tensor, a: Tensor, b: Tensor, m: Tensor, e: Tensor, bits: int, lanes: int, zero_point: int, low: int, high: int,
+    channels_last: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the codes of the product `acc` of a and b: see `specs.ProductLanes`.
+
+    `channels_last`: as that of `addition.add_shifted`.
+
+    >>> a, m = torch.tensor([200.0]), torch.tensor(2**30)
+    >>> product_lanes(a * a, a, a, m, torch.tensor(29), 16, 1, 3, -128, 127).tolist()
+    [-128.0]
+    """
+    p = fixed_point.scale_fixed(acc, m, e, ("srdhm", "half_away"))
+    vectors = in_vectors(a, b, lanes, channels_last, numbers=True)
+    return torch.where(vectors, saturated_sum(p, zero_point, bits), p + zero_point).clamp(low, high).float()
+
+
+def saturated_sum(p: Tensor, zero_point: int, bits: int) -> Tensor:
+    """Return p, clamped to `bits` bits, plus a zero point; that sum wraps in these bits.
+
+    >>> saturated_sum(torch.tensor([40000, 32764, -7]), 3, 16).tolist()
+    [-32766, 32767, -4]
+    """
+    half = 2 ** (bits - 1)
+    return torch.remainder(p.clamp(-half, half - 1) + zero_point + half, 2 * half) - half
+
+
+def in_vectors(a: Tensor, b: Tensor, lanes: int, channels_last: bool, *, numbers: bool = False) -> Tensor:
+    """Return `in_vector_loop` of two tensors; with `channels_last`, axis 1 of images is the last in memory."""
+    if channels_last and a.ndim == b.ndim == 4:
+        last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
+        return in_vector_loop(last[0], last[1], lanes, numbers=numbers).permute(0, 3, 1, 2)
+    return in_vector_loop(a.shape, b.shape, lanes, numbers=numbers)
+
+
+def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int, *, numbers: bool = False) -> Tensor:
     """Return True for the entries of a + b that the vector loop of a kernel computes: see `specs.SumShifted`.
 
     a and b are shapes in memory order.  The kernel processes rows of equal trailing sizes one after the other, each in
-    whole runs of `lanes`.  It uses no vectors where one number is added to many, or where the broadcast side changes twice.
+    whole runs of `lanes`.  It uses no vectors where the broadcast side changes twice and, without `numbers`, where one
+    number meets many.
 
     >>> in_vector_loop((2, 5), (5,), 2).long().tolist()
     [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
@@ -57,7 +94,7 @@ def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
     axes = [pair for pair in pairs if pair != (1, 1)][::-1]
     groups = [(kind, math.prod(map(max, sizes))) for kind, sizes in itertools.groupby(axes, _kind)]
     sides = [kind for kind, _ in groups if kind]
-    by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)
+    by_rows = bool(groups) and (numbers or not groups[0][0]) and len(set(sides)) == len(sides)
     run = groups[0][1] if by_rows else 0
     return torch.arange(math.prod(shape)).view(shape) % max(run, 1) < run // lanes * lanes
 
@@ -67,4 +104,4 @@ def _kind(sizes: tuple[int, int]) -> str:
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
 
 
-__all__ = ["dequantize_sum", "in_vector_loop", "quantize_lanes"]
+__all__ = ["dequantize_sum", "in_vector_loop", "in_vectors", "product_lanes", "quantize_lanes", "saturated_sum"]

@@ -30,6 +30,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerChannel,
+    ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
     Rule,
@@ -65,6 +66,13 @@ class Sum(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
+
+
+class Product(nn.Module):
+    """x times y."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
 
 
 class Upsampled(nn.Module):
@@ -112,7 +120,7 @@ MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway 
 UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
 FLOORED = FloatRequantize("floor")
 EACH = Accumulator(10, SaturatesEachStep())
-LANES = FixedPointLanes()
+LANES, TWO, RUNS = FixedPointLanes(), ProductLanes(), SumShifted(lanes=16)
 POOL = nn.AvgPool2d(3, 1)
 BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
@@ -172,12 +180,14 @@ WITNESSES = {
     "FixedPointLanes.steps": of(LANES, TURNED, X, steps="floor"),
     "FixedPointLanes.rest": of(LANES, TURNED, X, rest="floor"),
     "FixedPointLanes.lanes": of(evolve(LANES, rest="floor"), TURNED, X, lanes=3),
+    "ProductLanes.bits": witness(fixed(TWO, 1.0, 0.125, 5), TWO, evolve(TWO, bits=20), Product(), MULTIPLES, MULTIPLES),
+    "ProductLanes.lanes": witness(fixed(TWO, 1.0, 0.125, 5), TWO, evolve(TWO, lanes=3), Product(), MULTIPLES, MULTIPLES),
     "Shift.rounding": of(Shift("half_up"), scheme=TWOS, rounding="floor"),
     "Shift.accumulator": of(Shift("half_up"), scheme=TWOS, accumulator=10),
     "SumFma.rounding": of(SumFma(), Sum(), X, X.flip(0), rounding="floor"),
     "SumShifted.left_shift": of(SumShifted(), Sum(), X, X.flip(0), left_shift=2),
     "SumShifted.steps": of(SumShifted(), Sum(), X, X.flip(0), steps="floor"),
-    "SumShifted.bits": of(SumShifted(), Sum(), X, 1000 * X, bits=9),
+    "SumShifted.bits": witness(fixed(RUNS, 1.0, 0.125, 5), RUNS, evolve(RUNS, bits=9), Sum(), MULTIPLES, MULTIPLES),
     "SumShifted.lanes": of(SumShifted(left_shift=2), Sum(), X, 1.5 * X.flip(0), lanes=4),
     "SumScaled.rounding": of(SumScaled(), Sum(), X, X.flip(0), rounding="floor"),
     "SumScaled.bits": of(SumScaled(), Sum(), X, X.flip(0), bits=7),
