@@ -19,6 +19,7 @@ from qfunc.specs import (
     DerivedQParams,
     Everything,
     FixedPoint,
+    FixedQParams,
     FloatKernel,
     Fusion,
     FusionStep,
@@ -31,6 +32,7 @@ from qfunc.specs import (
     Rule,
     Runtime,
     Scheme,
+    SoftmaxFixed,
     SumShifted,
     Target,
     Tie,
@@ -71,7 +73,7 @@ EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
-KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | Op(("mul", "pad", "dropout", *ALL_MOVES))
+KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | Op(("mul", "softmax", "pad", "dropout", *ALL_MOVES))
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
@@ -86,6 +88,7 @@ tosa = Target(
             input=ACTIVATION,
             output=ACTIVATION,
         ),
+        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(JOINS, ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input")),
@@ -97,6 +100,7 @@ tosa = Target(
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
         Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),
@@ -112,9 +116,9 @@ tosa = Target(
         Refuse(Op("softplus") & (~Attr("beta", 1) | ~Attr("threshold", 20)), because=PRO_INT, do="Use nn.Softplus()."),
         Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
         Refuse(
-            Op(("softmax", "log_softmax")),
+            Op("log_softmax"),
             because=PRO_INT,
-            do="Remove it from the end of the model: the largest logit is the same. For attention, choose another target.",
+            do="Remove it from the end of the model: the largest logit is the same.",
         ),
         Refuse(~KNOWN, because=PRO_INT, do=OUTSIDE),
     ),

@@ -22,6 +22,7 @@ from qfunc.lowering.tosa.linear import conv, conv_transpose, depthwise, linear, 
 from qfunc.lowering.tosa.pooling import average_pool, extreme_of_two, extreme_writer, max_pool, mean, sum_writer
 from qfunc.lowering.tosa.rescale import BOUNDS, clamp_codes, write_clamp
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
+from qfunc.lowering.tosa.softmax import softmax
 from qfunc.lowering.tosa.tables import CURVES, formula_table, requantize, sigmoid, table_function, table_writer
 from qfunc.lowering.windows import window
 
@@ -83,7 +84,7 @@ NODES: dict[str, OpWriter] = {
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": linear, "TRANSPOSE_CONV": conv_transpose,
     "BATCH_MATMUL": matmul, "ADD": sum_writer("ADD"), "SUB": sum_writer("SUB"), "MUL": product,
     "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean,
-    "REDUCE_MAX": extreme_writer("REDUCE_MAX"), "REDUCE_MIN": extreme_writer("REDUCE_MIN"),
+    "SOFTMAX": softmax, "REDUCE_MAX": extreme_writer("REDUCE_MAX"), "REDUCE_MIN": extreme_writer("REDUCE_MIN"),
     **{name: _bounded(name) for name in BOUNDS}, "MAXIMUM": _extreme(True), "MINIMUM": _extreme(False),
     **{name: table_writer(name) for name in CURVES},
     "RESHAPE": reshape, "TRANSPOSE": transpose, "STRIDED_SLICE": slices, "CONCATENATION": concatenate, "PAD": pad, "PADV2": pad,

@@ -33,6 +33,7 @@ _ATTRIBUTES: dict[str, Fields] = {
     "CLAMP": (("min_val", "bytes"), ("max_val", "bytes"), ("nan_mode", "u32")),
     **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), (*_AXIS, ("nan_mode", "u32"))),
     **dict.fromkeys(("MAXIMUM", "MINIMUM"), (("nan_mode", "u32"),)),
+    "ARITHMETIC_RIGHT_SHIFT": (("round", "u8"),),
     "REDUCE_SUM": _AXIS, "CONCAT": _AXIS, "REVERSE": _AXIS, "TRANSPOSE": (("perms", "[i32]"),), "RESIZE": (("mode", "u32"),),
     "RESCALE": (("scale32", "u8"), ("rounding_mode", "u32"), ("per_channel", "u8"), ("input_unsigned", "u8"),
                 ("output_unsigned", "u8")),
