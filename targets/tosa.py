@@ -24,6 +24,7 @@ from qfunc.specs import (
     Fusion,
     FusionStep,
     Kernel,
+    NormFixed,
     Op,
     PerChannel,
     PerTensor,
@@ -70,11 +71,25 @@ SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip
             "channel_shuffle")  # fmt: skip
 ALL_MOVES = (*MOVES, *SHUFFLES)
 EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
+NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
-KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | Op(("mul", "softmax", "pad", "dropout", *ALL_MOVES))
+KNOWN = (
+    PRODUCTS
+    | SUMS
+    | MEANS
+    | POOLS
+    | CLIPS
+    | CURVES
+    | OF_ONE
+    | EXTREMES
+    | JOINS
+    | NORMS
+    | Op(("mul", "softmax", "pad", "dropout", *ALL_MOVES))
+)
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
+WITH_WEIGHTS = (("input", (S8,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with one zero point per tensor, int8 weights without zero points, int32 biases"
@@ -84,7 +99,7 @@ tosa = Target(
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(
-            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | Op("mul"),
+            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | NORMS | Op("mul"),
             input=ACTIVATION,
             output=ACTIVATION,
         ),
@@ -101,6 +116,7 @@ tosa = Target(
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(NORMS, NormFixed(), formats=WITH_WEIGHTS),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
         Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),

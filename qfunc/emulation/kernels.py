@@ -12,6 +12,7 @@ from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.norms import norm
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -30,6 +31,7 @@ from qfunc.specs import (
     FloatMultiplier,
     FloatRequantize,
     HardSwish16,
+    NormFixed,
     Shift,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -157,6 +159,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
     (Bilinear, "resize"): pooling.bilinear,
+    **dict.fromkeys(((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), norm),
 }
 """(arithmetic, kind of op) -> writer."""
 

@@ -16,6 +16,7 @@ from qfunc.specs.arithmetic.operators import (
     FixedBits,
     FixedPointLanes,
     HardSwish16,
+    NormFixed,
     QuantizeInt32,
     QuantizeLanes,
     SoftmaxFixed,
@@ -42,8 +43,8 @@ from qfunc.specs.selectors import Selector, selector
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes | QuantizeInt32 | Stages
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
+    | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 
