@@ -86,9 +86,10 @@ KNOWN = (
     | EXTREMES
     | JOINS
     | NORMS
-    | Op(("mul", "softmax", "pad", "dropout", *ALL_MOVES))
+    | Op(("mul", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
 )
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
+OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 WITH_WEIGHTS = (("input", (S8,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
@@ -103,6 +104,7 @@ tosa = Target(
             input=ACTIVATION,
             output=ACTIVATION,
         ),
+        Rule(Op("embedding"), output=ACTIVATION),
         Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
@@ -116,6 +118,7 @@ tosa = Target(
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("embedding"), FloatKernel(), formats=OF_INDICES),
         Kernel(NORMS, NormFixed(), formats=WITH_WEIGHTS),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),

@@ -58,8 +58,8 @@ _END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 <<
 VALUES = JsonObject({
     "inputs": Many(JsonObject({"input": Count(), **_END})), "outputs": Many(JsonObject(_END)),
     "tensors": Keyed(JsonObject({"tensor": Text(), "shape": Sizes(), "last": Flag()})),
-})  # fmt: skip
-"""The fields of model.values.json, which `TosaBuilder.listed` writes."""
+}, {"indices": Many(JsonObject({"input": Count(), "tensor": Text()}))})  # fmt: skip
+"""The fields of model.values.json, which `TosaBuilder.values_json` writes."""
 
 
 def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Table:
