@@ -23,6 +23,7 @@ from qfunc.specs import (
     FloatKernel,
     Fusion,
     FusionStep,
+    GluTable,
     Kernel,
     NormFixed,
     Op,
@@ -68,7 +69,7 @@ FUNCTIONS = Op(("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt",
                 "celu", "selu", "softsign", "softshrink", "hardshrink", "tanhshrink", "log_sigmoid"))  # fmt: skip
 POWERS = Op("pow") & Attr("number", True)
 SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
-            "channel_shuffle")  # fmt: skip
+            "channel_shuffle", "detach")  # fmt: skip
 ALL_MOVES = (*MOVES, *SHUFFLES)
 EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
 NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
@@ -86,7 +87,7 @@ KNOWN = (
     | EXTREMES
     | JOINS
     | NORMS
-    | Op(("mul", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
+    | Op(("mul", "glu", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
 )
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
@@ -100,7 +101,7 @@ tosa = Target(
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(
-            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | NORMS | Op("mul"),
+            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | NORMS | Op(("mul", "glu")),
             input=ACTIVATION,
             output=ACTIVATION,
         ),
@@ -120,6 +121,7 @@ tosa = Target(
         Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
         Kernel(Op("embedding"), FloatKernel(), formats=OF_INDICES),
         Kernel(NORMS, NormFixed(), formats=WITH_WEIGHTS),
+        Kernel(Op("glu"), GluTable(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
         Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),

@@ -15,6 +15,7 @@ from qfunc.specs.arithmetic.operators import (
     DequantizeSum,
     FixedBits,
     FixedPointLanes,
+    GluTable,
     HardSwish16,
     NormFixed,
     QuantizeInt32,
@@ -44,7 +45,7 @@ Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
-    | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages
+    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

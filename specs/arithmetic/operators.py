@@ -149,6 +149,20 @@ class SoftmaxFixed:
 
 @readable
 @frozen
+class GluTable:
+    """y = R((a - z_x) T[b] s_x / (2^23 s_y)) + z, a and b the halves of int8 codes and T = R(2^23 sigmoid(s_x (b - z_x))).
+
+    The multiplier has 31 bits, and R is half up.
+
+    Source: qfunc; TOSA 1.0: TABLE, MUL, RESCALE.
+
+    >>> GluTable()
+    GluTable()
+    """
+
+
+@readable
+@frozen
 class NormFixed:
     """A layer, group, instance or RMS norm in int32: y = R(x̂ w + b) + z, x̂ = c / sqrt(A + E), for the N codes of a statistic.
 

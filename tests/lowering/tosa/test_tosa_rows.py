@@ -1,4 +1,4 @@
-"""Softmax and norms in TOSA: rows of all lengths, with ties and extremes, are what the reference model computes."""
+"""Softmax, norms and gated units in TOSA: rows of all lengths, with ties and extremes, as the reference model has them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,16 @@ class Softmax(nn.Module):
 @st.composite
 def drawn(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
     """An op and the shape of its input."""
-    n, kind = draw(LENGTHS), draw(st.sampled_from(("softmax", "layer", "layers", "rms", "group", "instance")))
+    n, kind = draw(LENGTHS), draw(st.sampled_from(("softmax", "layer", "layers", "rms", "group", "instance", "glu")))
     affine, eps = draw(st.booleans()), draw(st.sampled_from((1e-5, 1e-12, 0.3)))
     if kind == "softmax":
         dim, shape = draw(st.integers(1, 3)), [2, 3, 2, 4]
         shape[dim] = n
         return Softmax(draw(st.sampled_from((dim, dim - 4)))), tuple(shape)
+    if kind == "glu":
+        dim, shape = draw(st.integers(1, 3)), [2, 3, 2, 4]
+        shape[dim] = 2 * n
+        return nn.GLU(draw(st.sampled_from((dim, dim - 4)))), tuple(shape)
     made: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         "layer": (nn.LayerNorm(n, eps, elementwise_affine=affine), (2, 5, n)),
         "layers": (nn.LayerNorm((3, n), eps, elementwise_affine=affine, bias=False), (2, 2, 3, n)),
