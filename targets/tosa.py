@@ -74,21 +74,13 @@ ALL_MOVES = (*MOVES, *SHUFFLES)
 EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
 NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
+CREATED = Op(("arange", "full")) | Op("cast") & Attr("created", True)
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
 KNOWN = (
-    PRODUCTS
-    | SUMS
-    | MEANS
-    | POOLS
-    | CLIPS
-    | CURVES
-    | OF_ONE
-    | EXTREMES
-    | JOINS
-    | NORMS
+    CREATED | PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | NORMS
     | Op(("mul", "glu", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
-)
+)  # fmt: skip
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 WITH_WEIGHTS = (("input", (S8,)), ("weight", (FLOAT32,)), ("output", (S8,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,14 +36,14 @@ def norm(job: UnitContext, _: NormFixed) -> fx.Node:
 
 
 def _norm(
-    codes: Tensor, zero_in: int, over: int, centred: bool, scale_in: float, scale_out: float, weight: Tensor, bias: Tensor,
-    eps: float, zero: int, low: int, high: int, where: str,
+    codes: Tensor, zero_in: int, over: Sequence[int] | int, centred: bool, scale_in: float, scale_out: float,
+    weight: Tensor, bias: Tensor, eps: float, zero: int, low: int, high: int, where: str,
 ) -> Tensor:  # fmt: skip
-    # `over` is the number of last axes of one statistic, or minus the number of groups, 0 for one an instance.
-    if over > 0:
-        shape = [*codes.shape[: codes.ndim - over], math.prod(codes.shape[codes.ndim - over :])]
+    # `over` is the lengths of the last axes, which one statistic has, or the number of groups, 0 for one an instance.
+    if not isinstance(over, int):
+        shape = [*codes.shape[: codes.ndim - len(over)], math.prod(over)]
     else:
-        groups = -over or codes.shape[1]
+        groups = over or codes.shape[1]
         shape = [codes.shape[0], groups, math.prod(codes.shape[1:]) // groups]
         weight, bias = (t.reshape(-1, *[1] * (codes.ndim - 2)) for t in (weight, bias))
     if shape[-1] > LONGEST:
@@ -51,16 +52,16 @@ def _norm(
     return norm_fixed(codes, zero_in, shape, centred, scale_in, scale_out, weight, bias, eps, zero, low, high)
 
 
-def _of_function(job: UnitContext) -> tuple[Tensor, Tensor, float, int]:
+def _of_function(job: UnitContext) -> tuple[Tensor, Tensor, float, Any]:
     root, kind = job.root, job.unit.kind
     eps = attribute(root, "eps")
     weight = _constant(job, attribute(root, "weight"), 1.0)
     bias = torch.zeros(1) if kind == "rms_norm" else _constant(job, attribute(root, "bias"), 0.0)
     if kind in ("layer_norm", "rms_norm"):
-        return weight, bias, torch.finfo(torch.float32).eps if eps is None else eps, len(attribute(root, "normalized_shape"))
+        return weight, bias, torch.finfo(torch.float32).eps if eps is None else eps, job.argument("normalized_shape")
     if kind == "instance_norm" and not attribute(root, "use_input_stats"):
         raise _running(job)
-    return weight, bias, eps, -attribute(root, "num_groups") if kind == "group_norm" else 0
+    return weight, bias, eps, attribute(root, "num_groups") if kind == "group_norm" else 0
 
 
 def _of_module(job: UnitContext) -> tuple[Tensor, Tensor, float, int]:
