@@ -79,7 +79,7 @@ OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
 KNOWN = (
     CREATED | PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | NORMS
-    | Op(("mul", "glu", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
+    | Op(("mul", "prelu", "glu", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
 )  # fmt: skip
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
@@ -97,6 +97,7 @@ tosa = Target(
             input=ACTIVATION,
             output=ACTIVATION,
         ),
+        Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
         Rule(Op("embedding"), output=ACTIVATION),
         Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
@@ -106,7 +107,9 @@ tosa = Target(
         Kernel(NUMBERS, FloatKernel(), formats=WITH_NUMBERS, bounds=Bounds()),
         Kernel(STEPS, FloatKernel(), formats=BYTES, bounds=Bounds()),
         Kernel(FUNCTIONS | POWERS, FloatKernel("float64"), formats=BYTES),
-        Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES, bounds=Bounds()),
+        Kernel(
+            WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul", "prelu")), ONCE, formats=BYTES, bounds=Bounds()
+        ),
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
@@ -127,7 +130,6 @@ tosa = Target(
         Refuse(TRANSPOSED & DILATED, because=PRO_INT, do="Resize the image and convolve it."),
         Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
         Refuse(Op("softplus") & (~Attr("beta", 1) | ~Attr("threshold", 20)), because=PRO_INT, do="Use nn.Softplus()."),
-        Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
         Refuse(
             Op("log_softmax"),
             because=PRO_INT,

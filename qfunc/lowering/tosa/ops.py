@@ -23,6 +23,7 @@ from qfunc.lowering.tosa.indexing import embedding, gather
 from qfunc.lowering.tosa.linear import conv, conv_transpose, depthwise, linear, matmul, product
 from qfunc.lowering.tosa.norms import group_norm, instance_norm, layer_norm, norm
 from qfunc.lowering.tosa.pooling import average_pool, extreme_of_two, extreme_writer, max_pool, mean, sum_writer
+from qfunc.lowering.tosa.prelu import prelu
 from qfunc.lowering.tosa.rescale import BOUNDS, clamp_codes, write_clamp
 from qfunc.lowering.tosa.rms_norm import rms_norm
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
@@ -88,7 +89,7 @@ NODES: dict[str, OpWriter] = {
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": linear, "TRANSPOSE_CONV": conv_transpose,
     "BATCH_MATMUL": matmul, "ADD": sum_writer("ADD"), "SUB": sum_writer("SUB"), "MUL": product,
     "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean,
-    "SOFTMAX": softmax, "NORM": norm, "GLU": write_glu, "GATHER": gather,
+    "SOFTMAX": softmax, "NORM": norm, "GLU": write_glu, "PRELU": prelu, "GATHER": gather,
     "REDUCE_MAX": extreme_writer("REDUCE_MAX"), "REDUCE_MIN": extreme_writer("REDUCE_MIN"),
     **{name: _bounded(name) for name in BOUNDS}, "MAXIMUM": _extreme(True), "MINIMUM": _extreme(False),
     **{name: table_writer(name) for name in CURVES},
