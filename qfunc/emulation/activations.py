@@ -13,12 +13,12 @@ from qfunc.numerics.kernels import fixed_softmax, integer
 from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.ops.node import attribute, slots
-from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, HardSwish16, SoftmaxFixed, SoftmaxFloat
+from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, GluTable, HardSwish16, SoftmaxFixed, SoftmaxFloat
 
 _LARGEST_MULTIPLIER = 2.0**7
 """The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
 
-__all__ = ["bits", "hard_swish", "slopes", "softmax", "softmax_fixed"]
+__all__ = ["bits", "glu", "hard_swish", "slopes", "softmax", "softmax_fixed"]
 
 
 def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
@@ -72,6 +72,15 @@ def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
     return job.emitter.call(
         fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
+    )  # fmt: skip
+
+
+def glu(job: UnitContext, _: GluTable) -> fx.Node:
+    """Return the node of a `specs.GluTable` unit."""
+    x = input_codes(job)
+    return job.emitter.call(
+        fixed_curves.glu_codes, x.node, job.argument("dim"), x.encoding.scale, x.encoding.zero_point, job.output.scale,
+        *job.range(), name=job.name, result=True,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.norms import norm
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -29,7 +30,9 @@ from qfunc.specs import (
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
     HardSwish16,
+    NormFixed,
     ProductLanes,
     Shift,
     SoftmaxFixed,
@@ -154,11 +157,13 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (FixedPoint, "prelu"): activations.slopes,
     (FloatMultiplier, "prelu"): _prelu_by_multipliers,
     (FixedBits, "leaky_relu"): activations.bits,
+    (GluTable, "glu"): activations.glu,
     (HardSwish16, "hardswish"): activations.hard_swish,
     (SoftmaxTable, "softmax"): _softmax_by_table,
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
     (Bilinear, "resize"): pooling.bilinear,
+    **dict.fromkeys(((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), norm),
 }
 """(arithmetic, kind of op) -> writer."""
 

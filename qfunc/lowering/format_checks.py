@@ -61,13 +61,15 @@ def require_int8(site: QuantizedTensor, target: str, artifact: str, activation: 
         require_one_scale(site, artifact)
 
 
-def require_input(name: str, dtype: Any, varies: int | None) -> None:
+def require_input(name: str, dtype: Any, varies: int | None, *, indices: bool = False) -> None:
     """Raise if an input is not float32 or its batch is not the first axis; `dtype` and `varies` are None for other tensors.
+
+    `indices`: an input may also have int64 or int32.
 
     Raises:
         DeployError: names the input.
     """
-    if dtype is not None and np.dtype(dtype) != np.float32:
+    if dtype is not None and np.dtype(dtype) != np.float32 and not indices:
         do = "Move the ops that read it out of the deployed model."
         raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
     if varies:

@@ -15,7 +15,9 @@ from qfunc.specs.arithmetic.operators import (
     DequantizeSum,
     FixedBits,
     FixedPointLanes,
+    GluTable,
     HardSwish16,
+    NormFixed,
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
@@ -43,8 +45,8 @@ from qfunc.specs.selectors import Selector, selector
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
+    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

@@ -149,6 +149,36 @@ class SoftmaxFixed:
 
 @readable
 @frozen
+class GluTable:
+    """y = R((a - z_x) T[b] s_x / (2^23 s_y)) + z, a and b the halves of int8 codes and T = R(2^23 sigmoid(s_x (b - z_x))).
+
+    The multiplier has 31 bits, and R is half up.
+
+    Source: qfunc; TOSA 1.0: TABLE, MUL, RESCALE.
+
+    >>> GluTable()
+    GluTable()
+    """
+
+
+@readable
+@frozen
+class NormFixed:
+    """A layer, group, instance or RMS norm in int32: y = R(x̂ w + b) + z, x̂ = c / sqrt(A + E), for the N codes of a statistic.
+
+    c = x - round(mean(x)) and r = sum(c); an RMS norm has c = x and r = 0.  A + E = sum(c^2) - r^2 / N + N eps / s_x^2, with as
+    many fractional bits as 31 bits leave.  Its inverse root is read from a table by 8 bits and refined by one step of Newton's
+    method, to within 2^-14 of itself.  c - r / N and the products have 31 bits, each rounded half up, and y is rounded once.
+
+    Source: qfunc; TOSA 1.0: REDUCE_SUM, MUL, CLZ, TABLE, RESCALE.
+
+    >>> NormFixed()
+    NormFixed()
+    """
+
+
+@readable
+@frozen
 class FixedPointLanes:
     """As FixedPoint: the first lanes * floor(C / lanes) channels by `steps`, those left over by `rest`.
 

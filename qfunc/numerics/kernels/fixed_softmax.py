@@ -23,15 +23,19 @@ def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int)
     [[0.0, 0.0]]
     """
     logits = codes.long().movedim(dim, -1)
-    e = _exponentials(scale_in)[logits - logits.amax(-1, keepdim=True) + 255]
+    e = exponentials(scale_in)[logits - logits.amax(-1, keepdim=True) + 255]
     total = shift_right(e, torch.tensor(_SUM_BITS), "half_away").sum(-1, keepdim=True)
     reciprocal, over = _reciprocal(total)
     probability = shift_right(_high(reciprocal, e), over + 23, "half_away")
     return (probability + low).clamp(low, high).float().movedim(-1, dim)
 
 
-def _exponentials(scale: float) -> Tensor:
-    # exp(d s) times 2^31 for d = -255 ... 0; 0 where d s does not fit into 5 integer bits.
+def exponentials(scale: float) -> Tensor:
+    """Return exp(d s) times 2^31 for d = -255 ... 0; 0 where d s does not fit into 5 integer bits.
+
+    >>> exponentials(0.5)[-3:].tolist()
+    [790015080, 1302514665, 2147483647]
+    """
     m, e = fixed_multiplier(torch.tensor(min(scale * 2.0 ** (31 - _ARGUMENT_BITS), 2.0**31 - 1), dtype=torch.float64))
     left, d = 31 - int(e), torch.arange(-255, 1)
     least = -((((1 << _ARGUMENT_BITS) - 1) << (31 - _ARGUMENT_BITS)) >> left)
@@ -76,4 +80,4 @@ def _high(a: Tensor, b: Tensor | int) -> Tensor:
     return torch.div(product + torch.where(product >= 0, 2**30, 1 - 2**30), 2**31, rounding_mode="trunc")
 
 
-__all__ = ["softmax_fixed"]
+__all__ = ["exponentials", "softmax_fixed"]

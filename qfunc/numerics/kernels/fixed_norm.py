@@ -1,0 +1,113 @@
+"""Layer, group, instance and RMS norms of codes, in integers of 32 bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier, shift_right
+
+LONGEST = 2**15
+"""The largest number of codes of one statistic."""
+ROOTS = tuple(round(128 / math.sqrt((j + 0.5) / 256)) if j >= 64 else 0 for j in range(256))
+"""1 / sqrt(u) with 7 fractional bits, by the first eight bits of u in [1/4, 1)."""
+_LEAST_BITS, _MOST_BITS, _LARGEST = 10, 24, 2**31 - 1
+
+
+@frozen(eq=False)
+class NormConstants:
+    """The constants of a norm over `count` codes: see `specs.NormFixed` for the symbols.
+
+    Attributes:
+        f: The fractional bits of the squared length; fewer than 0 cut bits off.
+        h: The fractional bits of the centred codes.
+        epsilon: E, epsilon with the scale of the squared length.
+        bits: B, the fractional bits of the result before its one rounding.
+        shift: t, the shift of the product with a factor.
+        factors: The weight times the scales, with bits + shift fractional bits, in the weight's shape.
+        limit: The largest magnitude of a normalized value, or None if no bound is needed; beyond it the codes saturate.
+        offsets: The bias in codes, with `bits` fractional bits, in the bias' shape.
+    """
+
+    f: int
+    h: int
+    epsilon: int
+    bits: int
+    shift: int
+    limit: int | None
+    factors: Tensor
+    offsets: Tensor
+
+
+def norm_constants(
+    count: int, centred: bool, scale_in: float, scale_out: float, weight: Tensor, bias: Tensor, eps: float
+) -> NormConstants:
+    """Return the constants of a norm.
+
+    Args:
+        count: The number of codes of one statistic.
+        centred: The mean is subtracted.
+        weight: The factors in the shape in which they multiply the result; likewise the summands in `bias`.
+    """
+    eps_codes = float(torch.tensor(eps, dtype=torch.float32)) / float(scale_in) ** 2
+    f = 31 - math.frexp(count * ((2**14 if centred else 2**16) + eps_codes))[1]
+    h = max(0, min(22, 14 + (f >> 1)))
+    factor = math.sqrt(count * 2.0**f) * 2.0 ** (-14.5 - h) / float(scale_out)
+    gains, shifts = weight.double(), bias.double() / float(scale_out)
+    largest = math.sqrt(count) * float(gains.abs().max()) / float(scale_out) + float(shifts.abs().max())
+    fitting = 30 - math.frexp(largest)[1]
+    bits = max(_LEAST_BITS, min(_MOST_BITS, fitting))
+    scaled = gains * (factor * 2.0**bits)
+    shift = min(62, 31 - math.frexp(float(scaled.abs().max()))[1])
+    factors = torch.round(scaled * 2.0**shift).clamp(-_LARGEST, _LARGEST).long()
+    epsilon, greatest = round(eps_codes * count * 2.0**f), float(gains.abs().max()) * factor
+    limit = min(_LARGEST, int(2.0 ** (30 - bits) / greatest)) if fitting < bits and greatest else None
+    offsets = torch.round(shifts * 2.0**bits).clamp(-(2**30), 2**30 - 1).long()
+    return NormConstants(f, h, epsilon, bits, shift, limit, factors, offsets)
+
+
+def norm_fixed(
+    codes: Tensor, zero_in: int, shape: Sequence[int], centred: bool, scale_in: float, scale_out: float, weight: Tensor,
+    bias: Tensor, eps: float, zero: int, low: int, high: int,
+) -> Tensor:  # fmt: skip
+    """Return the codes of a norm: see `specs.NormFixed`.
+
+    Args:
+        shape: The codes as rows: one statistic for each entry of the last axis' rows; -1 is computed.
+        weight: One factor an entry, in a shape that broadcasts with `codes`; likewise `bias`.
+
+    >>> one, none = torch.ones(1), torch.zeros(1)
+    >>> norm_fixed(torch.tensor([[2.0, 4.0]]), 0, (-1, 2), True, 1.0, 0.5, one, none, 1e-5, 0, -128, 127).tolist()
+    [[-2.0, 2.0]]
+    """
+    q = (codes.long() - int(zero_in)).reshape(tuple(shape))
+    k = norm_constants(q.shape[-1], centred, scale_in, scale_out, weight, bias, eps)
+    rest = torch.zeros_like(q[..., :1])
+    if centred:
+        m, e = fixed_multiplier(torch.tensor(1 / q.shape[-1], dtype=torch.float64))
+        q = q - shift_right(q.sum(-1, keepdim=True) * m, e, "half_up")
+        rest = q.sum(-1, keepdim=True)
+    squares, surplus = (q * q).sum(-1, keepdim=True), _scaled(rest * rest, 2.0**k.f / q.shape[-1])
+    squares = squares << k.f if k.f >= 0 else shift_right(squares, torch.tensor(min(-k.f, 31)), "half_up")
+    length = (squares - surplus + k.epsilon).clamp(min=1)
+    up = (31 - torch.frexp(length.double()).exponent.long()) & ~1
+    unit = length << up
+    y = torch.tensor(ROOTS)[unit >> 23]
+    y = shift_right(y * (3 * 2**29 - shift_right(unit * y * y, torch.tensor(16), "half_up")), torch.tensor(7), "half_up")
+    centre = ((q << k.h) - _scaled(rest, 2.0**k.h / q.shape[-1])) << (up >> 1)
+    normal = shift_right(centre * y, torch.tensor(31), "half_up").reshape(codes.shape)
+    normal = normal if k.limit is None else normal.clamp(-k.limit, k.limit)
+    value = shift_right(normal * k.factors, torch.tensor(k.shift), "half_up") + k.offsets
+    return (shift_right(value, torch.tensor(k.bits), "half_up") + zero).clamp(low, high).float()
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    m, e = fixed_multiplier(torch.tensor(factor, dtype=torch.float64))
+    return shift_right(x * m, e, "half_up")
+
+
+__all__ = ["LONGEST", "ROOTS", "NormConstants", "norm_constants", "norm_fixed"]
