@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from attrs import frozen
 from torch import fx, nn
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import integer_share
@@ -22,6 +20,7 @@ from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
 from qfunc.diagnosis.scoring import Metric, Score, Scorer
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.execution.batches import Binder, require_batches
+from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
@@ -72,7 +71,7 @@ def diagnose(
             `outputs[0].argmax(1) == batch[1]`.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
-        progress: Show a progress bar if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: the target refuses the model.
@@ -148,7 +147,7 @@ class _Study:
     def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
         suspects = [s for detect in DETECTORS for s in detect(evidence)]
         found = []
-        for place, suspect in enumerate(suspects):
+        for place, suspect in enumerate(tracked(suspects, "diagnose", "cause", self.progress)):
             share = self._share(evidence, suspect)
             if share >= SMALLEST_SHARE:
                 # Of causes with about the same share, the more specific comes first.
@@ -182,8 +181,7 @@ class _Study:
 
     def _measured(self, remedies: list[_Remedy]) -> tuple[list[Trial], tuple[tuple[str, str], ...]]:
         trials, refused = [], []
-        bar = tqdm(remedies, desc="diagnose", unit="plan", disable=not self.progress or not sys.stderr.isatty())
-        for remedy in bar:
+        for remedy in tracked(remedies, "diagnose", "plan", self.progress):
             try:
                 trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
             except QfuncError as e:
