@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import integer_share
+from qfunc.analysis.report_format import name_of
 from qfunc.diagnosis.causes import DETECTORS, Suspect
 from qfunc.diagnosis.evidence import Evidence, largest_by_channel
 from qfunc.diagnosis.plan import Plan, Setting
@@ -120,7 +121,7 @@ class _Study:
         self.setting, self.model, self.progress = setting, model, progress
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)
-        self.metric = "SQNR, dB" if metric is None else getattr(metric, "__name__", type(metric).__name__)
+        self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
         binder = Binder(calibrated)
         binder.warned = metric is not None  # it reads the labels that are behind the inputs
         self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
