@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,10 +9,10 @@ import torch
 from attrs import frozen
 from torch import fx, nn
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import integer_share
+from qfunc.analysis.report_format import name_of
 from qfunc.diagnosis.causes import DETECTORS, Suspect
 from qfunc.diagnosis.evidence import Evidence, largest_by_channel
 from qfunc.diagnosis.plan import Plan, Setting
@@ -22,6 +21,7 @@ from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
 from qfunc.diagnosis.scoring import Metric, Score, Scorer
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.execution.batches import Binder, require_batches
+from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
@@ -72,7 +72,7 @@ def diagnose(
             `outputs[0].argmax(1) == batch[1]`.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
-        progress: Show a progress bar if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: the target refuses the model.
@@ -121,7 +121,7 @@ class _Study:
         self.setting, self.model, self.progress = setting, model, progress
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)
-        self.metric = "SQNR, dB" if metric is None else getattr(metric, "__name__", type(metric).__name__)
+        self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
         binder = Binder(calibrated)
         binder.warned = metric is not None  # it reads the labels that are behind the inputs
         self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
@@ -148,7 +148,7 @@ class _Study:
     def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
         suspects = [s for detect in DETECTORS for s in detect(evidence)]
         found = []
-        for place, suspect in enumerate(suspects):
+        for place, suspect in enumerate(tracked(suspects, "diagnose", "cause", self.progress)):
             share = self._share(evidence, suspect)
             if share >= SMALLEST_SHARE:
                 # Of causes with about the same share, the more specific comes first.
@@ -182,8 +182,7 @@ class _Study:
 
     def _measured(self, remedies: list[_Remedy]) -> tuple[list[Trial], tuple[tuple[str, str], ...]]:
         trials, refused = [], []
-        bar = tqdm(remedies, desc="diagnose", unit="plan", disable=not self.progress or not sys.stderr.isatty())
-        for remedy in bar:
+        for remedy in tracked(remedies, "diagnose", "plan", self.progress):
             try:
                 trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
             except QfuncError as e:

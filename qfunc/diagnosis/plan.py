@@ -86,14 +86,16 @@ class Setting:
             SpecError: the target cannot do what the plan asks.
         """
         batches = self.batches if plan.evaluated else self.calibration
-        for correction in plan.before:
-            model = correction.transform(batches)(model)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(quantize|calibrate), op ")  # the report has the share of each plan
+            # Metrics read the labels in the batches. Without a metric, diagnose itself warns of elements that nothing reads.
+            warnings.filterwarnings("ignore", r"\w+: batches of \d+ elements ")
+            for correction in plan.before:
+                model = correction.transform(batches)(model)
             quantized: Any = quantize(plan.target(self.target), self.example_inputs)(model)
             calibrated = calibrate(batches, progress=False)(quantized)
-        for correction in plan.after:
-            calibrated = correction.transform(batches)(calibrated)
+            for correction in plan.after:
+                calibrated = correction.transform(batches)(calibrated)
         return calibrated
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
 from qfunc.execution.feed import feeder
+from qfunc.execution.progress import Progress
 from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
 from qfunc.graph.static_shapes import require_any_batch
@@ -55,7 +54,7 @@ def reconstruct(
     Args:
         method: `qfunc.adaround()`, `qfunc.brecq()`, `qfunc.qdrop()`, or another `Method`.
         batches: As for `calibrate`, with images of one size; they are kept until the end.  The papers use 1,024 images.
-        progress: Show a progress bar with the loss if standard error is a terminal.
+        progress: Show a progress bar with the loss on a terminal, else a line every 30 seconds.
         select: The ops with weights to round; other weights stay rounded to nearest.
         memory: Bytes for the units' inputs and outputs of all images; the rest goes to a temporary folder.
         resume: A directory for the results of finished units.  A later call with the same model, method and batches
@@ -106,7 +105,7 @@ def reconstruct(
             _require_work(graphs, select)
             checkpoints = [Checkpoint(_within(resume, path), part.digests()) for path, part in zip(parts, graphs, strict=True)]
             total = sum(part.count for part in graphs) * method.iterations
-            with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
+            with Progress("reconstruct", total, "iteration", progress) as bar:
                 for part, finished in zip(graphs, checkpoints, strict=True):
                     part.run(finished, _reporter(bar))
         result: Any = with_submodules(
@@ -125,13 +124,11 @@ def _within(resume: str | os.PathLike[str] | None, path: str) -> str | os.PathLi
     return os.path.join(resume, path) if resume is not None and path else resume
 
 
-def _reporter(bar: Any) -> Callable[[str, int, Tensor | None], None]:
+def _reporter(bar: Progress) -> Callable[[str, int, Tensor | None], None]:
     def report(name: str, iteration: int, loss: Tensor | None) -> None:
-        if not bar.disable and (loss is None or iteration % 20 == 0):
-            bar.set_description(f"reconstruct {name}", refresh=False)
-            if loss is not None:
-                bar.set_postfix(loss=f"{float(loss):.4g}", refresh=False)
-        bar.update(1 if loss is not None else iteration)
+        if loss is None or iteration % 20 == 0:
+            bar.describe(f"reconstruct {name}", "" if loss is None else f"loss {float(loss):.4g}")
+        bar.advance(1 if loss is not None else iteration)
 
     return report
 

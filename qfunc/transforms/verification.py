@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import multiply_accumulates
+from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Comparison, Report, Tally
 from qfunc.emulation.float_units import FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, same
@@ -266,7 +267,7 @@ class Verification:
         reason = self.runner.comparable(self.artifact) if conditional else ""
         return Report(
             target=self.target.name,
-            runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
+            runtime=repr(self.runner) if isinstance(self.runner, Runner) else name_of(self.runner, "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
             disagreements=() if self.inside is None else self._disagreements(self.inside),
