@@ -142,13 +142,6 @@ def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
 
 
-def with_batch_size(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
-    """Return a copy of a quantized model that records the input shapes of these arguments, as calibration does."""
-    record = record_of(model)
-    assert record is not None
-    return attach(copy.deepcopy(model), evolve(record, inputs=infos(arguments)))
-
-
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in nested tuples, lists and dicts, in order."""
     return [v for v in flatten(value) if isinstance(v, Tensor)]

@@ -18,6 +18,7 @@ from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.sites import QuantizerNode
+from qfunc.graph.varying_sizes import joined
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme
@@ -91,6 +92,8 @@ class Observer:
         self.batch = number
         if not self.inputs or any(0 in i.shape for i in self.inputs):
             self.inputs, self.example = infos(arguments), arguments
+        else:
+            self.inputs = joined(self.inputs, infos(arguments))
         return self.interpreter.run_batch(arguments, f"calibrate, batch {number}")
 
     def observe(self, name: str, value: Any) -> None:

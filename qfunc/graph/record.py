@@ -35,10 +35,15 @@ class NodeInfo:
 
 @frozen
 class TensorInfo:
-    """Shape and dtype of an input of the model in the first batch of calibration."""
+    """Shape and dtype of an input of the model in the first batch of calibration.
+
+    `other` has, for each axis that varied from batch to batch, the first other size, and the sizes of `shape` for all
+    other axes; it is () if no axis varied.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    other: tuple[int, ...] = ()
 
 
 @frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
@@ -15,9 +16,7 @@ from torch import Tensor, fx
 from qfunc.errors import DeployError, first_line
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
-
-Axes = tuple[tuple[str | None, ...], ...]
-"""For each input of a model, the names of the axes that vary; None for a fixed axis."""
+from qfunc.graph.varying_sizes import Axes
 
 
 @frozen
@@ -83,8 +82,9 @@ def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[
         return
     named = [(*row, *(None,) * (len(shape) - len(row))) for row, shape in zip_longest(axes[: len(given)], given, fillvalue=())]
     now = {name: size for shape, row in zip(given, named, strict=True) for size, name in zip(shape, row, strict=True) if name}
+    seen = {name: size for i, row in zip(inputs, named, strict=True) for size, name in zip(i.other, row, strict=False) if name}
     if now:
-        for sizes in _sizes(now):
+        for sizes in _sizes(now, seen):
             count = len(next(iter(sizes.values())))
             yield [
                 [tuple(n if name is None else sizes[name][run] for n, name in zip(shape, row, strict=True))
@@ -97,14 +97,19 @@ def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[
     yield [given, given]
 
 
-def _sizes(now: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Axis -> its sizes in the runs of a trial, each axis its own: no two have the same in all runs, unless they are tied."""
+def _sizes(now: dict[str, int], seen: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Axis -> its sizes in the runs of a trial, each axis its own: no two have the same in all runs, unless they are tied.
+
+    `seen` has another size of an axis, if one is known; a network may take no sizes but multiples of a number.
+    """
     symbols = [name for name in now if name != "batch"]
     # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
     # An axis may stand at its least or its greatest size.
     steps = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
     trials = [(ties, step, offsets) for ties in _ties(symbols, now) for step, offsets in steps]
     trials.append(({name: now[name] for name in symbols}, 0, (0, 1)))  # axes a fixed number apart
+    apart = math.gcd(*(abs(seen.get(name, now[name]) - now[name]) for name in symbols))
+    trials += [(ties, apart, (0, 1, 5)) for ties in _ties(symbols, now) if apart > 1]
     for ties, step, offsets in trials:
         found = {name: tuple(_size(now[name], ties[name], offset, step) for offset in offsets) for name in symbols}
         first = next(n for n in range(2, 99) if tuple(range(n, n + len(offsets))) not in found.values())
