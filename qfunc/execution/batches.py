@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
@@ -10,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, require_batch
-from qfunc.graph.record import TensorInfo, attach, record_of
+from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.static_shapes import require_sizes
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"

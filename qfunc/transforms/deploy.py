@@ -49,9 +49,9 @@ def deploy(
 
     The artifact has evaluation semantics, stores weights as the integers of the simulation, names tensors as in the
     model, and accepts any batch size unless its format fixes one. Other axes vary if `calibrate` saw several sizes or
-    torch.export left them dynamic; a format that fixes sizes needs the `example_inputs` then. The ONNX model is checked, and run once against the
-    simulation, before the target's own lowering. The model does not change, nothing is written to disk, and two deploys
-    give the same bytes.
+    torch.export left them dynamic; a format that fixes sizes needs `example_inputs` then. The ONNX model is checked, and
+    run once against the simulation, before the target's own lowering. The model does not change, nothing is written to
+    disk, and two deploys give the same bytes.
 
     Args:
         target: The hardware that the model was quantized for.

@@ -79,7 +79,9 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             found, do = f"a model of quantized parts: {as_list(each)}", "Leave it out: the runtime has no outputs of the whole."
             raise VerifyError(where="verify, score", found=found, wanted="a model that is quantized as a whole", do=do)
         scores = None if score is None else Scores(score)
-        checks = {path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part, target)}
+        checks = {
+            path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part, target)
+        }
         shown = batches if scores is None else scores.watched(batches)
 
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:

@@ -53,6 +53,7 @@ class GraphBuilder:
         self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes in the runs -> an input, its axis, the axis's name
         self.inner_axes: dict[Any, tuple[str, int]] = {}  # the sizes in the runs -> a tensor that is written, its axis
         self.sizes: dict[Any, str] = {}
+        self.shapes: dict[str, str] = {}  # a tensor -> its shape
 
     def fresh(self, name: str) -> str:
         """Return the name, or the name with a number if it is taken."""
@@ -147,7 +148,8 @@ class GraphBuilder:
 
     def _size(self, tried: Any, source: str, axis: int, label: str) -> str:
         if tried not in self.sizes:
-            shape = self.node("Shape", [source], f"{label}.shape")
+            shape = self.shapes.get(source) or self.node("Shape", [source], f"{label}.shape")
+            self.shapes[source] = shape
             self.sizes[tried] = self.node("Gather", [shape, self.integers(axis, name=f"{label}.axis")], f"{label}.size")
         return self.sizes[tried]
 

@@ -105,11 +105,11 @@ def _sizes(now: dict[str, int], seen: dict[str, int]) -> Iterator[dict[str, tupl
     symbols = [name for name in now if name != "batch"]
     # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
     # An axis may stand at its least or its greatest size.
-    steps = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
-    trials = [(ties, step, offsets) for ties in _ties(symbols, now) for step, offsets in steps]
-    trials.append(({name: now[name] for name in symbols}, 0, (0, 1)))  # axes a fixed number apart
+    steps: tuple[tuple[int, tuple[int, ...]], ...] = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
     apart = math.gcd(*(abs(seen.get(name, now[name]) - now[name]) for name in symbols))
-    trials += [(ties, apart, (0, 1, 5)) for ties in _ties(symbols, now) if apart > 1]
+    steps += ((apart, (0, 1, 5)),) if apart > 1 else ()
+    trials = [(ties, step, offsets) for ties in _ties(symbols, now, seen) for step, offsets in steps]
+    trials.append(({name: now[name] for name in symbols}, 0, (0, 1)))  # axes a fixed number apart
     for ties, step, offsets in trials:
         found = {name: tuple(_size(now[name], ties[name], offset, step) for offset in offsets) for name in symbols}
         first = next(n for n in range(2, 99) if tuple(range(n, n + len(offsets))) not in found.values())
@@ -124,14 +124,15 @@ def _size(now: int, k: int, offset: int, step: int) -> int:
     return now + (step * (2 * k) if step else 0) + (step or 1) * offset
 
 
-def _ties(symbols: list[str], now: dict[str, int]) -> list[dict[str, int]]:
+def _ties(symbols: list[str], now: dict[str, int], seen: dict[str, int]) -> list[dict[str, int]]:
     """Axis -> number of its tie: axes of one size may have to be one; those with the fewest ties come first."""
+    sizes = {name: (now[name], seen.get(name)) for name in symbols}
     found: list[dict[str, int]] = [{}]
     for name in symbols:
         longer = [
             {**ties, name: k}
             for ties in found
-            for k in (max(ties.values(), default=-1) + 1, *{t for n, t in ties.items() if now[n] == now[name]})
+            for k in (max(ties.values(), default=-1) + 1, *{t for n, t in ties.items() if sizes[n] == sizes[name]})
         ]
         found = sorted(longer, key=lambda ties: -len({*ties.values()}))[:MOST_TIES]
     return found
