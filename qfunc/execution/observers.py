@@ -14,11 +14,11 @@ from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
 from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
+from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.sites import QuantizerNode
-from qfunc.graph.varying_sizes import joined
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme

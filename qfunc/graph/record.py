@@ -37,8 +37,7 @@ class NodeInfo:
 class TensorInfo:
     """Shape and dtype of an input of the model in the first batch of calibration.
 
-    `other` has, for each axis that varied from batch to batch, the first other size, and the sizes of `shape` for all
-    other axes; it is () if no axis varied.
+    If axes but the batch varied from batch to batch, `other` has the first other size of each, and else the sizes of `shape`.
     """
 
     shape: tuple[int, ...]

@@ -17,13 +17,14 @@ from torch.optim.swa_utils import AveragedModel
 from qfunc import specs
 from qfunc._transform import Transform
 from qfunc.errors import DeployError, a_or_an
+from qfunc.execution.artifact_sizes import other_sizes, require_one_size
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.output_names import names_of_outputs
+from qfunc.execution.varying_sizes import Axes, axes_of, batch_of
 from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
-from qfunc.graph.varying_sizes import Axes, axes_of, batch_of
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
@@ -31,7 +32,6 @@ from qfunc.placement.partition import Partition, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
 from qfunc.specs.protocols import NamingLowering, VersionedLowering
-from qfunc.transforms.artifact_sizes import other_sizes, require_one_size
 from qfunc.transforms.onnx_check import require_same_function
 from qfunc.transforms.validate import describe, require_target, require_target_value
 

@@ -11,15 +11,15 @@ from torch import fx, nn
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import DeployError, VerifyError
+from qfunc.execution.artifact_sizes import fixes_sizes, with_sizes_of
 from qfunc.execution.batches import as_list, require_batches
 from qfunc.execution.feed import feed_all
+from qfunc.execution.varying_sizes import axes_of
 from qfunc.graph.record import record_of
 from qfunc.graph.submodules import require_submodules
-from qfunc.graph.varying_sizes import axes_of
 from qfunc.specs import Target
 from qfunc.specs._check import misfit
 from qfunc.specs.protocols import Runner
-from qfunc.transforms.artifact_sizes import fixes_sizes, with_sizes_of
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.scores import Score, Scores
 from qfunc.transforms.validate import describe, require_target, require_target_value

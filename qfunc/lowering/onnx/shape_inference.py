@@ -14,9 +14,9 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError, first_line
+from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
-from qfunc.graph.varying_sizes import Axes
 
 
 @frozen

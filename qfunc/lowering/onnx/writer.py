@@ -8,10 +8,10 @@ import onnx
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
+from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
-from qfunc.graph.varying_sizes import Axes
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op

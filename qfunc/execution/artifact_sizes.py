@@ -11,8 +11,8 @@ from torch import fx
 
 from qfunc.errors import DeployError
 from qfunc.execution.batches import infos
+from qfunc.execution.varying_sizes import Axes, axes_of, varying
 from qfunc.graph.record import TensorInfo, attach, record_of
-from qfunc.graph.varying_sizes import Axes, axes_of, varying
 from qfunc.specs import Target
 from qfunc.specs.protocols import FixedSizeLowering
 
@@ -54,7 +54,7 @@ def other_sizes(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> list[tuple
     """Return the inputs in the other sizes that calibration saw, if there are any and they vary in the artifact."""
     if not varying(axes) or not any(i.other for i in inputs):
         return []
-    return [tuple(evolve(i, shape=(*i.shape[:1], *i.other[1:])) if i.other else i for i in inputs)]
+    return [tuple(evolve(i, shape=i.other) if i.other else i for i in inputs)]
 
 
 def with_sizes_of(model: fx.GraphModule, arguments: tuple[Any, ...], target: Target) -> fx.GraphModule:

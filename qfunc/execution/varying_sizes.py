@@ -15,20 +15,22 @@ Axes = tuple[tuple[str | None, ...], ...]
 
 
 def joined(first: tuple[TensorInfo, ...], later: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """Return the inputs of the first batch, with the first other size of each axis that differs in a later batch.
+    """Return the inputs of the first batch, with the first other size of each axis but the batch that differs later.
 
     >>> joined((TensorInfo((2, 3, 8, 8), "torch.float32"),), (TensorInfo((2, 3, 8, 16), "torch.float32"),))
     (TensorInfo(shape=(2, 3, 8, 8), dtype='torch.float32', other=(2, 3, 8, 16)),)
     """
     if [len(i.shape) for i in first] != [len(i.shape) for i in later]:
         return first
-    return tuple(map(_joined, first, later))
+    return tuple(_joined(a, b, first[0].shape[:1]) for a, b in zip(first, later, strict=True))
 
 
-def _joined(first: TensorInfo, later: TensorInfo) -> TensorInfo:
+def _joined(first: TensorInfo, later: TensorInfo, batch: tuple[int, ...]) -> TensorInfo:
     known = first.other or first.shape
     sizes = zip(first.shape, known, later.shape, later.other or later.shape, strict=True)
-    other = tuple(next((n for n in more if n != size), size) for size, *more in sizes)
+    other = tuple(next((n for n in more if n not in (size, 0)), size) for size, *more in sizes)
+    if first.shape[:1] == batch:  # the batch may always vary
+        other = first.shape[:1] + other[1:]
     return first if other == known else evolve(first, other=other)
 
 
