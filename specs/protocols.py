@@ -147,6 +147,16 @@ class LimitedLowering(Protocol):
 
 
 @runtime_checkable
+class FixedSizeLowering(Protocol):
+    """A lowering that may fix all sizes of the inputs but the batch."""
+
+    @property
+    def one_size(self) -> str:
+        """What fixes the sizes, for messages, such as "a .pte"; "" if they may vary."""
+        ...
+
+
+@runtime_checkable
 class RefusingLowering(Protocol):
     """A lowering that refuses some schemes."""
 
@@ -275,7 +285,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FlippingRunner", "Function", "InspectableRunner",
+    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function", "InspectableRunner",
     "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction",
     "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
     "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",

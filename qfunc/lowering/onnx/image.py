@@ -13,6 +13,7 @@ from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
 from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.shape import regrouped
+from qfunc.lowering.onnx.shape_inference import Varying
 from qfunc.ops.image import antialiased
 
 
@@ -143,10 +144,18 @@ def _resize(c: OpContext) -> str:
     else:
         found = [_factor(int(a or 0), int(b or 0), c["mode"] == "nearest") for a, b in zip(source, spatial, strict=True)]
         if None in found:
-            return c.write("Resize", c.input(), "", "", vector(c, sizes(c, c.result), f"{c.name}.sizes"), **attributes)
+            lengths = [*sizes(c, c.result)[:2], *_requested(c)]
+            return c.write("Resize", c.input(), "", "", vector(c, lengths, f"{c.name}.sizes"), **attributes)
         factors = [f for f in found if f is not None]
     scales = c.graph.constant(np.array([1.0, 1.0, *factors], np.float32), f"{c.name}.scales")
     return c.write("Resize", c.input(), "", scales, **attributes)
+
+
+def _requested(c: OpContext) -> list[Any]:
+    # The sizes: as computed if `size` lists them, else those of the result.
+    given, found = c["size"], sizes(c, c.result)[2:]
+    listed = isinstance(given, list | tuple) and len(given) == len(found)
+    return [size if isinstance(f, Varying) else f for size, f in zip(given if listed else found, found, strict=True)]
 
 
 def _factor(have: int, want: int, nearest: bool) -> float | None:

@@ -8,6 +8,7 @@ import onnx
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
+from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
@@ -17,7 +18,7 @@ from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
+from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
@@ -173,6 +174,9 @@ class _Writer:
         encoding = self.partition.output_encoding(node)
         if encoding is not None:
             self._coded(node, encoding)
+        if node.name in self.partition.units_by_output:  # the readers of a tensor inside of a unit would divide the unit
+            name = self.raw[node.name] if encoding is None else self._coded(node, encoding)
+            self.graph.note(name, self.shapes[node.name])
 
     def _coded(self, node: fx.Node, encoding: Encoding) -> str:
         key = (node.name, encoding.quantizer.path)

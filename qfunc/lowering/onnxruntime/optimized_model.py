@@ -90,16 +90,27 @@ def _difference(original: Any, units: dict[str, str], plain: Session, exposed: S
 
 
 def _count_ops(model: Any, names: set[str]) -> dict[str, int]:
-    # Count the ops by type, without transposes and the runtime's pairs around them, which depend on the outputs.
+    # Count the ops by type, without transposes and the runtime's pairs around them, which depend on the outputs, and
+    # without ops on sizes, of which the runtime joins equal ones.
     counts: dict[str, int] = {}
-    redundant = _redundant_pairs(model)
+    redundant, sizes = _redundant_pairs(model), _sizes(model)
     for node in model.graph.node:
         is_added = original_name(node.name) not in names or node.name in redundant
-        if node.op_type == "Transpose" or (node.op_type in PAIR and is_added):
+        if node.op_type == "Transpose" or (node.op_type in PAIR and is_added) or sizes.issuperset(node.output):
             continue
         name = {"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type)
         counts[name] = counts.get(name, 0) + 1
     return counts
+
+
+def _sizes(model: Any) -> set[str]:
+    # The tensors computed from shapes and constants alone.
+    constants, found = {i.name for i in model.graph.initializer}, set[str]()
+    for node in model.graph.node:
+        given = {name for name in node.input if name} - constants
+        if node.op_type == "Shape" or (given and given <= found):
+            found.update(node.output)
+    return found
 
 
 def _units(original: Any, optimised: Any) -> dict[str, str]:

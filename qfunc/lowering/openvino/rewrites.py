@@ -26,6 +26,7 @@ def rewrite(model: onnx.ModelProto) -> None:
     _replace_softmax_of_one(model)
     replace_extremes(model)
     _replace_wrapping_pads(model)
+    _omit_batch_of_resizes(model)
     rewrite_pools(model)
     _fold_constants(model)
     insert_barriers(model)
@@ -89,6 +90,18 @@ def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
         if not axes:
             nodes.append(helper.make_node("Identity", [value], list(node.output), name=node.name))
     set_nodes(model, nodes)
+
+
+def _omit_batch_of_resizes(model: onnx.ModelProto) -> None:
+    # OpenVINO reads the size of the batch from tensors inside, and omits the bias of the convolution before one. A Resize
+    # of named axes, since opset 18, needs no size of the batch.
+    source, named = QdqModel(model), next(o.version for o in model.opset_import if not o.domain) >= 18
+    for node in model.graph.node:
+        sizes = source.producers.get(node.input[3]) if node.op_type == "Resize" and len(node.input) > 3 else None
+        if named and sizes is not None and sizes.op_type == "Concat" and len(sizes.input) > 2:
+            axes = range(2, len(sizes.input))
+            node.attribute.append(helper.make_attribute("axes", list(axes)))
+            del sizes.input[:2]
 
 
 def _slice(model: onnx.ModelProto, nodes: list[onnx.NodeProto], value: str, name: str, start: int, end: int, axis: int) -> str:

@@ -42,6 +42,7 @@ class TfliteLowering:
 
     bits: int = field(default=8, kw_only=True, validator=_width)
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a .tflite"
 
     @property
     def bias_bits(self) -> int:

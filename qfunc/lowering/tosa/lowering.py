@@ -31,6 +31,7 @@ class TosaLowering:
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a TOSA file"
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.
