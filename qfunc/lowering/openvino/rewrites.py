@@ -60,7 +60,9 @@ def _replace_softmax_of_one(model: onnx.ModelProto) -> None:
     found = [n for n in model.graph.node if n.op_type == "Softmax" and source.has_sizes(n.input[0])]
     alone = {n.output[0] for n in found if source.shape(n.input[0], n.name)[int(source.attribute(n, "axis", -1))] == 1}
     clips = [
-        helper.make_node("Clip", [n.input[0], one, one], [*n.output], name=n.name) if n.output[:1] and n.output[0] in alone else n
+        helper.make_node("Clip", [n.input[0], one, one], [*n.output], name=n.name)
+        if n.output[:1] and n.output[0] in alone
+        else n
         for n in model.graph.node
     ]
     if alone:
