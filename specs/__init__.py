@@ -71,7 +71,7 @@ from qfunc.specs.microscaling import (
     NVFP4,
 )
 from qfunc.specs.op_kind import OpKind
-from qfunc.specs.placement import ClampImplied, Fusion, FusionStep, Limit, NoZeroPoint, Rule, SameQParams, Tie
+from qfunc.specs.placement import ClampImplied, Fusion, FusionStep, Limit, NoZeroPoint, Rule, SameQParams, ScaleRatio, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
@@ -110,7 +110,7 @@ __all__ = [
     "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
     "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock", "PerChannel",
     "PerTensor", "PerToken", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule",
-    "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme",
+    "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleRatio", "ScaleStage", "Scheme",
     "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma",
     "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit",
     "from_json", "to_json",

@@ -13,6 +13,7 @@ from qfunc.specs._check import (
     frozen_callable,
     instance_of,
     integer,
+    number,
     one_of,
     refuse,
     slots_among,
@@ -105,7 +106,19 @@ class NoZeroPoint:
     operand: int = field(validator=integer(0))
 
 
-Condition = ClampImplied | SameQParams | NoZeroPoint
+@readable
+@frozen
+class ScaleRatio:
+    """Holds if s_x / s_y < below: the kernel takes no larger ratio of the scales of its input and its output.
+
+    >>> ScaleRatio(256)
+    ScaleRatio(256)
+    """
+
+    below: float = field(validator=number(positive=True))
+
+
+Condition = ClampImplied | SameQParams | NoZeroPoint | ScaleRatio
 
 
 @readable
@@ -167,7 +180,7 @@ class Fusion:
     then: tuple[FusionStep, ...] = field(converter=as_tuple, validator=tuple_of(FusionStep, at_least=1))
     when: Selector | None = field(default=None, kw_only=True, validator=selector(optional=True))
     integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint, ScaleRatio)
     )
 
 

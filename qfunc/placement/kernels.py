@@ -13,7 +13,19 @@ from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
-from qfunc.specs import FLOAT32, ClampImplied, Copy, FloatRequantize, Format, Int, Kernel, NoZeroPoint, SameQParams, Unknown
+from qfunc.specs import (
+    FLOAT32,
+    ClampImplied,
+    Copy,
+    FloatRequantize,
+    Format,
+    Int,
+    Kernel,
+    NoZeroPoint,
+    SameQParams,
+    ScaleRatio,
+    Unknown,
+)
 from qfunc.specs.placement import Condition
 
 __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
@@ -138,6 +150,9 @@ def _holds(
     if isinstance(condition, NoZeroPoint):
         inputs = [e for slot, e in encoded if slot in ("input", "weight")]
         return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
+    if isinstance(condition, ScaleRatio):
+        before, after = (max(float(e.qparams.scale.max()) for slot, e in encoded if slot == s) for s in ("input", "output"))
+        return before / after < condition.below
     if isinstance(condition, SameQParams):
         chosen = [e for slot, e in encoded if slot in condition.slots]
         return all(chosen[0].same(e) for e in chosen[1:])

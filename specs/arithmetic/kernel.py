@@ -36,7 +36,7 @@ from qfunc.specs.arithmetic.requantization import (
 )
 from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
-from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
+from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams, ScaleRatio
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
@@ -97,7 +97,7 @@ class Kernel:
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )
     integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
+        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint, ScaleRatio)
     )
 
     bounds: Bounds | None = field(default=None, kw_only=True, validator=instance_of(Bounds, optional=True))

@@ -61,6 +61,7 @@ from qfunc.specs import (
     Runtime,
     SameQParams,
     Scale,
+    ScaleRatio,
     ScaleStage,
     Scheme,
     SegmentStage,
@@ -191,7 +192,7 @@ arithmetics = st.one_of(
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
-conditions = st.lists(st.sampled_from((ClampImplied(), SameQParams(), NoZeroPoint(1))), max_size=2).map(tuple)
+conditions = st.lists(st.sampled_from((ClampImplied(), SameQParams(), NoZeroPoint(1), ScaleRatio(256))), max_size=2).map(tuple)
 kernels = st.builds(
     lambda u, a, f, i: Kernel(u, a, formats=f, integer_if=i),
     selectors,
