@@ -168,4 +168,4 @@ def test_attention_of_one_token_loads():
     batches = [torch.randn(2, 1, 8) for _ in range(2)]
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(OneToken().eval()))
     report = qfunc.verify(TARGET)(model, [*batches, torch.cat(batches)])
-    assert not report.disagreements and not any(row.mismatches for row in report.of("codes")), report
+    assert not any(row.mismatches for row in report.of("codes")), report

@@ -175,6 +175,7 @@ def of_bounds(before: Bounds | None, after: Bounds | None) -> Witness:
 
 
 PRODUCT = Kernel(Op("matmul"), FloatMultiplier("floor"), integer_if=NoZeroPoint(0))
+RATIO = evolve(PRODUCT, integer_if=ScaleRatio(1e9))
 MATMUL = chip(PRODUCT, rules=Rule(Op("matmul"), input=Cases(((Name("x"), BYTES),), default=AFFINE), output=AFFINE))
 
 WITNESSES = {
@@ -233,7 +234,9 @@ WITNESSES = {
     "ClampImplied": of_fusion(OUTSIDE, integer_if=()),
     "SameQParams.slots": of_kernel(evolve(CUT, integer_if=SameQParams()), integer_if=SameQParams("input")),
     "NoZeroPoint.operand": witness(MATMUL, PRODUCT, evolve(PRODUCT, integer_if=NoZeroPoint(1)), Product(), X, X.flip(0)),
-    "ScaleRatio.below": witness(MATMUL, PRODUCT, evolve(PRODUCT, integer_if=ScaleRatio(1e-6)), Product(), X, X.flip(0)),
+    "ScaleRatio.below": witness(
+        evolve(MATMUL, kernels=RATIO), RATIO, evolve(RATIO, integer_if=ScaleRatio(1e-6)), Product(), X, X.flip(0)
+    ),
     "Tie.select": of_tie(select=Op("add")),
     "Tie.slots": of_tie(slots="input"),
     "Tie.leader": of_tie(leader="output"),
