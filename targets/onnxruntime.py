@@ -22,6 +22,7 @@ from qfunc.specs import (
     From,
     Fusion,
     FusionStep,
+    InputRatios,
     Int,
     Kernel,
     Op,
@@ -53,6 +54,7 @@ ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mas
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' except for one scale, or one per output channel"
+RATIO = InputRatios(0, 256)  # of an average over a whole image
 BYTES = (("input", (U8,)), ("weight", (S8, U8)), ("output", (U8,)))
 INTO_REAL = (("input", (U8,)), ("weight", (S8, U8)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
@@ -74,12 +76,14 @@ onnxruntime = Target(
     ),
     fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
     kernels=(
-        Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
             FloatKernel(zero_point="before", function="window_sum"),
+            integer_if=RATIO,
             formats=BYTES,
         ),
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),

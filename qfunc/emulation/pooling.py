@@ -115,5 +115,5 @@ def bilinear(job: UnitContext, arithmetic: Bilinear) -> fx.Node:
     size_or_factor = [job.argument(n) for n in ("size", "scale_factor")]
     return job.emitter.call(
         resize_codes, x.node, *size_or_factor, bool(job.argument("align_corners")), arithmetic.positions,
-        arithmetic.bits, name=job.name, result=True,
+        arithmetic.bits, job.unit.path, name=job.name, result=True,
     )  # fmt: skip

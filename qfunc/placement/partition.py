@@ -17,7 +17,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import is_constant, op_of
+from qfunc.ops.node import attribute, is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
@@ -234,7 +234,9 @@ def _number_operands(node: fx.Node, context: Context) -> int:
 
 
 def _is_identity(node: fx.Node, context: Context) -> bool:
-    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1
+    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1, as that of the width of attention
+    if context.kind(node) == "scale":
+        return attribute(node, "factor") in (None, 1)
     op = op_of(node) or context.user_op(node)
     if op is None or op.neutral is None:
         return False

@@ -107,7 +107,7 @@ class Bilinear:
 
     "integer": scale = floor((2^bits n_x + n_y / 2) / n_y), the sum is rounded half away from zero.  "float": positions
     in float32, clamped to the image, and the sum is rounded half up.  "rational": whole weights of a sum n_y n_x, where an
-    entry is 1 / n apart, n <= 2^bits; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.
+    entry is 1 / n apart; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.  Emulation refuses n > 2^bits.
 
     Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11);
         TOSA 1.0 RESIZE and RESCALE (rational, 11).

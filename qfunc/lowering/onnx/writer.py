@@ -12,6 +12,7 @@ from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
+from qfunc.graph.selectors import matches
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
@@ -25,6 +26,7 @@ from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.specs import InputRatios
 
 
 def write_model(
@@ -200,7 +202,8 @@ class _Writer:
         while self.partition.context.has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [self.partition.units_by_output.get(n.name) for n in (node, source)]
-        if not any(unit is not None and self._has_float_weights(unit) for unit in units):
+        # It fuses all quantized pools, and then refuses those whose ratio of scales its kernel does not take.
+        if not any(unit is not None and (self._has_float_weights(unit) or self._limits_scales(unit)) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 
@@ -209,6 +212,10 @@ class _Writer:
         if unit.integer or not self.partition.context.has(root, Trait.WEIGHTED):
             return False
         return any(self.partition.encoding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
+
+    def _limits_scales(self, unit: Unit) -> bool:
+        kernels = [k for k in self.partition.target.kernels if matches(k.unit, unit.group.root, self.partition.context)]
+        return not unit.integer and any(isinstance(c, InputRatios) for k in kernels for c in k.integer_if)
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
         encoding = self.partition.encoding(producer, reader)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import helper
 
@@ -38,7 +40,7 @@ def _extremes(model: onnx.ModelProto, source: QdqModel, node: onnx.NodeProto, ax
     model.graph.initializer.append(integers(f"{name}.one", 1))
     for axis in axes:
         found = f"{name}.axis_{axis}"
-        along = {"axis": axis, "largest": _LARGEST[node.op_type]}
+        along: dict[str, Any] = {"axis": axis, "largest": _LARGEST[node.op_type]}
         nodes.append(helper.make_node("TopK", [value, f"{name}.one"], [found, f"{found}.place"], name=found, **along))
         value = found
     if source.attribute(node, "keepdims", 1):

@@ -60,13 +60,13 @@ def _replace_softmax_of_one(model: onnx.ModelProto) -> None:
     source, one = QdqModel(model), "softmax.one"
     found = [n for n in model.graph.node if n.op_type == "Softmax" and source.has_sizes(n.input[0])]
     alone = {n.output[0] for n in found if source.shape(n.input[0], n.name)[int(source.attribute(n, "axis", -1))] == 1}
-    clips = [
-        helper.make_node("Clip", [n.input[0], one, one], [*n.output], name=n.name) if n.output[:1] and n.output[0] in alone else n
-        for n in model.graph.node
-    ]
     if alone:
         model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), one))
-        set_nodes(model, clips)
+
+    def replaced(n: onnx.NodeProto) -> onnx.NodeProto:
+        return helper.make_node("Clip", [n.input[0], one, one], list(n.output), name=n.name) if n.output[0] in alone else n
+
+    set_nodes(model, [replaced(n) for n in model.graph.node])
 
 
 def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
