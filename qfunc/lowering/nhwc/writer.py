@@ -11,6 +11,7 @@ import onnx
 from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
 from qfunc.lowering.format_checks import require_real
+from qfunc.lowering.nhwc.examples import require_batch, require_separate
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
@@ -56,6 +57,8 @@ class Writer:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
+            if not self.file.batched:
+                require_separate(self.source, node)
             writers[node.op_type](self, node)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
@@ -67,6 +70,8 @@ class Writer:
             do = "Compute masks inside the model."
             raise DeployError(where=f"input {name!r}", found="booleans", wanted="float32 or indices", do=do)
         varies = self.source.varies(name)
+        if not self.file.batched:
+            require_batch(self.source, name)
         self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
 
