@@ -10,8 +10,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
-from qfunc.lowering.format_checks import require_real
-from qfunc.lowering.nhwc.examples import require_batch, require_separate
+from qfunc.lowering.format_checks import require_batch, require_real, require_separate
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
