@@ -185,6 +185,6 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
 
 
 __all__ = [
-    "format_error", "require", "require_batch", "require_input", "require_int8", "require_integers", "require_one_scale", "require_per_tensor",
-    "require_real", "require_separate", "require_symmetric",
+    "format_error", "require", "require_batch", "require_input", "require_int8", "require_integers", "require_one_scale",
+    "require_per_tensor", "require_real", "require_separate", "require_symmetric",
 ]  # fmt: skip
