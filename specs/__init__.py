@@ -79,6 +79,7 @@ from qfunc.specs.placement import (
     InputRatios,
     Limit,
     NoZeroPoint,
+    OutputQParams,
     ProductRatio,
     Rule,
     SameQParams,
@@ -120,12 +121,12 @@ __all__ = [
     "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GraphInput", "GraphOutput", "HardSwish16", "Host",
     "InputRatios", "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering",
     "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8",
-    "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "Override", "PerBlock",
-    "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "ROUNDINGS",
-    "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep",
-    "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
-    "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint",
-    "diff", "edit", "from_json", "to_json",
+    "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "Not", "Op", "OpKind", "OutputQParams",
+    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32",
+    "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams",
+    "SaturatesAtEnd", "SaturatesEachStep", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
+    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target", "Tie",
+    "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
