@@ -13,7 +13,7 @@ from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Refuse, Runtime, Softm
 from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
-UNKNOWN = Op(("expand", "pow", "prod", "repeat", "tile"))
+UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
 cmsis_nn = evolve(

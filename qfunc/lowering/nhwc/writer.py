@@ -28,6 +28,10 @@ LAST = ".nhwc"
 """The suffix of a tensor's name if its channels, axis 1 of the model's tensor, are last."""
 
 
+POSITIONS = ("ArgMax", "ArgMin")
+"""Ops whose results are integers, which are written where the model returns them."""
+
+
 COLUMNS = ".columns"
 """The suffix of a flattened image's name if the channels of the image are last."""
 
@@ -61,6 +65,10 @@ class Writer:
             writers[node.op_type](self, node)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
+        for name in self.source.outputs:
+            node = self.source.producers.get(name)
+            if node is not None and node.op_type in POSITIONS and name not in self.done:
+                write(node)
         return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
