@@ -132,7 +132,20 @@ class ProductRatio:
     below: float = field(validator=number())
 
 
-Condition = ClampImplied | SameQParams | NoZeroPoint | InputRatios | ProductRatio
+@readable
+@frozen
+class OutputQParams:
+    """Holds if the output has this scale, in float32, and this zero point.
+
+    >>> OutputQParams(1 / 256, -128)
+    OutputQParams(0.00390625, -128)
+    """
+
+    scale: float = field(validator=number(positive=True))
+    zero_point: int = field(validator=integer(-(2**31)))
+
+
+Condition = ClampImplied | SameQParams | NoZeroPoint | InputRatios | ProductRatio | OutputQParams
 CONDITIONS: tuple[type, ...] = get_args(Condition)
 
 

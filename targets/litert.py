@@ -46,6 +46,7 @@ from qfunc.specs import (
     Kernel,
     NoZeroPoint,
     Op,
+    OutputQParams,
     PerChannel,
     PerTensor,
     ProductLanes,
@@ -86,13 +87,15 @@ SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")
 SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XNNPACK takes no other scales
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
+UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
     Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
-    Kernel(Op(("sigmoid", "tanh")), FloatKernel(), formats=BYTES),
+    Kernel(Op("sigmoid"), FloatKernel(), integer_if=UNIT, formats=BYTES),
+    Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
-    Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
+    Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES),
     Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
@@ -168,7 +171,7 @@ litert_reference = evolve(
         Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
-        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
         Kernel(Op("quantize"), QuantizeInt32()),
         *UNITS,
     ),

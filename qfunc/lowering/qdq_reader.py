@@ -106,6 +106,13 @@ class QdqModel:
         two, three = (found[name][1] or () for found in self._types)
         return next((i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b), None)
 
+    def varying(self, name: str) -> tuple[int, ...] | None:
+        """Return all axes whose lengths depend on the batch size; None if inference does not find the sizes."""
+        two, three = (found.get(name, (0, None))[1] for found in self._types)
+        if two is None or three is None or len(two) != len(three):
+            return None
+        return tuple(i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b)
+
     def attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
         """Return an attribute's value, or the default."""
         return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

@@ -24,6 +24,7 @@ from qfunc.specs import (
     Int,
     Kernel,
     NoZeroPoint,
+    OutputQParams,
     ProductRatio,
     SameQParams,
     Unknown,
@@ -156,6 +157,9 @@ def _holds(
         chosen = [e for slot, e in encoded if slot in condition.slots]
         return all(chosen[0].same(e) for e in chosen[1:])
     output = next(e for slot, e in encoded if slot == "output")
+    if isinstance(condition, OutputQParams):
+        scale, zero = output.qparams.scale.float(), output.qparams.zero_point
+        return bool((scale == torch.tensor(condition.scale)).all() and (zero == condition.zero_point).all())
     if isinstance(condition, InputRatios | ProductRatio):
         scales = [e.qparams.scale.float().max() for slot, e in encoded if slot in ("input", "weight")]
         factors = scales if isinstance(condition, InputRatios) else [torch.stack(scales).prod()]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import DeployError
 from qfunc.lowering import ExecuTorchRunner, LiteRtRunner
 
 RUNTIMES = {"litert": (targets.litert, LiteRtRunner()), "executorch": (targets.executorch_xnnpack, ExecuTorchRunner())}
@@ -55,3 +56,76 @@ def test_the_batch_may_be_another_axis(name, values):
     quantized = qfunc.quantize(target, batches[0])(Stacked(values).eval())
     report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(quantized), batches[1:])
     assert report.agreement.startswith("bit-exact")
+
+
+class Mixed(nn.Module):
+    """A function of a linear layer's results."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+def _of(y: Tensor) -> Tensor:
+    return y.permute(1, 2, 0)  # the examples last
+
+
+MIXING = {  # op -> functions of y [B, 4, 6]
+    "MatMul": (lambda y: y.transpose(0, 1) @ _of(y), lambda y: _of(y) @ y.transpose(0, 1), lambda y: y[:, 0] @ y[:, 0].t()),
+    "ReduceMean": (lambda y: y - y.mean(0, keepdim=True), lambda y: y.mean(0), lambda y: y.mean((0, 2))),
+    "ReduceMax": (lambda y: y - y.amax(0, keepdim=True),),
+    "ReduceSum": (lambda y: y.sum(0) * y,),
+    "ReduceL2": (lambda y: y / y.norm(dim=0, keepdim=True),),
+    "Softmax": (lambda y: y.softmax(0), lambda y: _of(y).softmax(-1)),
+    "Mul": (lambda y: y[:, None] * y[None],),
+    "Concat": (lambda y: torch.cat([y, y], 0),),
+    "Reshape": (lambda y: y.transpose(0, 1).reshape(-1, 6) * 2.0,),
+    "Flatten": (lambda y: _of(y).flatten(1) * 2.0,),
+    "Pad": (lambda y: F.pad(y, (0, 0, 0, 0, 1, 1)) * 2.0,),
+    "MaxPool": (lambda y: F.max_pool1d(_of(y), 3, 1, 1) * 2.0,),
+}
+
+
+# torch.export fixes the batch size of a pool over the examples.
+@pytest.mark.parametrize(("op", "exported"), [(op, e) for op in MIXING for e in (False, True) if op != "MaxPool" or not e])
+def test_a_file_of_one_example_refuses_what_mixes_examples(op, exported):
+    for function in MIXING[op]:
+        target, batches = targets.executorch_xnnpack, [torch.randn(n, 4, 6) for n in (3, 3)]
+        quantized = qfunc.quantize(target, batches[0] if exported else None)(Mixed(function).eval())
+        with pytest.raises(DeployError) as caught:
+            qfunc.deploy(target)(qfunc.calibrate(batches, progress=False)(quantized))
+        wanted = "wanted each by itself, because the file computes one example. Compute it outside of the deployed model, "
+        found = f"found {op} that mixes the examples of a batch, {wanted}or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+        assert str(caught.value).partition(": ")[2] == found
+
+
+APART = (
+    lambda y: y.reshape(-1, 6) * 2.0, lambda y: y.reshape(-1) * 2.0, lambda y: y.transpose(0, 1) * 2.0,
+    lambda y: y.transpose(0, 1).softmax(-1), lambda y: y @ y.transpose(1, 2),
+    lambda y: y.transpose(0, 1).transpose(0, 1).reshape(-1, 2, 12) * 2.0, lambda y: torch.cat([y, y], 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_examples_that_stay_apart_are_written(name):
+    target, runner = RUNTIMES[name]
+    if missing := runner.missing():
+        pytest.skip(missing)
+    for function in APART:
+        batches = [torch.randn(n, 4, 6) for n in (2, 2, 3, 1)]
+        model = qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target, batches[0])(Mixed(function).eval()))
+        assert qfunc.verify(target)(model, batches[1:]).agreement.startswith("bit-exact")
+
+
+def test_a_network_of_one_batch_size_is_no_file_of_one_example():
+    target, batches = targets.executorch_xnnpack, [torch.randn(2, 4, 6)] * 2
+    quantized = qfunc.quantize(target, batches[0])(Mixed(lambda y: y.reshape(2, 4, 6) * 2.0).eval())
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(target)(qfunc.calibrate(batches, progress=False)(quantized))
+    found = "found a first axis of 2 that the network does not let vary"
+    wanted = "wanted a batch of any size, because the file computes one example"
+    do = "Reshape by sizes of the input, such as x.shape[0], or calibrate with one example."
+    assert str(caught.value) == f"input 'x': {found}, {wanted}. {do}"

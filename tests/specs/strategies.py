@@ -48,6 +48,7 @@ from qfunc.specs import (
     NoZeroPoint,
     Op,
     OpKind,
+    OutputQParams,
     Override,
     PerBlock,
     PerChannel,
@@ -195,7 +196,14 @@ arithmetics = st.one_of(
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
-every_condition = (ClampImplied(), SameQParams(), NoZeroPoint(1), InputRatios(0.5, 2), ProductRatio(0, 9))
+every_condition = (
+    ClampImplied(),
+    SameQParams(),
+    NoZeroPoint(1),
+    InputRatios(0.5, 2),
+    ProductRatio(0, 9),
+    OutputQParams(0.5, 3),
+)
 conditions = st.lists(st.sampled_from(every_condition), max_size=2).map(tuple)
 kernels = st.builds(
     lambda u, a, f, i: Kernel(u, a, formats=f, integer_if=i),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from attrs import evolve
 
 from qfunc.lowering.nhwc.context import OpContext
@@ -139,6 +140,23 @@ def _axes(step: OpContext) -> list[int]:
     return list(range(rank)) if axes is None else [int(a) % rank for a in axes]
 
 
+def position(op: str) -> Callable[[OpContext], None]:
+    """Return the writer of ARG_MAX or ARG_MIN of real values, an output of int64: the first of equal entries."""
+
+    def write(step: OpContext) -> None:
+        x, keep = step.writer.plain(step.input()), bool(step.attribute("keepdims", 1))
+        axis = int(step.attribute("axis", 0)) % len(x.shape)
+        shape = [n for i, n in enumerate(x.shape) if i != axis]
+        output = step.keep(step.file.tensor(step.name, step.shape, dtype=np.int64))
+        found = step.file.tensor(f"{step.name}.flat", shape, dtype=np.int64) if keep else output
+        axis_tensor = step.file.integers(axis, f"{step.name}.axis")
+        step.file.operator(op, [x, axis_tensor], [found], f"Arg{op[4:].capitalize()}Options", outputType="INT64")
+        if keep:
+            step.reshaped(found, step.shape, output, batch_axis(step, output))
+
+    return write
+
+
 Term = Callable[[Formula, NhwcTensor], NhwcTensor]
 
 
@@ -189,5 +207,6 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
 
 
 __all__ = [
-    "average_pool", "global_average_pool", "global_max_pool", "log_sum_exp", "max_pool", "reduced", "reduced_terms",
+    "average_pool", "global_average_pool", "global_max_pool", "log_sum_exp", "max_pool", "position", "reduced",
+    "reduced_terms",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 LEGALITY = (
-    Refuse(Op((*UNWRITTEN, "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
+    Refuse(Op((*UNWRITTEN, "argmax", "argmin", "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
 )
 
