@@ -24,10 +24,12 @@ from qfunc.specs import (
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
     HardSwish16,
     Int,
     KeepFloat,
     Kernel,
+    NormFixed,
     Op,
     PerChannel,
     QuantizeInt32,
@@ -190,6 +192,10 @@ WITNESSES = {
     "FixedBits.bits": of(FixedBits(), nn.LeakyReLU(0.3), X, bits=3),
     "FixedBits.least": of(FixedBits(bits=4), nn.LeakyReLU(0.3), X, least=0.5),
     "HardSwish16": witness(chip_of(HardSwish16()), HardSwish16(), FloatKernel(rounding="floor"), nn.Hardswish(), X),
+    "GluTable": witness(chip_of(GluTable()), GluTable(), FloatKernel(rounding="floor"), nn.GLU(), X),
+    "NormFixed": witness(
+        chip_of(NormFixed()), NormFixed(), FloatKernel(rounding="floor"), nn.LayerNorm(X.shape[-1], elementwise_affine=False), X
+    ),
     "Bilinear.positions": of(Bilinear("integer", 10), Upsampled(), X, positions="float"),
     "Bilinear.bits": of(Bilinear("integer", 10), Upsampled(), X, bits=2),
     "SoftmaxFloat": witness(chip_of(SoftmaxFloat()), SoftmaxFloat(), SoftmaxTable("floor"), nn.Softmax(-1), X),
