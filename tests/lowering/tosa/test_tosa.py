@@ -191,6 +191,22 @@ def test_the_reader_of_tosa_finds_the_same():
     assert [(o.Op(), o.AttributeType()) for o in ops] == [(o.value(0), o.value(1, "<B")) for o in held.tables(1)]
 
 
+class TwoScales(nn.Module):
+    """An input whose part is quantized before the whole, with other scales."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 9, 8] -> [N, 9, 8]."""
+        a, b = x.chunk(2, -1)
+        return x * 0.3 + torch.cat((-3 * b, a), -1)
+
+
+@needs_tosa
+def test_codes_of_the_same_values_at_two_scales_are_told_apart():
+    model, batches = _calibrated(TwoScales(), TARGET, 2, 9, 8)
+    report = qfunc.verify(TARGET)(model, batches)
+    assert report.agreement.startswith("bit-exact: "), report
+
+
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
