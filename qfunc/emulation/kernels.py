@@ -18,6 +18,7 @@ from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.ops.node import slots
+from qfunc.ops.sizes import is_number
 from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
     AverageCodes,
@@ -96,7 +97,8 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
-        sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
+        tensors = {n.name for n in job.root.all_input_nodes if not is_number(n)}
+        sources |= {k: job.emitter.call(torch.Tensor.to, sources[k], dtype, name=f"{k}_wide") for k in sources if k in tensors}
     if job.output_encoding is None:
         return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")

@@ -120,6 +120,7 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
 def is_created(node: fx.Node) -> bool:
     """Return True if a tensor is computed from constants and sizes only, as a grid of positions is.
 
+    >>> import torch
     >>> graph = fx.symbolic_trace(lambda x: x + torch.ones(2)).graph
     >>> [n.name for n in graph.nodes if is_created(n)]
     ['_tensor_constant0']

@@ -132,6 +132,8 @@ class TosaBuilder:
     def codes_for(self, real: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
         """Return the codes of real values, with the given qparams or, if None, with the qparams of their quantizer.
 
+        The names of new tensors are none of the Q/DQ model's, which may quantize the same values in another way.
+
         Raises:
             DeployError: the values have no quantizer.
         """
@@ -148,17 +150,17 @@ class TosaBuilder:
             parts = [self.codes_for(t, qparams) for t in tensors[:count]]
             if any(part.qparams != parts[0].qparams for part in parts):
                 raise self._real(real.name, f"{op} of tensors with different scales")
-            result = self.tensor(f"{real.name}.codes", real.shape, parts[0].qparams, last=real.last)
+            result = self.tensor(f"{real.name}.moved", real.shape, parts[0].qparams, last=real.last)
             self.ops[op](self, [*parts, *tensors[count:]], result, fields)
             return result
         if real.value is not None and qparams is not None:
             rounded = np.rint(real.value / np.float32(qparams.scale[0])) + qparams.zero_point[0]
-            return self.tensor(f"{real.name}.codes", real.shape, qparams, value=np.clip(rounded, -128, 127).astype(np.int8))
+            return self.tensor(f"{real.name}.constant", real.shape, qparams, value=np.clip(rounded, -128, 127).astype(np.int8))
         if real.index not in self.real or qparams is None:
             raise self._real(real.name, "real values")
         key = real.index, qparams
         if key not in self.inputs:
-            self.inputs[key] = self.tensor(f"{real.name}.codes", real.shape, qparams)
+            self.inputs[key] = self.tensor(f"{real.name}.given", real.shape, qparams)
         return self.inputs[key]
 
     def node(self, op: str, inputs: Sequence[NhwcTensor | str], out: NhwcTensor, **attributes: Any) -> None:

@@ -24,10 +24,12 @@ from qfunc.specs import (
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
     HardSwish16,
     Int,
     KeepFloat,
     Kernel,
+    NormFixed,
     Op,
     PerChannel,
     ProductLanes,
@@ -55,7 +57,7 @@ from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, se
 
 ANY = Op(
     ("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avg_pool", "leaky_relu", "hardswish", "softmax", "resize",
-     "max_pool", "relu", "sigmoid")
+     "max_pool", "relu", "sigmoid", "glu", "group_norm")
 )  # fmt: skip
 AFFINE = Scheme(BYTE, zero_point=ZeroPoint())
 TWOS = Scheme(BYTE, Scale(power_of_two=True))
@@ -200,6 +202,8 @@ WITNESSES = {
     "FixedBits.bits": of(FixedBits(), nn.LeakyReLU(0.3), X, bits=3),
     "FixedBits.least": of(FixedBits(bits=4), nn.LeakyReLU(0.3), X, least=0.5),
     "HardSwish16": witness(chip_of(HardSwish16()), HardSwish16(), FloatKernel(rounding="floor"), nn.Hardswish(), X),
+    "GluTable": witness(chip_of(GluTable()), GluTable(), FloatKernel(rounding="floor"), nn.GLU(1), drawn(2, 4, 5, 5)),
+    "NormFixed": witness(chip_of(NormFixed()), NormFixed(), FloatKernel(rounding="floor"), nn.GroupNorm(1, 3, affine=False), X),
     "Bilinear.positions": of(Bilinear("integer", 10), Upsampled(), X, positions="float"),
     "Bilinear.bits": of(Bilinear("integer", 10), Upsampled(), X, bits=2),
     "SoftmaxFloat": witness(chip_of(SoftmaxFloat()), SoftmaxFloat(), SoftmaxTable("floor"), nn.Softmax(-1), X),
