@@ -26,6 +26,7 @@ from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
+from qfunc.lowering.artifact import Artifact
 from qfunc.ops.node import slots
 from qfunc.specs import Int, Target
 from qfunc.transforms.bypass import remove_quantizers
@@ -75,8 +76,8 @@ def diagnose(
             `outputs[0].argmax(1) == batch[1]`.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
-        latency: A function (artifact, inputs) -> seconds, such as `RunTime(target.runtime.runner)`, by which each plan is
-            deployed and measured on the first batch.
+        latency: A function (artifacts, inputs) -> seconds of each, such as `RunTime(target.runtime.runner)`. Each plan is then
+            deployed, and measured on the first batch.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
@@ -101,7 +102,10 @@ def diagnose(
                 where = f"diagnose, {name}"
                 raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
     if latency is not None and not callable(latency):
-        wanted, do = "a function (artifact, inputs) -> seconds", "Write latency=qfunc.diagnosis.RunTime(target.runtime.runner)."
+        wanted, do = (
+            "a function (artifacts, inputs) -> seconds of each",
+            "Write latency=qfunc.diagnosis.RunTime(target.runtime.runner).",
+        )
         raise SpecError(where="diagnose, latency", found=describe(latency), wanted=wanted, do=do)
     setting = Setting(target, batches, batches if calibration is None else calibration, example_inputs)
 
@@ -127,6 +131,7 @@ class _Study:
 
     def __init__(self, setting: Setting, metric: Metric | None, latency: Latency | None, model: Any, progress: bool) -> None:
         self.setting, self.latency, self.model, self.progress = setting, latency, model, progress
+        self.artifacts: dict[Plan, Artifact] = {}
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)
         self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
@@ -148,10 +153,11 @@ class _Study:
         )
         causes, suspects = self._causes(evidence)
         trials, refused = self._measured(self._remedies(suspects, inputs))
-        trials = sorted(trials + self._joined(trials), key=_usefulness, reverse=True)
+        base, *trials = self._timed([self.base, *trials, *self._joined(trials)])
+        trials.sort(key=_usefulness, reverse=True)
         floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
         best = self.scorer.best
-        return Diagnosis(target.name, self.metric, best, self.base, causes, tuple(trials), refused, floats, self.setting)
+        return Diagnosis(target.name, self.metric, best, base, causes, tuple(trials), refused, floats, self.setting)
 
     def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
         found = self._named([s for detect in DETECTORS for s in detect(evidence)], evidence)
@@ -226,14 +232,16 @@ class _Study:
         view = QuantizedModel(calibrated)
         share = integer_share(view, self.scorer.bind(next(iter(self.setting.batches)))).share
         recovered = 0.0 if base is None else score.recovered(self.base.score)
-        kinds, seconds = tuple(dict.fromkeys(causes)), self._seconds(plan, calibrated)
-        return Trial(plan, kinds, score, recovered, share, _weight_bits(view), seconds)
+        if self.latency is not None:
+            self.artifacts[plan] = deploy(plan.target(self.setting.target))(calibrated)
+        return Trial(plan, tuple(dict.fromkeys(causes)), score, recovered, share, _weight_bits(view))
 
-    def _seconds(self, plan: Plan, calibrated: fx.GraphModule) -> float | None:
+    def _timed(self, trials: list[Trial]) -> list[Trial]:
         if self.latency is None:
-            return None
-        artifact = deploy(plan.target(self.setting.target))(calibrated)
-        return float(self.latency(artifact, tensors_of(self.scorer.bind(next(iter(self.setting.batches))))))
+            return trials
+        inputs = tensors_of(self.scorer.bind(next(iter(self.setting.batches))))
+        seconds = self.latency([self.artifacts[t.plan] for t in trials], inputs)
+        return [evolve(t, latency=float(s)) for t, s in zip(trials, seconds, strict=True)]
 
 
 def _usefulness(trial: Trial) -> tuple[Any, ...]:

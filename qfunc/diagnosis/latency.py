@@ -15,8 +15,8 @@ from qfunc.specs._check import integer
 from qfunc.specs._values import short
 from qfunc.specs.protocols import LoadingRunner, Runner
 
-Latency = Callable[[Any, Sequence[Tensor]], float]
-"""(artifact, the inputs of one batch) -> seconds."""
+Latency = Callable[[Sequence[Any], Sequence[Tensor]], Sequence[float]]
+"""(artifacts, the inputs of one batch) -> the seconds of each artifact."""
 
 _WARM = 2
 
@@ -31,7 +31,8 @@ def _runner(instance: Any, attribute: Any, value: Any) -> None:
 class RunTime:
     """The least time of several runs of one batch, in seconds: other work of the machine can only add to it.
 
-    The artifact is loaded once, and two runs go before.
+    Each artifact is loaded once. They run in turns, so that a machine that becomes slower makes all of them slower, and each
+    runs twice before.
 
     Args:
         runner: A runner of this machine.
@@ -47,16 +48,17 @@ class RunTime:
     runner: Any = field(validator=_runner)
     runs: int = field(default=30, validator=integer(1))
 
-    def __call__(self, artifact: Any, inputs: Sequence[Tensor]) -> float:
-        """Return the seconds of one batch."""
-        runner = self.runner
-        run = runner.loaded(artifact) if isinstance(runner, LoadingRunner) else partial(runner.run, artifact)
-        taken = []
+    def __call__(self, artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
+        """Return the seconds of one batch for each artifact."""
+        runner, taken = self.runner, [list[float]() for _ in artifacts]
+        loads = isinstance(runner, LoadingRunner)
+        runs = [runner.loaded(a) if loads else partial(runner.run, a) for a in artifacts]
         for _ in range(_WARM + self.runs):
-            start = time.perf_counter()
-            run(inputs)
-            taken.append(time.perf_counter() - start)
-        return min(taken[_WARM:])
+            for run, times in zip(runs, taken, strict=True):
+                start = time.perf_counter()
+                run(inputs)
+                times.append(time.perf_counter() - start)
+        return [min(times[_WARM:]) for times in taken]
 
 
 __all__ = ["Latency", "RunTime"]

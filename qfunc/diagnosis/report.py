@@ -14,6 +14,8 @@ from qfunc.errors import CalibrationError
 
 ENOUGH = 0.9
 """The share of the loss that a plan has to recover by default."""
+ALIKE = 1.05
+"""Latencies whose ratio is smaller are equal: measurements differ by as much."""
 
 
 @frozen
@@ -84,8 +86,8 @@ class Diagnosis(HtmlReport):
     def choose(self, *, recovered: float | None = None, integer: float = 0.0, latency: float | None = None) -> Trial:
         """Return the best trial within a budget of accuracy, of latency or of both.
 
-        With a budget of latency alone it is the trial that recovers most, else the fastest; without measured latencies, the
-        one with the most multiply-accumulates on integers.
+        With a budget of latency alone it is the trial that recovers most. Else it is the one with the most multiply-accumulates
+        on integers, if latencies were measured among the fastest, which take at most 1.05 times the least.
 
         Args:
             recovered: The least share of the loss to recover, in [0, 1]; None for 0.9, or 0 with a budget of latency.
@@ -108,7 +110,9 @@ class Diagnosis(HtmlReport):
             raise self._too_lossy(fast, least, integer)
         if latency is not None and recovered is None:
             return max(within, key=lambda t: (t.recovered, -(t.latency or 0.0)))
-        return max(within, key=lambda t: (-(t.latency or 0.0), round(t.integer, 3), -t.bits, t.recovered))
+        limit = ALIKE * min(t.latency or 0.0 for t in within)
+        fastest = [t for t in within if (t.latency or 0.0) <= limit]
+        return max(fastest, key=lambda t: (round(t.integer, 3), -t.bits, t.recovered))
 
     def _too_slow(self, latency: float) -> CalibrationError:
         fastest = min((self.base, *self.trials), key=lambda t: t.latency or 0.0)

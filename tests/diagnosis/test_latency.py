@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import pytest
@@ -22,8 +22,12 @@ from qfunc.specs import edit
 from tests.diagnosis.failures import images, network, outlier_channel
 
 
-def count(artifact: Any, inputs: Sequence[Tensor]) -> float:
+def count(artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
     """A clock that is the same everywhere: a millisecond for each layer with float weights, a tenth for each on integers."""
+    return [_count(artifact) for artifact in artifacts]
+
+
+def _count(artifact: Any) -> float:
     stored = onnx.load_from_string(artifact.files["model.onnx"]).graph.initializer
     weights = [t.data_type for t in stored if len(t.dims) == 4]
     return sum(1e-3 if kind == onnx.TensorProto.FLOAT else 1e-4 for kind in weights)
@@ -55,7 +59,7 @@ def test_a_budget_of_latency_takes_the_most_accurate_plan_within(report: Any, bu
     torch.manual_seed(0)
     case = outlier_channel()
     applied = report.apply(latency=budget)(case.model.eval())
-    assert count(qfunc.deploy(chosen.plan.target(case.target))(applied), ()) <= budget
+    assert _count(qfunc.deploy(chosen.plan.target(case.target))(applied)) <= budget
 
 
 def test_a_budget_of_accuracy_takes_the_fastest_plan(report: Any) -> None:
@@ -104,7 +108,7 @@ def test_wrong_arguments() -> None:
     with pytest.raises(SpecError) as e:
         qfunc.diagnose(targets.onnxruntime, images(1), latency=1.0)  # type: ignore[arg-type]
     assert str(e.value) == (
-        "diagnose, latency: found 1.0, wanted a function (artifact, inputs) -> seconds. Write "
+        "diagnose, latency: found 1.0, wanted a function (artifacts, inputs) -> seconds of each. Write "
         "latency=qfunc.diagnosis.RunTime(target.runtime.runner)."
     )
     with pytest.raises(SpecError, match=r"RunTime\.runner: found None, wanted a runner"):
@@ -123,8 +127,24 @@ def test_the_least_of_the_runs_counts() -> None:
             return []
 
     runner = Slow()
-    assert 0.002 <= RunTime(runner, runs=4)(None, ()) < 0.04
+    assert 0.002 <= RunTime(runner, runs=4)([None], ())[0] < 0.04
     assert runner.calls == 6
+
+
+def test_artifacts_run_in_turns() -> None:
+    """A machine that becomes slower changes no order."""
+
+    class Slower:
+        calls: ClassVar[list[str]] = []
+
+        def run(self, artifact: Any, inputs: Any) -> list[Any]:
+            self.calls.append(artifact)
+            time.sleep((0.001 if artifact == "fast" else 0.01) * (1 + len(self.calls) / 10))
+            return []
+
+    fast, slow = RunTime(Slower(), runs=3)(["fast", "slow"], ())
+    assert fast < slow
+    assert Slower.calls == ["fast", "slow"] * 5
 
 
 RUNNERS = {
@@ -155,7 +175,7 @@ def test_the_time_is_that_of_the_runtime() -> None:
     for name, target in (("int8", targets.onnxruntime), ("float", edit.skip(edit.name("2"))(targets.onnxruntime))):
         model = qfunc.calibrate(batches, False)(qfunc.quantize(target)(net))
         artifact = qfunc.deploy(target)(model)
-        seconds[name] = clock(artifact, batches)
+        (seconds[name],) = clock([artifact], batches)
         # An independent measurement: the median of single runs of a session that this test loads.
         session = OnnxRuntimeRunner(threads=1).session(artifact.files["model.onnx"])
         taken = []
