@@ -6,7 +6,7 @@ others declare optional methods.  Callers check for an optional method by `isins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -201,6 +201,15 @@ class OptionalRunner(Protocol):
 
 
 @runtime_checkable
+class LoadingRunner(Protocol):
+    """A runner that loads an artifact once for many batches."""
+
+    def loaded(self, artifact: Any) -> Callable[[Any], Any]:
+        """Return a function from the inputs of one batch to its outputs, as `run` returns them."""
+        ...
+
+
+@runtime_checkable
 class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact."""
 
@@ -279,14 +288,15 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
     Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, WideLowering),
-    Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
+    Runner: (OptionalRunner, LoadingRunner, InspectableRunner, ConditionalRunner, ReorderingRunner, FlippingRunner),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function", "InspectableRunner",
-    "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction",
-    "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
+    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
+    "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "Lowering", "MergeableEstimator",
+    "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering",
+    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering",
+    "WideLowering",
 ]  # fmt: skip

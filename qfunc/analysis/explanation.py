@@ -97,15 +97,15 @@ class Explanation(HtmlReport):
     def sections(self) -> tuple[Section, ...]:
         """Return the tables: tensors, rules, float ops, ops on the host, overflows, near misses of fusions and rewrites."""
         rules = dict(self.rules)
-        columns = {f.name: _HEADS.get(f.name, f.name) for f in fields(SiteRow) if f.repr}
+        names = tuple(_HEADS.get(n, n) for n in _names(SiteRow))
         rows = tuple([*_cells(s)[:4], _rule(s.rule, rules), *_cells(s)[5:]] for s in self.sites)
         floats, hosted, overflows = (tuple(map(_cells, each)) for each in (self.floats, self.hosted, self.overflows))
         return (
-            Section(f"{self.target}: {len(self.sites)} quantized tensors", tuple(columns.values()), rows),
+            _section(f"{self.target}: {len(self.sites)} quantized tensors", names, rows),
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
-            Section("in float", _names(FloatRow), floats),
-            Section(f"on the host, {self.host}", _names(HostRow), hosted),
-            Section("may overflow", _names(OverflowRow), overflows),
+            _section("in float", _names(FloatRow), floats),
+            _section(f"on the host, {self.host}", _names(HostRow), hosted),
+            _section("may overflow", _names(OverflowRow), overflows),
             Section("not fused", ("op", "with", "why"), self.misses),
             Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
@@ -131,7 +131,13 @@ _WIDTH = 32
 
 
 def _names(row: type[Any]) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(row))
+    return tuple(f.name for f in fields(row) if f.repr)
+
+
+def _section(title: str, head: tuple[str, ...], rows: tuple[list[str], ...]) -> Section:
+    # Without the lines if no row has one, as in a model of torch's own modules.
+    first = 0 if any(row[0] for row in rows) else 1
+    return Section(title, head[first:], tuple(row[first:] for row in rows))
 
 
 def _cells(row: Any) -> list[str]:

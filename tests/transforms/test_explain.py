@@ -39,7 +39,7 @@ def test_the_table() -> None:
     made = qfunc.quantize(TARGET)(net)
     rows = [line.split() for line in str(qfunc.explain(made)).splitlines()]
     assert rows[0] == ["onnxruntime:", "4", "quantized", "tensors"]
-    assert rows[1][:6] == ["source", "tensor", "slot", "of", "op", "rule"]
+    assert rows[1][:5] == ["tensor", "slot", "of", "op", "rule"]  # a module of torch's own has no line of the user's
     input_row, weight_row = rows[3], rows[4]
     assert input_row[:2] == ["input", "input"]
     assert "linear 0: conv, linear, matmul" in " ".join(input_row)
@@ -77,7 +77,7 @@ def test_each_row_begins_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         table = said.sections()[0]
         assert table.head[:5] == ("source", "tensor", "slot", "of op", "rule")
         assert all(row[0].rpartition(":")[0] == shown for row in table.rows)
-        assert all(s.head[0] == "source" for s in said.sections() if s.title in ("in float", "may overflow"))
+        assert all(s.head[0] == "source" for s in said.sections() if s.rows and s.title in ("in float", "may overflow"))
 
 
 def test_a_rule_has_the_ops_that_it_selects_as_its_name() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,15 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        arrays = _arrays(inputs)
-        return _values(self.compiled(file_of(artifact.files, "model.onnx"), shapes=_shapes(arrays)), arrays)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is compiled once for each size of its inputs.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        return partial(_values, SizedModel(self, file_of(artifact.files, "model.onnx")))
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return the model with the activations after each FakeQuantize as codes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,15 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        return self.session(file_of(artifact.files, "model.tflite")).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: LiteRT is not installed.
+        """
+        return self.session(file_of(artifact.files, "model.tflite")).run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -89,7 +97,8 @@ class Session:
         details = self.interpreter.get_input_details()
         arrays = [np.ascontiguousarray(i) for i in inputs]
         for detail, array in zip(details, arrays, strict=True):
-            self.interpreter.resize_tensor_input(detail["index"], array.shape)
+            if tuple(detail["shape"]) != array.shape:  # LiteRT would prepare its kernels again
+                self.interpreter.resize_tensor_input(detail["index"], array.shape)
         self.interpreter.allocate_tensors()
         for detail, array in zip(details, arrays, strict=True):
             self.interpreter.set_tensor(detail["index"], array)

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,15 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed, or rejects the file.
         """
-        return self.session(artifact.files).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: the reference model is not installed, or rejects the file.
+        """
+        return self.session(artifact.files).run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
