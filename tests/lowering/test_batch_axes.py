@@ -129,3 +129,39 @@ def test_a_network_of_one_batch_size_is_no_file_of_one_example():
     wanted = "wanted a batch of any size, because the file computes one example"
     do = "Reshape by sizes of the input, such as x.shape[0], or calibrate with one example."
     assert str(caught.value) == f"input 'x': {found}, {wanted}. {do}"
+
+
+class Repeated(nn.Module):
+    """Rows of all examples as one axis, joined with constants and computed rows that are repeated for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("rows", torch.linspace(-2, 2, 24).reshape(4, 6))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        count, y = x.shape[0], self.linear(x).reshape(-1, 6)
+        twice = self.rows.repeat(2 * count, 1).reshape(count, -1, 6)
+        return (
+            y + self.rows.repeat(count, 1),
+            y * self.linear(self.rows).relu().repeat(count, 1),
+            twice * y.reshape(count, -1, 6)[:, :1],
+        )
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_rows_are_repeated_for_each_example(name):
+    """As anchors are: `box_coder.decode_single(offsets.reshape(-1, 4), anchors.repeat(n, 1))` of torchvision's detectors."""
+    target, runner = RUNTIMES[name]
+    if missing := runner.missing():
+        pytest.skip(missing)
+    torch.manual_seed(0)
+    batches = [torch.randn(n, 4, 6) for n in (2, 2, 3, 1)]
+    model = Repeated().eval()
+    calibrated = qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target, batches[0])(model))
+    report = qfunc.verify(target)(calibrated, batches[1:])
+    assert report.agreement.startswith("bit-exact")
+    found = runner.run(qfunc.deploy(target)(calibrated), batches[:1])  # in the range of calibration
+    with torch.no_grad():
+        for wanted, value in zip(model(batches[0]), found, strict=True):
+            assert (torch.as_tensor(value) - wanted).abs().max() < 0.02 * wanted.abs().max()  # a few steps of 1 / 255
