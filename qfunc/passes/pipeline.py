@@ -8,9 +8,8 @@ from torch import fx
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_constant_weights import fold_constant_weights
-from qfunc.passes.fuse_activations import ACTIVATIONS
+from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_norms import NORMS
-from qfunc.passes.fuse_quotients import QUOTIENTS
 from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import match_masks
