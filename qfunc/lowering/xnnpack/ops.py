@@ -29,7 +29,7 @@ def _binary(kind: str) -> OpWriter:
 
 def _product(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     product = _binary("XNNMultiply")
-    (product if takes_product(*inputs, out) else _in_float32(product))(graph, inputs, out, fields)
+    (product if takes_product(inputs[0], inputs[1], out) else _in_float32(product))(graph, inputs, out, fields)
 
 
 def _sum(kind: str) -> OpWriter:
