@@ -112,7 +112,7 @@ class InputRatios:
     """Holds if s_x / s_y, in float32, is at least `least` and below `below` for each input x.
 
     >>> InputRatios(2**-10, 2**8)
-    InputRatios(0.0009765625, 256)
+    InputRatios(0.0009765625, below=256)
     """
 
     least: float = field(validator=number())
@@ -125,7 +125,7 @@ class ProductRatio:
     """Holds if s_x * s_w / s_y, in float32 and with the largest scale of each, is at least `least` and below `below`.
 
     >>> ProductRatio(0, 2**8)
-    ProductRatio(0, 256)
+    ProductRatio(0, below=256)
     """
 
     least: float = field(validator=number())
@@ -138,7 +138,7 @@ class OutputQParams:
     """Holds if the output has this scale, in float32, and this zero point.
 
     >>> OutputQParams(1 / 256, -128)
-    OutputQParams(0.00390625, -128)
+    OutputQParams(0.00390625, zero_point=-128)
     """
 
     scale: float = field(validator=number(positive=True))

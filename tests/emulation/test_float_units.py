@@ -207,3 +207,16 @@ def test_a_float_unit_that_only_moves_decoded_codes_is_within_its_bound(name: st
     x = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     report = qfunc.verify(target)(qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model)), [x])
     assert report.verdict.startswith("bit-exact")
+
+
+@pytest.mark.parametrize("name", [n for n in PACKAGES if n.startswith("litert")])
+def test_a_norm_of_equal_values_is_bounded_as_a_module_too(name: str) -> None:
+    # The norm of equal values is the rounding of their mean, times 316; its codes have a step of about that.
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.Conv2d(8, 4, 1)).eval()
+    target, batches = getattr(targets, name), [torch.zeros(n, 3, 7, 8) for n in (2, 2, 3)]
+    report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(net)), batches[1:])
+    assert report.unbounded == ()
+    assert report.agreement.startswith("bit-exact outside 1 float unit")

@@ -1,4 +1,4 @@
-"""Reductions and pools of tensors whose first axis is not the batch: the runtimes compute what the emulation does."""
+"""Ops beside and across the batch axis: the runtimes compute what the emulation does, or the op is refused."""
 
 from __future__ import annotations
 
@@ -165,3 +165,17 @@ def test_rows_are_repeated_for_each_example(name):
     with torch.no_grad():
         for wanted, value in zip(model(batches[0]), found, strict=True):
             assert (torch.as_tensor(value) - wanted).abs().max() < 0.02 * wanted.abs().max()  # a few steps of 1 / 255
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize(
+    ("shifts", "dims"), [(0, -1), (6, -1), (7, -1), (-7, 2), ((0, 2), (1, 2)), ((4, 6), (1, 2)), ((5, -9), (1, 2))]
+)
+def test_a_roll_by_whole_turns_and_beyond(name, shifts, dims):
+    target, runner = RUNTIMES[name]
+    if missing := runner.missing():
+        pytest.skip(missing)
+    batches = [torch.randn(n, 4, 6) for n in (2, 2, 3)]
+    net = Mixed(lambda y: torch.roll(y, shifts, dims) * 2.0).eval()
+    model = qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(net))
+    assert qfunc.verify(target)(model, batches[1:]).agreement.startswith("bit-exact")

@@ -109,10 +109,14 @@ def _split(c: OpContext) -> list[str]:
 
 
 def _roll(c: OpContext) -> str:
-    g, value = c.graph, c.input()
-    steps = list(zip(c["shifts"], c["dims"], strict=True))
+    g, value, dims = c.graph, c.input(), c.shape().dims
+    lengths = [dims[d] for d in c["dims"]]
+    turns = [(s % n if n else s, d) for s, d, n in zip(c["shifts"], c["dims"], lengths, strict=True)]
+    steps = [(s, d) for s, d in turns if s]  # a part without entries is no tensor of some formats
     # A copy: ONNX Runtime would concatenate the codes of one roll, but not those of two.
-    copied = len(steps) == 1 and c.result.dtype == torch.float32
+    copied = len(steps) < 2 and c.result.dtype == torch.float32
+    if not steps:
+        return c.write("Max" if copied else "Identity", value)
     for k, (shift, dim) in enumerate(steps):
         ends = []
         for part, (start, stop) in enumerate(((-shift, 2**62), (0, -shift))):

@@ -28,8 +28,8 @@ def _binary(kind: str) -> OpWriter:
 
 
 def _product(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    product, (a, b) = _binary("XNNMultiply"), inputs
-    (product if takes_product(a, b, out) else _in_float32(product))(graph, inputs, out, fields)
+    product = _binary("XNNMultiply")
+    (product if takes_product(inputs[0], inputs[1], out) else _in_float32(product))(graph, inputs, out, fields)
 
 
 def _sum(kind: str) -> OpWriter:

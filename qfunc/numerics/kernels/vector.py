@@ -65,7 +65,7 @@ def saturated_sum(p: Tensor, zero_point: int, bits: int) -> Tensor:
     >>> saturated_sum(torch.tensor([40000, 32764, -7]), 3, 16).tolist()
     [-32766, 32767, -4]
     """
-    half = 1 << (bits - 1)
+    half: int = 2 ** (bits - 1)
     return torch.remainder(p.clamp(-half, half - 1) + zero_point + half, 2 * half) - half
 
 
