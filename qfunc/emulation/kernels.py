@@ -12,7 +12,6 @@ from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
-from qfunc.emulation.norms import norm
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -165,7 +164,9 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
     (Bilinear, "resize"): pooling.bilinear,
-    **dict.fromkeys(((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), norm),
+    **dict.fromkeys(
+        ((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), activations.norm
+    ),
 }
 """(arithmetic, kind of op) -> writer."""
 

@@ -60,13 +60,13 @@ TOSA = (
         "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_quantize",
     ),
     Mutation(
-        "tosa-norms-keep-the-surplus", "qfunc.numerics.kernels.fixed_norm:norm_fixed",
+        "tosa-norms-keep-the-surplus", "qfunc.numerics.kernels.fixed_rows:norm_fixed",
         "length = (squares - surplus + k.epsilon)",
         "length = (squares + k.epsilon)",
         "tests/numerics/test_fixed_norm.py::test_norms_are_the_integers_of_their_definition",
     ),
     Mutation(
-        "tosa-shares-are-cut-off", "qfunc.lowering.tosa.softmax:softmax",
+        "tosa-shares-are-cut-off", "qfunc.lowering.tosa_composed.softmax:softmax",
         "i.right(i.right(product, 22, rounds=False), over, rounds=True)",
         "i.right(i.right(product, 22, rounds=False), over, rounds=False)",
         "tests/lowering/tosa/test_tosa_rows.py::test_rows_are_what_the_reference_model_computes",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.numerics.kernels.fixed_norm import norm_constants, norm_fixed
+from qfunc.numerics.kernels.fixed_rows import norm_constants, norm_fixed
 
 INT32 = range(-(2**31), 2**31)
 

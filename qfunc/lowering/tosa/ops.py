@@ -18,17 +18,17 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.tosa.builder import OpWriter, TosaBuilder
 from qfunc.lowering.tosa.functions import FUNCTIONS, by_formula
-from qfunc.lowering.tosa.glu import glu, write_glu
-from qfunc.lowering.tosa.indexing import embedding, gather
 from qfunc.lowering.tosa.linear import conv, conv_transpose, depthwise, linear, matmul, product
-from qfunc.lowering.tosa.norms import group_norm, instance_norm, layer_norm, norm
 from qfunc.lowering.tosa.pooling import average_pool, extreme_of_two, extreme_writer, max_pool, mean, sum_writer
-from qfunc.lowering.tosa.prelu import prelu
 from qfunc.lowering.tosa.rescale import BOUNDS, clamp_codes, write_clamp
-from qfunc.lowering.tosa.rms_norm import rms_norm
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
-from qfunc.lowering.tosa.softmax import softmax
 from qfunc.lowering.tosa.tables import CURVES, formula_table, requantize, sigmoid, table_function, table_writer
+from qfunc.lowering.tosa_composed.glu import glu, write_glu
+from qfunc.lowering.tosa_composed.indexing import embedding, gather
+from qfunc.lowering.tosa_composed.norms import group_norm, instance_norm, layer_norm, norm
+from qfunc.lowering.tosa_composed.prelu import prelu
+from qfunc.lowering.tosa_composed.rms_norm import rms_norm
+from qfunc.lowering.tosa_composed.softmax import softmax
 from qfunc.lowering.windows import window
 
 

@@ -13,9 +13,9 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import write_slice
-from qfunc.lowering.tosa.integers import Integers
 from qfunc.lowering.tosa.linear import max_magnitude
 from qfunc.lowering.tosa.rescale import multiplier, qparams_of, to_codes
+from qfunc.lowering.tosa_composed.integers import Integers
 from qfunc.numerics.kernels.activations import GATE_BITS, gate_table
 
 

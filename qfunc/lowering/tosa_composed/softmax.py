@@ -9,10 +9,10 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tosa.builder import TosaBuilder
-from qfunc.lowering.tosa.integers import Integers
 from qfunc.lowering.tosa.rescale import qparams_of, rescale
 from qfunc.lowering.tosa.schema import PROPAGATE
-from qfunc.numerics.kernels.fixed_softmax import exponentials
+from qfunc.lowering.tosa_composed.integers import Integers
+from qfunc.numerics.kernels.fixed_rows import exponentials
 
 LONGEST = 4095
 """The longest row: each exponential is at most 2^19 before the sum, which has 31 bits."""

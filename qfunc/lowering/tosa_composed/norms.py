@@ -15,10 +15,10 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import write_reshape
-from qfunc.lowering.tosa.integers import Integers
 from qfunc.lowering.tosa.rescale import multiplier, qparams_of, rescale
 from qfunc.lowering.tosa.schema import PROPAGATE
-from qfunc.numerics.kernels.fixed_norm import LONGEST, ROOTS, NormConstants, norm_constants
+from qfunc.lowering.tosa_composed.integers import Integers
+from qfunc.numerics.kernels.fixed_rows import LONGEST, ROOTS, NormConstants, norm_constants
 
 
 def layer_norm(step: OpContext) -> None:

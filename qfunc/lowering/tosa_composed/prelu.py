@@ -8,10 +8,10 @@ import numpy as np
 
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.tosa.builder import TosaBuilder
-from qfunc.lowering.tosa.integers import Integers
 from qfunc.lowering.tosa.linear import max_magnitude
 from qfunc.lowering.tosa.rescale import multiplier, qparams_of, require_range, rescale
 from qfunc.lowering.tosa.schema import PROPAGATE
+from qfunc.lowering.tosa_composed.integers import Integers
 
 
 def prelu(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
