@@ -90,7 +90,8 @@ def _difference(original: Any, units: dict[str, str], plain: Session, exposed: S
 
 def _count_ops(model: Any) -> Counter[str]:
     # Count the ops by type, without quantizers and transposes.
-    names = ({"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type) for node in model.graph.node)
+    types: list[str] = [node.op_type for node in model.graph.node]
+    names = ("MaxPool" if name == "NhwcMaxPool" else name for name in types)
     return Counter(name for name in names if name != "Transpose" and name not in PAIR)
 
 
