@@ -91,8 +91,8 @@ def _difference(original: Any, units: dict[str, str], plain: Session, exposed: S
 def _count_ops(model: Any) -> Counter[str]:
     # Count the ops by type, without quantizers, transposes, and ops on sizes, of which the runtime joins equal ones.
     sizes = _sizes(model)
-    nodes = (node for node in model.graph.node if not sizes.issuperset(node.output))
-    names = ({"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type) for node in nodes)
+    types: list[str] = [node.op_type for node in model.graph.node if not sizes.issuperset(node.output)]
+    names = ("MaxPool" if name == "NhwcMaxPool" else name for name in types)
     return Counter(name for name in names if name != "Transpose" and name not in PAIR)
 
 
