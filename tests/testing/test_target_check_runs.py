@@ -43,7 +43,8 @@ def run(artifact, inputs):
 def test_ops_in_float_in_all_networks_are_a_warning() -> None:
     text = (
         "check_target(shifts): found ops in float in each network (flatten, global_avg_pool), beside which errors of "
-        "one code are not seen at the outputs, wanted a network of the chip's integer ops. Give models= of them, or a runner with `inside`."
+        "one code are not seen at the outputs, wanted a network of the chip's integer ops. Give "
+        "models= of them, or a runner with `inside`."
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
         check_target(CHIP, run=run, models=networks(POOLED))
