@@ -22,7 +22,7 @@ RUNTIMES = {t.name: t for t in (
 MOVES = [lambda x: x, lambda x: x[:, :2], lambda x: x[:, :, :4], lambda x: F.max_pool2d(x, 2), lambda x: x.flip(3),
          lambda x: x.transpose(2, 3)[:, :, 1:]]  # fmt: skip
 NEUTRAL = [lambda x: x * 1.0, lambda x: 1.0 * x, lambda x: x + 0.0, lambda x: 0.0 + x, lambda x: x - 0.0, lambda x: x / 1,
-           lambda x: x / x[:, :1].size(1)]  # fmt: skip
+           lambda x: x / (x.size(1) // x.size(1))]  # fmt: skip
 READERS = [lambda x: x, torch.relu, lambda x: x.abs(), lambda x: x + 1.5, lambda x: x[:, :1] * x, lambda x: x.mean((2, 3))]
 
 
