@@ -16,6 +16,8 @@ ALLOWED = {
     "qfunc/emulation/activations.py": "where each kind of norm holds its settings",
     "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
+    "qfunc/emulation/activations.py": "the arguments of each norm",
+    "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
