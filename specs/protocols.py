@@ -287,6 +287,6 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
     "InspectableRunner", "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
+    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip
