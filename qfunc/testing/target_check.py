@@ -100,7 +100,6 @@ def check_target(
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:
             check(model)
-        _warn_if_coarse(target, coarse)
         return
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
     chosen = settings or hypothesis.settings(
@@ -116,7 +115,7 @@ def check_target(
 
 
 def _warn_if_coarse(target: Target, coarse: Sequence[set[str]]) -> None:
-    # A chip that rounds otherwise would pass.
+    # A chip that rounds otherwise would pass on all networks drawn.
     if coarse and all(coarse):
         kinds = ", ".join(sorted(set().union(*coarse)))
         warn_caller(

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
@@ -47,13 +48,13 @@ def test_ops_in_float_in_all_networks_are_a_warning() -> None:
         "models= of them, or a runner with `inside`."
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
-        check_target(CHIP, run=run, models=networks(POOLED))
+        check_target(CHIP, run=run, models=st.sampled_from(networks(POOLED)), examples=1)
 
 
 def test_one_network_on_integers_is_enough() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_target(CHIP, run=run, models=[*networks(POOLED), *networks(PLAIN)])
+        check_target(CHIP, run=run, models=st.sampled_from([*networks(POOLED), *networks(PLAIN)]), examples=2)
 
 
 def test_a_simulator_that_lacks_an_op_is_told_of_float_ops() -> None:
