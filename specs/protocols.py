@@ -295,14 +295,8 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
-<<<<<<< HEAD
     "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "Lowering", "MergeableEstimator",
     "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering",
     "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering",
     "WideLowering",
-=======
-    "InspectableRunner", "LearnedFunction", "LimitedLowering", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
->>>>>>> h5
 ]  # fmt: skip

@@ -13,8 +13,6 @@ ALLOWED = {
     "qfunc/corrections/expected_means.py": "a formula of its own for each",
     "qfunc/emulation/error_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/norm_bounds.py": "a bound for the formula of each",
-    "qfunc/emulation/activations.py": "where each kind of norm holds its settings",
-    "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
