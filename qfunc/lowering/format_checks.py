@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from attrs import define, field
 
 from qfunc.errors import DeployError
 from qfunc.lowering.quantized_tensor import QuantizedTensor
@@ -113,39 +114,69 @@ def require_batch(source: QdqModel, name: str) -> None:
         raise DeployError(where=f"input {name!r}", found=found, wanted=f"a batch of any size, {_BECAUSE}", do=do)
 
 
-def require_separate(source: QdqModel, node: onnx.NodeProto) -> None:
-    """Raise if an example of an op's results depends on other examples.
+@define
+class SeparateExamples:
+    """Where the examples of a batch are in each tensor: along one axis, or in parts of an axis between which they alternate.
 
-    Raises:
-        DeployError: names the op.
+    `parts` has the number of parts of each tensor that was followed: [L, B, E] as [L B, E] has L.
     """
-    read = {name: axes for name in node.input if name and (axes := source.varying(name))}
-    results = [source.varying(name) for name in node.output if name]
-    real = source.is_real(node.output[0]) and node.op_type not in _OWN
-    if not read or not real or None in (*read.values(), *results):
-        return
-    apart = all(axes is not None and len(axes) == 1 for axes in results)
-    if not apart or any(_mixes(source, node, name, axes[0]) for name, axes in read.items() if axes):
-        do = "Compute it outside of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-        found, wanted = f"{node.op_type} that mixes the examples of a batch", f"each by itself, {_BECAUSE}"
-        raise DeployError(where=f"op {node.name!r}", found=found, wanted=wanted, do=do)
+
+    source: QdqModel
+    parts: dict[str, int] = field(factory=dict, init=False)
+
+    def follow(self, node: onnx.NodeProto) -> None:
+        """Find the parts of an op's results; the ops come in their order.
+
+        Raises:
+            DeployError: an example of the results depends on others; names the op.
+        """
+        source = self.source
+        read = {name: axes for name in node.input if name and (axes := source.varying(name))}
+        results = {name: source.varying(name) for name in node.output if name}
+        real = source.is_real(node.output[0]) and node.op_type not in _OWN
+        if not read or not real or None in (*read.values(), *results.values()):
+            return
+        apart = all(axes is not None and len(axes) == 1 for axes in results.values())
+        apart = apart and len({self.parts.get(name, 1) for name in read}) == 1
+        if not apart or any(self._mixes(node, name, axes[0]) for name, axes in read.items() if axes):
+            do = "Compute it outside of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
+            found, wanted = f"{node.op_type} that mixes the examples of a batch", f"each by itself, {_BECAUSE}"
+            raise DeployError(where=f"op {node.name!r}", found=found, wanted=wanted, do=do)
+        name = next(iter(read))
+        self.parts |= dict.fromkeys(results, self._split(node, name)[0] if _reshapes(node) else self.parts.get(name, 1))
+
+    def _mixes(self, node: onnx.NodeProto, name: str, axis: int) -> bool:
+        source, shape = self.source, self.source.shape(name, node.name)
+        if node.op_type in _ALONG:
+            over = source.attribute(node, "axis", _ALONG[node.op_type])
+            along = int(source.constant(node, 1)) if node.op_type == "CumSum" else int(over)
+            return along % len(shape) == axis
+        if _reshapes(node):
+            parts, left = self._split(node, name)
+            return left != 0 or self._size(node, node.output[0]) % parts != 0
+        if node.op_type == "Pad":
+            pads, given = source.constant(node, 1), source.constant(node, 3)
+            axes = list(range(len(shape))) if given is None else [int(a) % len(shape) for a in given]
+            return any(pads[i] or pads[i + len(axes)] for i, a in enumerate(axes) if a == axis)
+        return (node.op_type in _OVER_CHANNELS and axis == 1) or (node.op_type in _WINDOWS and axis > 1)
+
+    def _split(self, node: onnx.NodeProto, name: str) -> tuple[int, int]:
+        # The number of parts after a reshape, and what is left over: 0 if the examples stay apart.
+        before, after = (self._preceding(node, each) for each in (name, node.output[0]))
+        return divmod(before * self.parts.get(name, 1), after)
+
+    def _preceding(self, node: onnx.NodeProto, name: str) -> int:
+        (axis,) = self.source.varying(name) or (0,)
+        return math.prod(self.source.shape(name, node.name)[:axis])
+
+    def _size(self, node: onnx.NodeProto, name: str) -> int:
+        # The entries of one example along the axis of the examples.
+        (axis,) = self.source.varying(name) or (0,)
+        return self.source.shape(name, node.name)[axis]
 
 
-def _mixes(source: QdqModel, node: onnx.NodeProto, name: str, axis: int) -> bool:
-    shape = source.shape(name, node.name)
-    if node.op_type in _ALONG:
-        over = source.attribute(node, "axis", _ALONG[node.op_type])
-        along = int(source.constant(node, 1)) if node.op_type == "CumSum" else int(over)
-        return along % len(shape) == axis
-    if node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-        # [p, B, ...] becomes [q, B m, ...]: the examples stay apart if p = q.
-        (to,) = source.varying(node.output[0]) or (0,)
-        return math.prod(shape[:axis]) != math.prod(source.shape(node.output[0], node.name)[:to])
-    if node.op_type == "Pad":
-        pads, given = source.constant(node, 1), source.constant(node, 3)
-        axes = list(range(len(shape))) if given is None else [int(a) % len(shape) for a in given]
-        return any(pads[i] or pads[i + len(axes)] for i, a in enumerate(axes) if a == axis)
-    return (node.op_type in _OVER_CHANNELS and axis == 1) or (node.op_type in _WINDOWS and axis > 1)
+def _reshapes(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def format_error(site: QuantizedTensor, tensor: str, found: str, wanted: str, do: str) -> DeployError:
@@ -189,6 +220,6 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
 
 
 __all__ = [
-    "format_error", "require", "require_batch", "require_input", "require_int8", "require_integers", "require_one_scale",
-    "require_per_tensor", "require_real", "require_separate", "require_symmetric",
+    "SeparateExamples", "format_error", "require", "require_batch", "require_input", "require_int8", "require_integers",
+    "require_one_scale", "require_per_tensor", "require_real", "require_symmetric",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
-from qfunc.lowering.format_checks import require_batch, require_real, require_separate
+from qfunc.lowering.format_checks import SeparateExamples, require_batch, require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
@@ -54,6 +54,7 @@ class Writer:
             DeployError: an op that TFLite does not have.
         """
         inputs = [self._input(info.name) for info in self.source.graph.input]
+        examples = SeparateExamples(self.source)
 
         def write(node: onnx.NodeProto) -> None:
             if node.op_type not in writers:
@@ -61,7 +62,7 @@ class Writer:
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
             if not self.file.batched:
-                require_separate(self.source, node)
+                examples.follow(node)
             writers[node.op_type](self, node)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
