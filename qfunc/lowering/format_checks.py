@@ -118,11 +118,17 @@ def require_batch(source: QdqModel, name: str) -> None:
 class SeparateExamples:
     """Where the examples of a batch are in each tensor: along one axis, or in parts of an axis between which they alternate.
 
-    `parts` has the number of parts of each tensor that was followed: [L, B, E] as [L B, E] has L.
+    [L, B, E] as [L B, E] has L parts.
     """
 
     source: QdqModel
-    parts: dict[str, int] = field(factory=dict, init=False)
+    _parts: dict[str, int] = field(factory=dict, init=False)
+
+    def parts_of(self, name: str) -> int:
+        """Return the number of parts of a tensor whose op was followed."""
+        while (node := self.source.producers.get(name)) is not None and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            name = node.input[0]
+        return self._parts.get(name, 1)
 
     def follow(self, node: onnx.NodeProto) -> None:
         """Find the parts of an op's results; the ops come in their order.
@@ -137,13 +143,23 @@ class SeparateExamples:
         if not read or not real or None in (*read.values(), *results.values()):
             return
         apart = all(axes is not None and len(axes) == 1 for axes in results.values())
-        apart = apart and len({self.parts.get(name, 1) for name in read}) == 1
+        apart = apart and len({self.parts_of(name) for name in read}) == 1
         if not apart or any(self._mixes(node, name, axes[0]) for name, axes in read.items() if axes):
             do = "Compute it outside of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
             found, wanted = f"{node.op_type} that mixes the examples of a batch", f"each by itself, {_BECAUSE}"
             raise DeployError(where=f"op {node.name!r}", found=found, wanted=wanted, do=do)
         name = next(iter(read))
-        self.parts |= dict.fromkeys(results, self._split(node, name)[0] if _reshapes(node) else self.parts.get(name, 1))
+        self._parts |= dict.fromkeys(results, self._split(node, name)[0] if _reshapes(node) else self.parts_of(name))
+
+    def require_together(self, name: str, where: str) -> None:
+        """Raise if the examples of a tensor alternate along their axis.
+
+        Raises:
+            DeployError: they do.
+        """
+        if self.parts_of(name) > 1:
+            do = "Make the batch the first axis."
+            raise DeployError(where=where, found="examples that alternate", wanted="axis 0", do=do)
 
     def _mixes(self, node: onnx.NodeProto, name: str, axis: int) -> bool:
         source, shape = self.source, self.source.shape(name, node.name)
@@ -163,7 +179,7 @@ class SeparateExamples:
     def _split(self, node: onnx.NodeProto, name: str) -> tuple[int, int]:
         # The number of parts after a reshape, and what is left over: 0 if the examples stay apart.
         before, after = (self._preceding(node, each) for each in (name, node.output[0]))
-        return divmod(before * self.parts.get(name, 1), after)
+        return divmod(before * self.parts_of(name), after)
 
     def _preceding(self, node: onnx.NodeProto, name: str) -> int:
         (axis,) = self.source.varying(name) or (0,)

@@ -91,7 +91,11 @@ MIXING = {  # op -> functions of y [B, 4, 6]
 
 ONE_EXAMPLE = {t.name: t for t in (targets.executorch_xnnpack, targets.tosa, targets.ncnn)}
 KINDS = {"tosa": ("ReduceSum", "ReduceL2")}  # ops that `quantize` refuses
-FOLLOWED = {"ncnn": {"Reshape": "examples that alternate", "Flatten": "examples along axis 1"}}  # up to the output
+ALTERNATE = dict.fromkeys(("Reshape", "Flatten"), "examples that alternate")
+FOLLOWED = {
+    "executorch_xnnpack": ALTERNATE, "tosa": ALTERNATE, "ncnn": ALTERNATE | {"Flatten": "examples along axis 1"},
+}  # fmt: skip
+"""What is refused at the output: before it, ops may compute rows of all examples."""
 
 
 # torch.export fixes the batch size of a pool over the examples.

@@ -79,18 +79,18 @@ def require_first(examples: SeparateExamples, name: str, where: str) -> None:
     Raises:
         DeployError: they are not.
     """
-    axis = examples.source.varies(name)
-    if axis or examples.parts.get(name, 1) > 1:
-        found, do = f"examples along axis {axis}" if axis else "examples that alternate", "Make the batch the first axis."
-        raise DeployError(where=where, found=found, wanted="axis 0", do=do)
+    if axis := examples.source.varies(name):
+        do = "Make the batch the first axis."
+        raise DeployError(where=where, found=f"examples along axis {axis}", wanted="axis 0", do=do)
+    examples.require_together(name, where)
 
 
 def name_with_axis(examples: SeparateExamples, name: str, shape: tuple[int, ...]) -> str:
     """Return the name of the blob of that shape with the codes of a tensor, from which a runner knows their axis."""
     source = examples.source
     axis, example = source.varies(name), example_shape(source, name, name)
-    if not axis and examples.parts.get(name, 1) == 1:
+    if not axis and examples.parts_of(name) == 1:
         return name
-    if examples.parts.get(name, 1) > 1 or shape != example:
+    if examples.parts_of(name) > 1 or shape != example:
         return f"{name}.alternating"
     return with_axis(name, axis or 0, len(example) == len(source.shape(name, name)))

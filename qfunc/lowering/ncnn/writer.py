@@ -119,7 +119,6 @@ class Writer:
     def _dequantize(self, node: onnx.NodeProto) -> None:
         # Codes and their real values are one tensor.
         operand, result = node.input[0], node.output[0]
-        self.examples.follow(node)
         if operand in self.constants:
             constant = self.constants[operand]
             qparams = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
@@ -131,7 +130,6 @@ class Writer:
         return copies(node) or self.implied(node)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
-        self.examples.follow(node)
         scale, blob, result = self.scale(node), self.blob(node.input[0]), str(node.output[0])
         named = name_with_axis(self.examples, result, blob.shape)
         self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, named)

@@ -70,6 +70,8 @@ class Writer:
             node = self.source.producers.get(name)
             if node is not None and node.op_type in POSITIONS and name not in self.done:
                 write(node)
+        for name in self.source.outputs:
+            examples.require_together(name, f"output {name!r}")
         return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
