@@ -119,6 +119,7 @@ class Writer:
     def _dequantize(self, node: onnx.NodeProto) -> None:
         # Codes and their real values are one tensor.
         operand, result = node.input[0], node.output[0]
+        self.examples.follow(node)
         if operand in self.constants:
             constant = self.constants[operand]
             qparams = self.source.qparams(node) if node.op_type == "DequantizeLinear" else constant.qparams
