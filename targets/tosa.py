@@ -47,6 +47,7 @@ from qfunc.targets.litert import (
     BYTES,
     CLIPS,
     DILATED,
+    MASKS,
     MEANS,
     MOVES,
     NARROW,
@@ -71,20 +72,22 @@ POWERS = Op("pow") & Attr("number", True)
 SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
             "channel_shuffle", "detach")  # fmt: skip
 ALL_MOVES = (*MOVES, *SHUFFLES)
-EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
+EXTREMES = Op(("amax", "amin"))
 NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
+SOFTMAX = Op(("softmax", "masked_softmax"))
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
 CREATED = Op(("arange", "full")) | Op("cast") & Attr("created", True)
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
 KNOWN = (
     CREATED | PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | NORMS
-    | Op(("mul", "prelu", "glu", "softmax", "embedding", "pad", "dropout", *ALL_MOVES))
+    | Op(("mul", "prelu", "glu", "softmax", "masked_softmax", "embedding", "pad", "dropout", *ALL_MOVES))
 )  # fmt: skip
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
 OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 WITH_WEIGHTS = (("input", (S8,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
+MASK = "Mask scores by a constant, just before a softmax along the last axis, and keep an entry of each row."
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with one zero point per tensor, int8 weights without zero points, int32 biases"
 
@@ -99,7 +102,7 @@ tosa = Target(
         ),
         Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
         Rule(Op("embedding"), output=ACTIVATION),
-        Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
+        Rule(SOFTMAX, input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(JOINS, ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input")),
@@ -113,7 +116,7 @@ tosa = Target(
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
-        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(SOFTMAX, SoftmaxFixed(), formats=BYTES),
         Kernel(Op("embedding"), FloatKernel(), formats=OF_INDICES),
         Kernel(NORMS, NormFixed(), formats=WITH_WEIGHTS),
         Kernel(Op("glu"), GluTable(), formats=BYTES),
@@ -135,6 +138,7 @@ tosa = Target(
             because=PRO_INT,
             do="Remove it from the end of the model: the largest logit is the same.",
         ),
+        Refuse(MASKS, because=PRO_INT, do=MASK),
         Refuse(~KNOWN, because=PRO_INT, do=OUTSIDE),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", TosaRunner()),

@@ -24,7 +24,7 @@ from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, GluTable, HardSw
 _LARGEST_MULTIPLIER = 2.0**7
 """The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
 
-__all__ = ["bits", "glu", "hard_swish", "norm", "slopes", "softmax", "softmax_fixed"]
+__all__ = ["bits", "glu", "hard_swish", "masked_softmax", "norm", "slopes", "softmax", "softmax_fixed"]
 
 
 def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
@@ -104,6 +104,15 @@ def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
     x = input_codes(job)
     return job.emitter.call(
         fixed_rows.softmax_fixed, x.node, job.argument("dim"), x.encoding.scale, *job.range()[1:],
+        name=job.name, result=True,
+    )  # fmt: skip
+
+
+def masked_softmax(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
+    """Return the node of a `specs.SoftmaxFixed` unit with a mask."""
+    x = input_codes(job)
+    return job.emitter.call(
+        fixed_rows.masked_softmax_fixed, x.node, job.argument("drop"), x.encoding.scale, *job.range()[1:],
         name=job.name, result=True,
     )  # fmt: skip
 

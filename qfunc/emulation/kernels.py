@@ -163,6 +163,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (SoftmaxTable, "softmax"): _softmax_by_table,
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
+    (SoftmaxFixed, "masked_softmax"): activations.masked_softmax,
     (Bilinear, "resize"): pooling.bilinear,
     **dict.fromkeys(
         ((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), activations.norm

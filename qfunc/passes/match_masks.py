@@ -1,4 +1,4 @@
-"""Replace the addition of a mask, scores + (1 - mask) * -10000, by the op "mask", because no scale fits both terms."""
+"""Name masks: scores + (1 - mask) * -10000 is the op "mask", because no scale fits both terms; a softmax may include one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 from torch import fx
 
+from qfunc.graph.constants import read_attr
 from qfunc.graph.dtypes import position_nodes
-from qfunc.graph.matcher import Rewrite, calls
-from qfunc.graph.patterns import is_number, op, tensor
-from qfunc.ops.attention import masked
+from qfunc.graph.matcher import Call, Rewrite, calls
+from qfunc.graph.patterns import Match, Var, is_number, op, tensor
+from qfunc.ops.attention import masked, masked_softmax
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of, op_of
+from qfunc.passes.decompose_attention import names_kind
 from qfunc.passes.rewrite import rewrite
+from qfunc.specs import Target
 
 LOW = -50.0
 """The largest value that masks a score: Swin adds -100, BERT -10000, other models the least float."""
@@ -60,3 +63,42 @@ def _numbers(node: fx.Node) -> list[Any]:
         return []
     parameters = {"input", "other", "value", "min"}
     return [v for p, v in zip(record.parameters, node.args, strict=True) if p in parameters and is_number(v)]
+
+
+def fuse_masked_softmax(network: fx.GraphModule, target: Target) -> fx.GraphModule:
+    """Replace each softmax along the last axis of scores with a constant mask, in place, unless no rule names the op.
+
+    A mask chooses a value of at most -50, beside which the exponentials of the other scores vanish. One that drops a whole row
+    stays: the softmax of equal numbers is not that of none.
+    """
+    if not any(names_kind(rule.select, "masked_softmax") for rule in target.rules):
+        return network
+    return rewrite(network, (_CAUSAL, _CHOSEN))
+
+
+_SCORES, _DIM = tensor("scores"), Var("dim", lambda v: v == -1, "-1")
+_CAUSAL = Rewrite(
+    "masked_softmax",
+    op("softmax", op("mask", _SCORES, None, True), _DIM),
+    lambda found: Call(masked_softmax, (found["scores"], None)),
+)
+
+
+def _keeps_rows(found: Match) -> str:
+    drop = found["drop"]
+    return "the mask drops all entries of a row" if bool(_value(drop).all(-1).any()) else ""
+
+
+def _value(node: fx.Node) -> Any:
+    assert node.graph.owning_module is not None
+    return read_attr(node.graph.owning_module, node)
+
+
+_DROP = tensor("drop", lambda n: n.op == "get_attr", "a constant")
+_LOW = Var("low", lambda v: is_number(v) and v <= LOW, f"a number of at most {LOW:g}")
+_CHOSEN = Rewrite(
+    "masked_softmax",
+    op("softmax", op("where", _DROP, _LOW, _SCORES), _DIM),
+    lambda found: Call(masked_softmax, (found["scores"], found["drop"])),
+    check=_keeps_rows,
+)

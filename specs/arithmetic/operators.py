@@ -138,7 +138,8 @@ class SoftmaxFixed:
     """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
 
     exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
-    sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.
+    sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.  Of a masked softmax
+    the maximum is that of the entries which the mask keeps; e_i of the others is 0.
 
     Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
 

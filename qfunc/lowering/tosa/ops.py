@@ -28,7 +28,7 @@ from qfunc.lowering.tosa_composed.indexing import embedding, gather
 from qfunc.lowering.tosa_composed.norms import group_norm, instance_norm, layer_norm, norm
 from qfunc.lowering.tosa_composed.prelu import prelu
 from qfunc.lowering.tosa_composed.rms_norm import rms_norm
-from qfunc.lowering.tosa_composed.softmax import softmax
+from qfunc.lowering.tosa_composed.softmax import masked_softmax, softmax
 from qfunc.lowering.windows import window
 
 
@@ -107,6 +107,7 @@ STEPS = (
     | {"Tanh": node_writer(by_formula(node_writer(table_function)))}
     | {"Mul": node_writer(rms_norm(node_writer(by_formula(WRITERS["Mul"]))))}
     | {"LayerNormalization": node_writer(layer_norm), "GroupNormalization": node_writer(group_norm)}
+    | {"Where": node_writer(masked_softmax(WRITERS["Where"]))}
     | {"Split": node_writer(glu(WRITERS["Split"]))}
     | {"InstanceNormalization": node_writer(instance_norm), "Gather": node_writer(embedding(WRITERS["Gather"]))}
     | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transpose_node)}

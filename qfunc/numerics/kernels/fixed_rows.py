@@ -33,10 +33,31 @@ def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int)
     """
     logits = codes.long().movedim(dim, -1)
     e = exponentials(scale_in)[logits - logits.amax(-1, keepdim=True) + 255]
+    return _shares(e, low, high).movedim(-1, dim)
+
+
+def masked_softmax_fixed(codes: Tensor, drop: Tensor | None, scale_in: float, low: int, high: int) -> Tensor:
+    """Return the codes of `ops.attention.masked_softmax`, like `softmax_fixed`: exponentials of dropped entries are 0.
+
+    Args:
+        drop: True for dropped entries, not for all of a row; None for those after the diagonal.
+
+    >>> masked_softmax_fixed(torch.tensor([[10.0, 10.0, 90.0]]), torch.tensor([False, False, True]), 0.1, -128, 127).tolist()
+    [[0.0, 0.0, -128.0]]
+    """
+    dropped = torch.ones_like(codes, dtype=torch.bool).triu(1) if drop is None else drop
+    logits = codes.long()
+    largest = logits.masked_fill(dropped, -(2**31)).amax(-1, keepdim=True)
+    e = exponentials(scale_in)[((logits - largest).clamp(-255, 0) + 255)].masked_fill(dropped, 0)
+    return _shares(e, low, high)
+
+
+def _shares(e: Tensor, low: int, high: int) -> Tensor:
+    # The codes of exponentials, divided by their sum along the last axis.
     total = shift_right(e, torch.tensor(_SUM_BITS), "half_away").sum(-1, keepdim=True)
     reciprocal, over = _reciprocal(total)
     probability = shift_right(_high(reciprocal, e), over + 23, "half_away")
-    return (probability + low).clamp(low, high).float().movedim(-1, dim)
+    return (probability + low).clamp(low, high).float()
 
 
 def exponentials(scale: float) -> Tensor:
