@@ -18,13 +18,12 @@ from qfunc.ops.image import antialiased
 
 
 def _shuffle(c: OpContext) -> str:
-    if c.shape().rank != 4:
-        do = "Add a batch axis."
-        raise DeployError(where=f"op {c.name!r}", found=f"rank {c.shape().rank}", wanted="rank 4", do=do)
+    _images(c, 4)
     return c.write("DepthToSpace", c.input(), blocksize=c["upscale_factor"], mode="CRD")
 
 
 def _unshuffle(c: OpContext) -> str:
+    _images(c, 4)
     f, (channels, height, width) = c["downscale_factor"], (known(c, d) for d in c.shape().dims[1:])
     return regrouped(c, [channels, height // f, f, width // f, f], [0, 1, 3, 5, 2, 4])
 
