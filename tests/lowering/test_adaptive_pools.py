@@ -51,7 +51,8 @@ def test_an_adaptive_maximum_moves_codes(name):
 
 DILATED = {
     "rows": nn.MaxPool2d((3, 2), 1, 0, (2, 1)), "columns": nn.MaxPool2d((2, 3), 2, (0, 1), (1, 3)),
-    "same": nn.MaxPool2d(2, 1, 1, 2), "padded": nn.MaxPool2d(3, 1, 1, 2), "strided": nn.MaxPool2d((3, 2), (2, 3), (1, 1), (2, 4)),
+    "same": nn.MaxPool2d(2, 1, 1, 2), "padded": nn.MaxPool2d(3, 1, 1, 2),
+    "strided": nn.MaxPool2d((3, 2), (2, 3), (1, 1), (2, 4)),
     "ceil": nn.MaxPool2d(3, 2, 1, 2, ceil_mode=True), "as the image": nn.MaxPool2d((5, 6), 1, 0, 2),
 }  # fmt: skip
 
