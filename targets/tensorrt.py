@@ -41,7 +41,6 @@ SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one 
 BLOCKS = (PerBlock(-1, 32), PerBlock(-1, 16), *(PerBlock(axis, size) for size in (64, 128) for axis in (-1, -2)))
 WEIGHTS = "TensorRT 11, quantization schemes: 'The supported block sizes are {64, 128}' (INT4), 32 (MXFP8) or 16 (NVFP4)"
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
-
 MOVES = ("adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 
 tensorrt = Target(
