@@ -1,4 +1,4 @@
-"""Adaptive pools whose windows have several sizes: the runtimes compute what the emulation does, on codes."""
+"""Adaptive and dilated pools: the runtimes compute what the emulation does, on codes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def test_an_adaptive_maximum_moves_codes(name):
         for order in ((relu, pool), (pool, relu)):
             nets[size, order[0]] = nn.Sequential(nn.Conv2d(3, 4, 1), *order, nn.Conv2d(4, 5, 1))
     check((RUNTIMES | OTHERS)[name], nets)
+
+
+DILATED = {
+    "rows": nn.MaxPool2d((3, 2), 1, 0, (2, 1)), "columns": nn.MaxPool2d((2, 3), 2, (0, 1), (1, 3)),
+    "same": nn.MaxPool2d(2, 1, 1, 2), "padded": nn.MaxPool2d(3, 1, 1, 2),
+    "strided": nn.MaxPool2d((3, 2), (2, 3), (1, 1), (2, 4)),
+    "ceil": nn.MaxPool2d(3, 2, 1, 2, ceil_mode=True), "as the image": nn.MaxPool2d((5, 6), 1, 0, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*RUNTIMES, "onnxruntime"])
+def test_a_dilated_maximum_moves_codes(name):
+    torch.manual_seed(2)
+    check((RUNTIMES | OTHERS)[name], {
+        (key, relu): nn.Sequential(nn.Conv2d(3, 4, 1), pool, *[nn.ReLU()] * relu, nn.Conv2d(4, 5, 1))
+        for key, pool in DILATED.items() for relu in (False, True)
+    })  # fmt: skip
 
 
 def test_too_many_kinds_of_windows_are_refused():
