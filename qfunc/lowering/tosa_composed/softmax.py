@@ -65,8 +65,8 @@ def masked_softmax(other: Callable[[Writer, onnx.NodeProto], None]) -> Callable[
 
     def write(step: OpContext) -> None:
         reader, drop, low = step.source.only_reader(step.output), step.number(0), step.number(1)
-        masks = drop is not None and low is not None and np.size(low) == 1 and float(np.ravel(low)[0]) == -np.inf
-        if reader is None or reader.op_type != "Softmax" or not masks:
+        masks = low is not None and np.size(low) == 1 and float(np.ravel(low)[0]) == -np.inf
+        if reader is None or reader.op_type != "Softmax" or drop is None or not masks:
             return other(step.writer, step.node)
         final, given = OpContext(step.writer, reader), step.writer.tensor(step.node.input[2])
         on_codes = given.qparams is not None and final.on_codes(fixed=UNIT)
