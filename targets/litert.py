@@ -81,7 +81,8 @@ BY_MATRIX = Op("matmul") & Attr("constant", "other")
 BILINEAR = Op("resize") & Attr("mode", "bilinear")
 RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
 BOUNDS = Op("relu") | RELU6 | RELU1
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")

@@ -72,7 +72,7 @@ POWERS = Op("pow") & Attr("number", True)
 SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
             "channel_shuffle", "detach")  # fmt: skip
 ALL_MOVES = (*MOVES, *SHUFFLES)
-EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
+EXTREMES = Op(("amax", "amin"))
 NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
 SOFTMAX = Op(("softmax", "masked_softmax"))
 FILLS = Op("pad") & Attr("mode", "constant") & ~Attr("value", 0) & ~Attr("value", None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -81,7 +80,7 @@ class HtmlReport(ABC):
         return fragment(self.html())
 
 
-def name_of(function: Callable[..., Any], default: str) -> str:
+def name_of(function: object, default: str) -> str:
     """Return the name of a function for a report; `default` for a lambda and other values without a name.
 
     >>> name_of(len, "metric"), name_of(lambda outputs, batch: 0.5, "metric"), name_of(partial(len), "metric")

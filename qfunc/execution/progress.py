@@ -41,6 +41,11 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.bar.close()
 
+    def tell(self, text: str) -> None:
+        """Write a line if the progress is shown."""
+        if self.logs or not self.bar.disable:
+            tqdm.write(text, file=sys.stderr)
+
     def describe(self, step: str, note: str = "") -> None:
         """Replace the name of the step, and a note behind the counts."""
         self.step, self.note = step, note

@@ -79,9 +79,11 @@ def require_input(name: str, dtype: Any, varies: int | None, *, indices: bool = 
     Raises:
         DeployError: names the input.
     """
-    if dtype is not None and np.dtype(dtype) != np.float32 and not indices:
+    taken = ("float32", "int64", "int32") if indices else ("float32",)
+    if dtype is not None and np.dtype(dtype).name not in taken:
+        wanted = "float32, or integers as indices" if indices else "float32"
         do = "Move the ops that read it out of the deployed model."
-        raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted="float32", do=do)
+        raise DeployError(where=f"input {name!r}", found=f"{np.dtype(dtype)} values", wanted=wanted, do=do)
     if varies:
         do = "Make the batch the first axis."
         raise DeployError(where=f"input {name!r}", found=f"examples along axis {varies}", wanted="axis 0", do=do)

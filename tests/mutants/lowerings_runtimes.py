@@ -49,8 +49,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-moves-scales-after-norms", "qfunc.lowering.openvino.barriers:_protected",
-        "return [0]",
-        "return []",
+        "return [0]\n    if node.op_type == \"Clip\"",
+        "return []\n    if node.op_type == \"Clip\"",
         REWRITES,
     ),
     Mutation(

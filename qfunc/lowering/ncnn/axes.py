@@ -9,6 +9,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.files.ncnn_param import with_axis
+from qfunc.lowering.format_checks import require_separate
 from qfunc.lowering.qdq_reader import QdqModel
 
 __all__ = ["MOST", "Examples", "batch_axis", "blob_shape", "example_shape", "merged", "permutation"]
@@ -81,7 +82,13 @@ class Examples:
         self.parts: dict[str, int] = {}  # the number of parts, for tensors of several
 
     def follow(self, node: onnx.NodeProto) -> None:
-        """Record in how many parts the results of a node have the batch."""
+        """Record in how many parts the results of a node have the batch.
+
+        Raises:
+            DeployError: an example of the results depends on others.
+        """
+        if node.op_type not in _RESHAPES:
+            require_separate(self.source, node)
         parts = max((self.parts.get(name, 1) for name in node.input), default=1)
         if node.op_type in _RESHAPES and node.input[0] not in self.source.initializers:
             parts = self._parts(node, parts)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.context import OpContext, QuantizeInner, per_axis
+from qfunc.lowering.onnx.context import OpContext, per_axis
 from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.reduction import reduced
 from qfunc.numerics.kernels.pooling import adaptive_runs
@@ -76,23 +76,24 @@ def _adaptive_avg_pool(c: OpContext) -> str:
     if all(len(each) == 1 for each in runs):
         kernel, stride = [each[0][1] for each in runs], [each[0][2] for each in runs]
         return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=stride, pads=[0] * 2 * len(runs))
-    return _joined(c, runs, pool, c.quantize_inner)
+    return _joined(c, runs, pool)
 
 
 def _adaptive_max(c: OpContext) -> str:
-    """Write GlobalMaxPool or MaxPool; for windows of several sizes, one for each run of windows, joined by Concat."""
-    if all(o == 1 for o in c.result.dims[2:]):
-        c.slides()
-        return c.write("GlobalMaxPool", c.input())
+    """Write MaxPool; for windows of several sizes, one for each run of windows of one size, joined by Concat."""
+    rank, sizes = c.slides(), (*c.shape().dims[2:], *c.result.dims[2:])
+    if None in sizes and all(o == 1 for o in c.result.dims[2:]):
+        return reduced(c, "ReduceMax", c.input(), list(range(2, rank + 2)), True)
     runs = _adaptive_runs(c)
     if all(len(each) == 1 for each in runs):
         kernel, stride = [each[0][1] for each in runs], [each[0][2] for each in runs]
         return c.write("MaxPool", c.input(), kernel_shape=kernel, strides=stride)
 
     def pool(part: str, kernel: list[int], stride: list[int], name: str) -> str:
-        return c.graph.node("MaxPool", [part], f"{name}.largest", kernel_shape=kernel, strides=stride)
+        largest = c.graph.node("MaxPool", [part], f"{name}.largest", kernel_shape=kernel, strides=stride)
+        return c.quantize_inner(largest, "after")
 
-    return _joined(c, runs, pool, lambda part, _: part)  # maxima of real values: no runtime has them on codes
+    return _joined(c, runs, pool)
 
 
 Run = tuple[int, int, int, int]
@@ -114,9 +115,7 @@ def _adaptive_runs(c: OpContext) -> list[list[Run]]:
     return runs
 
 
-def _joined(
-    c: OpContext, runs: list[list[Run]], pool: Callable[[str, list[int], list[int], str], str], quantize_inner: QuantizeInner
-) -> str:
+def _joined(c: OpContext, runs: list[list[Run]], pool: Callable[[str, list[int], list[int], str], str]) -> str:
     # Slice the image axis by axis, pool each part, and join the results.
     def at(part: str, kernel: list[int], stride: list[int], name: str) -> str:
         axis = len(kernel)
@@ -127,13 +126,13 @@ def _joined(
             inner, stop = f"{name}.{k}", first + (n - 1) * step + window
             ends = [c.graph.integers(v, name=f"{inner}.{e}") for v, e in ((first, "from"), (stop, "to"), (2 + axis, "axis"))]
             whole = len(runs[axis]) == 1
-            cut = part if whole else quantize_inner(c.graph.node("Slice", [part, *ends], f"{inner}.part"), "before")
+            cut = part if whole else c.quantize_inner(c.graph.node("Slice", [part, *ends], f"{inner}.part"), "before")
             parts.append(at(cut, [*kernel, window], [*stride, step], inner))
         if len(parts) == 1:
             return parts[0]
         if axis == outermost:
             return c.write("Concat", *parts, axis=2 + axis)
-        return quantize_inner(c.graph.node("Concat", parts, f"{name}.joined", axis=2 + axis), "after")
+        return c.quantize_inner(c.graph.node("Concat", parts, f"{name}.joined", axis=2 + axis), "after")
 
     outermost = [len(each) > 1 for each in runs].index(True)
     return at(c.input(), [], [], c.name)

@@ -154,11 +154,12 @@ class _Writer:
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
         # The unit ends here, before the ops that only move its codes; its activations are before its quantizer.
+        # Float units with a copy before their quantizer (see _copy_of_float) have none inside.
         unit = self.unit_of[node]
         group, encoding = unit.group, self.partition.output_encoding(unit.group.output)
         rest = group.nodes[1:]
         clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
-        if encoding is None or self._has_float_weights(unit) or not clamps:
+        if encoding is None or self._has_float_weights(unit) or self._limits_scales(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.vector import in_vectors, saturated_sum
+from qfunc.numerics.kernels.vector import in_vectors, wrapped
 from qfunc.numerics.rounding import round_by
 
 
@@ -86,8 +86,8 @@ def add_shifted(
     total = fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps)
     if lanes is None or bits == 32:
         return (total + zero_point).clamp(low, high).float()
-    vectors = in_vectors(a, b, lanes, channels_last)
-    return torch.where(vectors, saturated_sum(total, zero_point, bits), total + zero_point).clamp(low, high).float()
+    vectors = in_vectors(a, b, lanes, channels_last, numbers=lanes // 2)
+    return torch.where(vectors, wrapped(total + zero_point, bits), total + zero_point).clamp(low, high).float()
 
 
 def add_scaled(

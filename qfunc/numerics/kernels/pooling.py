@@ -22,11 +22,19 @@ def mean_scaled(
     codes: Tensor, zero_in: int, scale_in: float, dims: list[int], keep: bool, scale: float, zero_point: int, low: int,
     high: int, rounding: str, place: str,
 ) -> Tensor:  # fmt: skip
-    """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n))."""
-    total = (codes - zero_in).double().sum(dims, keepdim=keep)
+    """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
+
+    With place "before", R(float32(sum(q) * M) + c), where c = float32(z - float32(n * z_x * M)) has both zero points and
+    M = float32(float32(s_x / s_y) * float32(1 / n)).  For outputs much finer than inputs, c has no room for z.
+    """
+    total, given, made = codes.double().sum(dims, keepdim=keep), torch.tensor(scale_in), torch.tensor(scale)
     count = torch.tensor(float(codes.numel() // max(total.numel(), 1)))
-    multiplier = torch.tensor(scale_in) / (torch.tensor(scale) * count)
-    return integer.requantize(total, multiplier, zero_point, low, high, rounding, place)
+    if place == "after":
+        centred, multiplier = total - zero_in * count, given / (made * count)
+        return integer.requantize(centred, multiplier, zero_point, low, high, rounding, place)
+    multiplier = given / made * (1 / count)
+    real = total.float() * multiplier + (zero_point - zero_in * count * multiplier)
+    return round_by(real, rounding, low).clamp(low, high)
 
 
 def adaptive_runs(length: int, count: int) -> list[tuple[int, int, int, int]]:
