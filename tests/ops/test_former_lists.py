@@ -140,7 +140,8 @@ GAINED = {
         "frac glu grid_sample gru guard hardshrink hypot instance_norm lerp local_response_norm log log10 log1p log2 "
         "log_sigmoid log_softmax logaddexp logsumexp lp_pool lstm mask masked_softmax neg normalize one_hot prod "
         "reciprocal remainder rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin softshrink "
-        "softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm windows xlogy",
+        "softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm "
+        "windows xlogy",
         "they give no booleans either, as their examples show",
     ),
     "end a layer": (
