@@ -75,6 +75,7 @@ ALL_MOVES = (*MOVES, *SHUFFLES)
 EXTREMES = Op(("amax", "amin"))
 NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
 SOFTMAX = Op(("softmax", "masked_softmax"))
+FILLS = Op("pad") & Attr("mode", "constant") & ~Attr("value", 0) & ~Attr("value", None)
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
 CREATED = Op(("arange", "full")) | Op("cast") & Attr("created", True)
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
@@ -96,7 +97,7 @@ tosa = Target(
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(
-            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | NORMS | Op(("mul", "glu")),
+            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | FILLS | NORMS | Op(("mul", "glu")),
             input=ACTIVATION,
             output=ACTIVATION,
         ),
@@ -105,7 +106,10 @@ tosa = Target(
         Rule(SOFTMAX, input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
-    ties=(Tie(JOINS, ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input")),
+    ties=(
+        Tie(JOINS | FILLS, ("input", "output"), "union"),
+        Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input"),
+    ),
     kernels=(
         Kernel(NUMBERS, FloatKernel(), formats=WITH_NUMBERS, bounds=Bounds()),
         Kernel(STEPS, FloatKernel(), formats=BYTES, bounds=Bounds()),

@@ -63,7 +63,7 @@ def masked_softmax(input: Tensor, drop: Tensor | None) -> Tensor:
             [0.5000, 0.5000]])
     """
     dropped = torch.ones_like(input, dtype=torch.bool).triu(1) if drop is None else drop
-    return torch.softmax(input.masked_fill(dropped, float("-inf")), -1)
+    return torch.softmax(torch.where(dropped, float("-inf"), input), -1)
 
 
 def left_out(mask: Tensor) -> Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container
 from typing import Any
 
-from torch import fx
+import torch
+from torch import Tensor, fx
 
-from qfunc.graph.constants import read_attr
+from qfunc.graph.constants import value_of
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.matcher import Call, Rewrite, calls
-from qfunc.graph.patterns import Match, Var, is_number, op, tensor
+from qfunc.graph.patterns import Match, OpPattern, Var, is_number, op, tensor
 from qfunc.ops.attention import masked, masked_softmax
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of, op_of
@@ -73,32 +75,70 @@ def fuse_masked_softmax(network: fx.GraphModule, target: Target) -> fx.GraphModu
     """
     if not any(names_kind(rule.select, "masked_softmax") for rule in target.rules):
         return network
-    return rewrite(network, (_CAUSAL, _CHOSEN))
+    return rewrite(network, _MASKED)
 
 
 _SCORES, _DIM = tensor("scores"), Var("dim", lambda v: v == -1, "-1")
-_CAUSAL = Rewrite(
-    "masked_softmax",
-    op("softmax", op("mask", _SCORES, None, True), _DIM),
-    lambda found: Call(masked_softmax, (found["scores"], None)),
-)
-
-
-def _keeps_rows(found: Match) -> str:
-    drop = found["drop"]
-    return "the mask drops all entries of a row" if bool(_value(drop).all(-1).any()) else ""
-
-
-def _value(node: fx.Node) -> Any:
-    assert node.graph.owning_module is not None
-    return read_attr(node.graph.owning_module, node)
-
-
-_DROP = tensor("drop", lambda n: n.op == "get_attr", "a constant")
 _LOW = Var("low", lambda v: is_number(v) and v <= LOW, f"a number of at most {LOW:g}")
-_CHOSEN = Rewrite(
-    "masked_softmax",
-    op("softmax", op("where", _DROP, _LOW, _SCORES), _DIM),
-    lambda found: Call(masked_softmax, (found["scores"], found["drop"])),
-    check=_keeps_rows,
+
+
+def _is_constant(node: fx.Node) -> bool:
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current.op != "get_attr" and (op_of(current) is None or not current.all_input_nodes or current.kwargs):
+            return False
+        pending += current.all_input_nodes
+    return True
+
+
+def _dropped(found: Match) -> Tensor:
+    # The entries that a mask drops: where `drop` is True, `keep` is False or `term` is low.
+    network = found.root.graph.owning_module
+    assert network is not None
+    name = next(n for n in ("drop", "keep", "term") if found.get(n) is not None)
+    value = value_of(network, found[name], {})
+    return value if name == "drop" else value.logical_not() if value.dtype == torch.bool else value <= LOW
+
+
+def _unlike_a_mask(found: Match) -> str:
+    drop, network = _dropped(found), found.root.graph.owning_module
+    assert network is not None
+    value = drop if found.get("term") is None else value_of(network, found["term"], {})
+    if value.dtype != torch.bool and not (bool(drop.any()) and bool((value[~drop] == 0).all())):
+        return f"the constant has other numbers than 0 and those of at most {LOW:g}"
+    return "the mask drops all entries of a row" if bool(drop.all(-1).any()) else ""
+
+
+def _fused(found: Match) -> Call:
+    drop = found.get("drop")
+    if drop is None or drop.op != "get_attr":
+        network = found.root.graph.owning_module
+        assert network is not None
+        name = next(n for i in itertools.count() if not hasattr(network, n := f"dropped_{i}"))
+        network.register_buffer(name, _dropped(found))
+        with found.root.graph.inserting_before(found.root):
+            drop = found.root.graph.get_attr(name)
+    return Call(masked_softmax, (found["scores"], drop))
+
+
+def _constant(name: str) -> Var:
+    return tensor(name, _is_constant, "a constant")
+
+
+def _rewrite(masked_scores: OpPattern) -> Rewrite:
+    return Rewrite("masked_softmax", op("softmax", masked_scores, _DIM), _fused, check=_unlike_a_mask)
+
+
+_MASKED = (
+    Rewrite(
+        "masked_softmax",
+        op("softmax", op("mask", _SCORES, None, True), _DIM),
+        lambda found: Call(masked_softmax, (found["scores"], None)),
+    ),
+    _rewrite(op("where", _constant("drop"), _LOW, _SCORES)),
+    _rewrite(op("where", _constant("keep"), _SCORES, _LOW)),
+    _rewrite(op("mask", _SCORES, _constant("term"), False)),
+    _rewrite(op("add", _SCORES, _constant("term"), commutative=True)),
 )
+"""The causal mask, a choice by a constant, and the addition of a constant: of booleans that keep, or of 0 and low numbers."""

@@ -139,9 +139,9 @@ GAINED = {
         "bound ceil celu cos cosh cosine_similarity cumsum detach dropout einsum erf erfc exp2 expm1 floor floor_divide fmod "
         "frac glu grid_sample gru guard hardshrink hypot instance_norm lerp local_response_norm log log10 log1p log2 "
         "log_sigmoid log_softmax logaddexp logsumexp lp_pool lstm mask masked_softmax neg normalize one_hot prod "
-        "reciprocal remainder rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin "
-        "softshrink softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean "
-        "vector_norm windows xlogy",
+        "reciprocal remainder rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin softshrink "
+        "softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm "
+        "windows xlogy",
         "they give no booleans either, as their examples show",
     ),
     "end a layer": (

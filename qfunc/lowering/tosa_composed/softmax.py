@@ -40,9 +40,9 @@ def softmax(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, field
     q = i.wide(x, 0)
     if drop is not None:  # the lowest code keeps an entry out of the maximum, and the factor 0 out of the sum
         q = i("MINIMUM", q, np.where(drop, -128, 127), nan_mode=PROPAGATE)
-    largest = graph.int32_tensor(f"{out.name}.largest", [*x.shape[:axis], 1])
+    largest = graph.int32_tensor(f"{out.name}.largest", [*q.shape[:axis], 1])
     graph.node("REDUCE_MAX", [q], largest, axis=axis, nan_mode=PROPAGATE)
-    below = graph.tensor_like(x, f"{out.name}.below")  # q - max(q) + 127: the index of the table
+    below = graph.tensor_like(x, f"{out.name}.below", q.shape)  # q - max(q) + 127: the index of the table
     rescale(graph, i("SUB", q, largest), below, (np.array([1 << 30]), np.array([30])), output_zero=127)
     e = i.from_table(exponentials(qparams_of(x)[0]).tolist(), below)
     if drop is not None:
@@ -57,17 +57,24 @@ def softmax(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, field
 
 
 def masked_softmax(other: Callable[[Writer, onnx.NodeProto], None]) -> Callable[[OpContext], None]:
-    """Return the writer of Where: of the scores or -infinity before a Softmax as SOFTMAX, and of others by `other`."""
+    """Return the writer of Where: of the scores or -infinity before a Softmax as SOFTMAX, and of others by `other`.
+
+    Raises:
+        DeployError: another constant mask for each example.
+    """
 
     def write(step: OpContext) -> None:
         reader, drop, low = step.source.only_reader(step.output), step.number(0), step.number(1)
-        masks = drop is not None and low is not None and np.size(low) == 1 and float(np.ravel(low)[0]) == -np.inf
-        if reader is None or reader.op_type != "Softmax" or not masks:
+        masks = low is not None and np.size(low) == 1 and float(np.ravel(low)[0]) == -np.inf
+        if reader is None or reader.op_type != "Softmax" or drop is None or not masks:
             return other(step.writer, step.node)
         final, given = OpContext(step.writer, reader), step.writer.tensor(step.node.input[2])
         on_codes = given.qparams is not None and final.on_codes(fixed=UNIT)
         x = step.writer.plain(step.writer.stored(given) if on_codes else step.writer.real(given))
         step.writer.done.update(name for node in (step.node, reader) for name in node.output)
+        if drop.ndim == len(x.shape) and len(drop) > 1:
+            do = "Give the mask one batch axis of length 1."
+            raise step.refuse("a constant mask with an entry for each example", "one for all examples", do)
         shaped = np.asarray(drop, bool).reshape((1,) * (len(x.shape) - drop.ndim) + drop.shape)
         final.file.operator("SOFTMAX", [x], [final.result(final.shape)], drop=shaped)
 

@@ -47,8 +47,8 @@ def masked_softmax_fixed(codes: Tensor, drop: Tensor | None, scale_in: float, lo
     """
     dropped = torch.ones_like(codes, dtype=torch.bool).triu(1) if drop is None else drop
     logits = codes.long()
-    largest = logits.masked_fill(dropped, -(2**31)).amax(-1, keepdim=True)
-    e = exponentials(scale_in)[((logits - largest).clamp(-255, 0) + 255)].masked_fill(dropped, 0)
+    largest = torch.where(dropped, -(2**31), logits).amax(-1, keepdim=True)
+    e = torch.where(dropped, 0, exponentials(scale_in)[(logits - largest).clamp(-255, 0) + 255])
     return _shares(e, low, high)
 
 

@@ -76,6 +76,43 @@ def test_the_causal_mask_of_attention() -> None:
     assert report.float_units == ()
 
 
+FORMS = {
+    "booleans that keep": lambda q, k, drop: F.scaled_dot_product_attention(q, k, k, attn_mask=~drop),
+    "minus infinity": lambda q, k, drop: F.scaled_dot_product_attention(q, k, k, attn_mask=drop * 0.0 - 1e9 * drop),
+    "a sum": lambda q, k, drop: (q @ k.transpose(-2, -1) + -1e4 * drop).softmax(-1) @ k,
+    "a choice": lambda q, k, drop: torch.where(~drop, q @ k.transpose(-2, -1), -1e9).softmax(-1) @ k,
+    "a comparison": lambda q, k, drop: (q @ k.transpose(-2, -1)).masked_fill(~drop == 0, -torch.inf).softmax(-1) @ k,
+}
+
+
+class Form(nn.Module):
+    """Attention with a constant mask in one of its spellings."""
+
+    def __init__(self, form: str, drop: Tensor) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qk, self.form = nn.Linear(8, 16), FORMS[form]
+        self.register_buffer("drop", drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, T, 8] -> the same."""
+        q, k = self.qk(x).chunk(2, -1)
+        return self.form(q, k, self.drop)
+
+
+@needs_tosa
+@pytest.mark.parametrize("form", FORMS)
+def test_spellings_of_a_constant_mask(form: str) -> None:
+    model, batches = _calibrated(Form(form, LATE), 6)
+    assert [str(n.target) for n in model.graph.nodes if "masked_softmax" in str(n.target)]
+    report = qfunc.verify(TARGET)(model, batches)
+    assert report.verdict.startswith("bit-exact: 0 of "), report
+    # Position 0 attends to itself alone, so that the others do not change its result.
+    exact = qfunc.emulate(TARGET)(model)
+    other = torch.cat([batches[0][:, :1], batches[0][:, 1:].flip(1)], 1)
+    assert torch.equal(exact(batches[0])[:, 0], exact(other)[:, 0])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_row_has_the_probabilities_of_its_kept_entries(data: st.DataObject) -> None:
