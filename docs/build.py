@@ -64,6 +64,7 @@ CONTENTS = {
 FOLDERS = ("frontend", "transforms", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis")
 """The folders of the functions of `qfunc`, in the order in which a user meets them."""
 
+IMAGE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)*static/([^)\s]+)\)")
 LINK = re.compile(r"(\[[^\]]*\])\(([^)\s]+)\)")
 BLOCK = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
@@ -122,6 +123,8 @@ def _translated(source: str, text: str) -> str:
             return label[1:-1]
         return f"{label}({posixpath.relpath(page, posixpath.dirname(here) or '.')}{'#' + anchor if anchor else ''})"
 
+    static = posixpath.relpath("_static", posixpath.dirname(here) or ".")
+    text = IMAGE.sub(rf'<img src="{static}/\2" alt="\1">', text)
     # Blocks of code have the odd places.
     return "".join(part if k % 2 else LINK.sub(link, part) for k, part in enumerate(BLOCK.split(text)))
 

@@ -3,8 +3,10 @@
     python examples/detector.py [output directory]
 
 The network ends in decoded boxes and scores, so that each artifact holds everything but the non-maximum suppression.
-Training takes about half a minute and needs no download. `detections.png` shows the float network's boxes in green and
-those of ONNX Runtime in int8 in red.
+Training takes about half a minute and needs no download. `detections.png` shows the boxes of the float network as green lines,
+and those of ONNX Runtime in int8 as magenta dashes on them. The picture of docs/detector.md is written by
+
+    python examples/detector.py out && cp out/detections.png docs/static
 """
 
 from __future__ import annotations
@@ -143,17 +145,20 @@ def compared(float_outputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> tu
     return f"{(a - b).abs().mean():.2f}", f"{overlap(a, b).mean():.4f}", f"{agree:.1%}"
 
 
-def picture(image: Tensor, *layers: tuple[Tensor, tuple[int, int, int]], scale: int = 5) -> Tensor:
-    """Return the image, enlarged, as bytes [H, W, 3], with the boxes of each layer in its colour."""
+def picture(image: Tensor, *layers: tuple[Tensor, tuple[int, int, int], int], scale: int = 5) -> Tensor:
+    """Return the image, enlarged, as bytes [H, W, 3], with the boxes of each layer in its colour.
+
+    The lines of a layer are solid, or dashes of the given length if it is not 0.
+    """
     pixels = (image.clamp(0, 1) * 255).byte().permute(1, 2, 0)
     pixels = pixels.repeat_interleave(scale, 0).repeat_interleave(scale, 1).contiguous()
-    for boxes, colour in layers:
-        for x0, y0, x1, y1 in (boxes * scale).round().clamp(0, SIZE * scale - 2).int().tolist():
-            edges = (slice(y0, y0 + 2), slice(y1, y1 + 2)), (slice(x0, x0 + 2), slice(x1, x1 + 2))
-            for rows in edges[0]:
-                pixels[rows, x0 : x1 + 2] = torch.tensor(colour, dtype=torch.uint8)
-            for columns in edges[1]:
-                pixels[y0 : y1 + 2, columns] = torch.tensor(colour, dtype=torch.uint8)
+    y, x = torch.meshgrid(torch.arange(pixels.shape[0]), torch.arange(pixels.shape[1]), indexing="ij")
+    for boxes, colour, dash in layers:
+        shown = (x + y) % (2 * dash) < dash if dash else torch.ones_like(x, dtype=torch.bool)
+        for x0, y0, x1, y1 in (boxes * scale).round().int().tolist():
+            outer = (x >= x0 - 1) & (x <= x1 + 1) & (y >= y0 - 1) & (y <= y1 + 1)
+            inner = (x > x0 + 1) & (x < x1 - 1) & (y > y0 + 1) & (y < y1 - 1)
+            pixels[outer & ~inner & shown] = torch.tensor(colour, dtype=torch.uint8)
     return pixels
 
 
@@ -197,11 +202,8 @@ def main(directory: Path, steps: int = 400) -> None:
         columns = f"{cells[0]:>10}{cells[1]:>9}{cells[2]:>8}"
         print(f"{name:<20}{columns}{report.mismatches / report.elements:>9.2%}{largest:>8.1g} LSB")
         if name == "onnxruntime":
-            drawn = []
-            for i in range(4):
-                layers = [(o["boxes"][i][kept(o["boxes"][i], o["scores"][i])], c) for o, c in _colours(float_outputs, outputs)]
-                drawn.append(picture(images[i], *layers))
-            (directory / "detections.png").write_bytes(png(torch.cat(drawn, 1)))
+            shown = [picture(images[i], *layers(i, float_outputs, outputs)) for i in range(4)]
+            (directory / "detections.png").write_bytes(png(torch.cat(shown, 1)))
     truth = compared({"boxes": boxes, "scores": F.one_hot(classes, len(CLASSES)).double()}, nearest(float_outputs, boxes))
     print(f"float network and drawn shapes: {truth[0]} pixels, overlap {truth[1]}, class {truth[2]}")
 
@@ -214,8 +216,12 @@ def nearest(outputs: dict[str, Tensor], boxes: Tensor) -> dict[str, Tensor]:
     return {"boxes": outputs["boxes"][example, cell], "scores": outputs["scores"][example, cell]}
 
 
-def _colours(a: Any, b: Any) -> list[tuple[Any, tuple[int, int, int]]]:
-    return [(a, (0, 200, 0)), (b, (230, 0, 0))]
+def layers(image: int, *outputs: dict[str, Tensor]) -> list[tuple[Tensor, tuple[int, int, int], int]]:
+    """Return the boxes of one image that the suppression keeps: of the float network, and of the runtime as dashes."""
+    drawn = []
+    for (boxes, scores), colour, dash in zip((o.values() for o in outputs), ((0, 200, 0), (230, 0, 230)), (0, 8), strict=True):
+        drawn.append((boxes[image][kept(boxes[image], scores[image])], colour, dash))
+    return drawn
 
 
 if __name__ == "__main__":

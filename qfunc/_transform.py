@@ -25,7 +25,7 @@ class Transform:
     >>> qfunc.replace_relu6() == qfunc.replace_relu6(), qfunc.equalize(3.0) == qfunc.equalize()
     (True, False)
     >>> qfunc.equalize(3.0)
-    equalize(3.0)
+    equalize(deviations=3.0)
     """
 
     maker: Callable[..., Any]
@@ -48,14 +48,12 @@ class Transform:
         return _made, (self.maker, {name: value for name, value in self.arguments.items() if not self._is_default(name)})
 
     def __repr__(self) -> str:
-        found, by_name = [], False
+        found = []
         for name, parameter in signature(self.maker).parameters.items():
-            value = self.arguments[name]
-            by_name = by_name or parameter.kind is parameter.KEYWORD_ONLY
-            if self._is_default(name):
-                by_name = True  # what follows has a name, because this is left out
-            else:
-                found.append(f"{name}={value!r}" if by_name else repr(value))
+            if not self._is_default(name):
+                value = repr(self.arguments[name])
+                required = parameter.default is Parameter.empty and parameter.kind is not Parameter.KEYWORD_ONLY
+                found.append(value if required else f"{name}={value}")
         return f"{self.maker.__name__}({', '.join(found)})"
 
     def _is_default(self, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from attrs import field, frozen
 
@@ -13,6 +13,7 @@ from qfunc.specs._check import (
     frozen_callable,
     instance_of,
     integer,
+    number,
     one_of,
     refuse,
     slots_among,
@@ -105,7 +106,47 @@ class NoZeroPoint:
     operand: int = field(validator=integer(0))
 
 
-Condition = ClampImplied | SameQParams | NoZeroPoint
+@readable
+@frozen
+class InputRatios:
+    """Holds if s_x / s_y, in float32, is at least `least` and below `below` for each input x.
+
+    >>> InputRatios(2**-10, 2**8)
+    InputRatios(0.0009765625, below=256)
+    """
+
+    least: float = field(validator=number())
+    below: float = field(validator=number())
+
+
+@readable
+@frozen
+class ProductRatio:
+    """Holds if s_x * s_w / s_y, in float32 and with the largest scale of each, is at least `least` and below `below`.
+
+    >>> ProductRatio(0, 2**8)
+    ProductRatio(0, below=256)
+    """
+
+    least: float = field(validator=number())
+    below: float = field(validator=number())
+
+
+@readable
+@frozen
+class OutputQParams:
+    """Holds if the output has this scale, in float32, and this zero point.
+
+    >>> OutputQParams(1 / 256, -128)
+    OutputQParams(0.00390625, zero_point=-128)
+    """
+
+    scale: float = field(validator=number(positive=True))
+    zero_point: int = field(validator=integer(-(2**31)))
+
+
+Condition = ClampImplied | SameQParams | NoZeroPoint | InputRatios | ProductRatio | OutputQParams
+CONDITIONS: tuple[type, ...] = get_args(Condition)
 
 
 @readable
@@ -166,9 +207,7 @@ class Fusion:
     root: Selector = field(validator=selector())
     then: tuple[FusionStep, ...] = field(converter=as_tuple, validator=tuple_of(FusionStep, at_least=1))
     when: Selector | None = field(default=None, kw_only=True, validator=selector(optional=True))
-    integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
-    )
+    integer_if: tuple[Condition, ...] = field(default=(), converter=as_tuple, kw_only=True, validator=tuple_of(*CONDITIONS))
 
 
 @readable

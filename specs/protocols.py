@@ -6,7 +6,7 @@ others declare optional methods.  Callers check for an optional method by `isins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -147,6 +147,16 @@ class LimitedLowering(Protocol):
 
 
 @runtime_checkable
+class FixedSizeLowering(Protocol):
+    """A lowering that may fix all sizes of the inputs but the batch."""
+
+    @property
+    def one_size(self) -> str:
+        """What fixes the sizes, for messages, such as "a .pte"; "" if they may vary."""
+        ...
+
+
+@runtime_checkable
 class RefusingLowering(Protocol):
     """A lowering that refuses some schemes."""
 
@@ -187,6 +197,15 @@ class OptionalRunner(Protocol):
 
     def missing(self) -> str:
         """Return the name of the software that is not installed, or "" if it can run."""
+        ...
+
+
+@runtime_checkable
+class LoadingRunner(Protocol):
+    """A runner that loads an artifact once for many batches."""
+
+    def loaded(self, artifact: Any) -> Callable[[Any], Any]:
+        """Return a function from the inputs of one batch to its outputs, as `run` returns them."""
         ...
 
 
@@ -279,14 +298,23 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
     Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, WideLowering),
-    Runner: (OptionalRunner, InspectableRunner, ConditionalRunner, LocatedRunner, ReorderingRunner, FlippingRunner),
+    Runner: (
+        OptionalRunner,
+        LoadingRunner,
+        InspectableRunner,
+        ConditionalRunner,
+        LocatedRunner,
+        ReorderingRunner,
+        FlippingRunner,
+    ),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FlippingRunner", "Function", "InspectableRunner",
-    "LearnedFunction", "LimitedLowering", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "VersionedLowering", "WideLowering",
+    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
+    "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
+    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView",
+    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
+    "VersionedLowering", "WideLowering",
 ]  # fmt: skip

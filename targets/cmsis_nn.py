@@ -10,10 +10,10 @@ from attrs import evolve
 
 from qfunc.lowering import TfliteMicroRunner
 from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Refuse, Runtime, SoftmaxFixed, SumShifted, edit
-from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNITS, litert
+from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
-UNKNOWN = Op(("expand", "pow", "prod", "repeat", "tile"))
+UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
 cmsis_nn = evolve(
@@ -23,9 +23,9 @@ cmsis_nn = evolve(
         Kernel(PRODUCTS | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
-        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
         *UNITS[:3],  # without those of sigmoid, tanh and GELU
-        *UNITS[6:],
+        *UNITS[7:],
     ),
     legality=(
         *litert.legality,

@@ -40,7 +40,7 @@ from qfunc.targets.litert import BOUNDS, POOLS, litert
 
 S16, NARROW = Int(16), Int(8, low=-127)
 ACTIVATION = Scheme(S16, rounding="half_away")
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze")
 SHORTS = (("input", (S16,)), ("weight", (NARROW,)), ("output", (S16,)))
 SAME = (SameQParams(),)
 FORM = "TensorFlow Lite 16x8 quantization: int16 activations and int8 weights, symmetric"

@@ -12,7 +12,8 @@ product, then the shift, half away), linear layers once.  Softmax is computed in
 `litert_optimised`: LiteRT with its optimised kernels only, without the XNNPACK delegate: the same file, other roundings.
 ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
 without optimised kernels, round it half away from zero.  Quantize and dequantize process vectors of 8, additions vectors
-of 16; the remaining entries are rounded differently.
+of 16; the remaining entries are rounded differently.  Products in vectors of 16 have 16 bits, which wrap.  `litert` has
+these kernels too for sums and products of tensors whose scales XNNPACK does not take.
 """
 
 from attrs import evolve
@@ -40,12 +41,16 @@ from qfunc.specs import (
     Fusion,
     FusionStep,
     HardSwish16,
+    InputRatios,
     Int,
     Kernel,
     NoZeroPoint,
     Op,
+    OutputQParams,
     PerChannel,
     PerTensor,
+    ProductLanes,
+    ProductRatio,
     QuantizeInt32,
     QuantizeLanes,
     Refuse,
@@ -76,21 +81,30 @@ BY_MATRIX = Op("matmul") & Attr("constant", "other")
 BILINEAR = Op("resize") & Attr("mode", "bilinear")
 RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
 BOUNDS = Op("relu") | RELU6 | RELU1
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")
+SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XNNPACK takes no other scales
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
+UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
     Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
-    Kernel(Op(("sigmoid", "tanh")), FloatKernel(), formats=BYTES),
+    Kernel(Op("sigmoid"), FloatKernel(), integer_if=UNIT, formats=BYTES),
+    Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
-    Kernel(Op("softmax"), SoftmaxFloat(), formats=BYTES),
+    Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES),
     Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
+)
+BY_VECTORS = (  # the optimised kernels of pairs
+    Kernel(Op("mul"), ProductLanes(), formats=BYTES),
+    Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
+    Kernel(SUMS, SumShifted(), formats=BYTES),
 )
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
@@ -117,13 +131,15 @@ litert = Target(
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(SQUARE, SQUARED, formats=BYTES, bounds=CLAMPED),
-        Kernel(WEIGHTED | BY_MATRIX | Op("mul"), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
+        Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
-        Kernel(SUMS, SumScaled(), formats=BYTES, bounds=CLAMPED),
+        Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
+        *BY_VECTORS,
         Kernel(Op("leaky_relu"), FixedBits(least=2**-8), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         *UNITS,
@@ -133,7 +149,6 @@ litert = Target(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
         Refuse(TRANSPOSED & DILATED, because=NO_OPERATOR, do="Resize the image and convolve it."),
-        Refuse(Op("max_pool") & DILATED, because=NO_OPERATOR, do="Use dilation=1."),
         Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
@@ -156,7 +171,7 @@ litert_reference = evolve(
         Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
-        Kernel(Op("softmax"), SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
         Kernel(Op("quantize"), QuantizeInt32()),
         *UNITS,
     ),
@@ -175,9 +190,8 @@ litert_optimised = evolve(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
         Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
-        Kernel(Op(("matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
-        Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
-        Kernel(SUMS, SumShifted(), formats=BYTES),
+        *BY_VECTORS,
+        Kernel(Op(("matmul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("quantize"), QuantizeLanes()),
         Kernel(Op("dequantize"), DequantizeSum()),

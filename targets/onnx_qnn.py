@@ -42,7 +42,8 @@ BYTE = Scheme(U8, zero_point=ZeroPoint())
 WEIGHTED = Op(("conv", "linear"))
 POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
 CLAMPS = FusionStep(Op(("relu", "clip")))
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand")  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALARS = "Apache TVM, relay/frontend/onnx.py, get_scalar: 'scale and zero_point input must be scalars'"
 VECTORS = "ONNX operator specification, QLinearConv-10, w_scale: one scale, or one per output channel"

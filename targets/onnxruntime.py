@@ -26,6 +26,7 @@ from qfunc.specs import (
     From,
     Fusion,
     FusionStep,
+    InputRatios,
     Int,
     Kernel,
     Op,
@@ -49,8 +50,8 @@ from qfunc.specs import (
 U8, S8 = Int(8, signed=False), Int(8, low=-127)
 ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
 WEIGHT = Scheme(S8, Scale(PerChannel()))
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "resize",
-         "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand",
+         "split", "chunk", "resize", "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
          "pixel_unshuffle", "channel_shuffle")  # fmt: skip
 EXTREMES = ("amax", "amin")  # ReduceMax and ReduceMin take uint8
 MASKS = ("mask", "where")  # they write -infinity, or a large negative number in its place
@@ -60,6 +61,7 @@ ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mas
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
 ROOTS = Op(("conv", "linear", "matmul", "add", "mul", "concat", *POOLS, "leaky_relu", "sigmoid"))
 VECTORS = "onnxruntime 1.31, QLinearConv: 'filter scale shape invalid' except for one scale, or one per output channel"
+RATIO = InputRatios(0, 256)  # of an average over a whole image
 BYTES = (("input", (U8,)), ("weight", (S8, U8)), ("output", (U8,)))
 INTO_REAL = (("input", (U8,)), ("weight", (S8, U8)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
@@ -73,8 +75,10 @@ MUL = Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES)
 POOL = Kernel(
     Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
     FloatKernel(zero_point="before", function="window_sum"),
+    integer_if=RATIO,
     formats=BYTES,
 )
+GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES)
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
 ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
@@ -83,7 +87,7 @@ ON_WASM = (  # sums, products and pools of codes are computed in float
     (MUL, evolve(MUL, arithmetic=FloatKernel())),
     (POOL, evolve(POOL, arithmetic=FloatKernel(function="window_sum"))),
 )
-PRODUCTS = Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(), formats=BYTES)
+PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
 ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS))
@@ -109,6 +113,7 @@ onnxruntime = Target(
     fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
     kernels=(
         PRODUCTS,
+        GLOBAL_POOL,
         ADD,
         MUL,
         POOL,

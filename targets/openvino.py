@@ -55,7 +55,8 @@ SYMMETRIC = Op("conv") & Attr("spatial", 3) & Attr("depthwise", True) | Op("matm
 REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
 BOUND = Op(("relu", "clip"))
 NEAREST = Attr("mode", "nearest")
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (S8, U8)))
 BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; the runtime's integers have 256 or 255 levels"
 

@@ -45,9 +45,9 @@ CURVES = Op(
      "prelu", "abs", "exp", "log", "sqrt", "neg", "sin", "cos")
 )  # fmt: skip
 BILINEAR = Op("resize") & ~Attr("mode", "nearest")
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize",
-         "tile", "repeat", "repeat_interleave", "take", "flip", "pixel_shuffle", "pixel_unshuffle",
-         "channel_shuffle", "pad")  # fmt: skip
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand", "resize", "tile", "repeat", "repeat_interleave", "take", "flip", "pixel_shuffle",
+         "pixel_unshuffle", "channel_shuffle", "pad")  # fmt: skip
 NOT_TAKEN = Op(
     ("selu", "celu", "softsign", "erf", "group_norm", "instance_norm", "prod", "var", "std", "logsumexp", "cumsum", "where")
 )

@@ -42,7 +42,8 @@ WEIGHTED = Op(("conv", "conv_transpose", "linear"))
 SLIDING = Op(("conv", "conv_transpose", "max_pool", "avg_pool"))
 FLOAT = ("add", "mul", "concat", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "sigmoid", "hardswish", "prelu", "resize")
 IN_PLACE = ("relu", "clip")
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand")  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALES = "MQBench, deploy to Tengine: quant_tool_uint8 reads one line 'tensor scale zero_point' for each tensor"
 KERNELS = "OAID Tengine, tools/convert_tool/onnx/onnx2tengine.cpp: a kernel has a height and a width"

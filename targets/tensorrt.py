@@ -41,6 +41,7 @@ SCALES = "TensorRT 11, quantization schemes: activations have one scale, or one 
 BLOCKS = (PerBlock(-1, 32), PerBlock(-1, 16), *(PerBlock(axis, size) for size in (64, 128) for axis in (-1, -2)))
 WEIGHTS = "TensorRT 11, quantization schemes: 'The supported block sizes are {64, 128}' (INT4), 32 (MXFP8) or 16 (NVFP4)"
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
+MOVES = ("adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")
 
 tensorrt = Target(
     name="tensorrt",
@@ -54,7 +55,7 @@ tensorrt = Target(
     ),
     ties=(Tie(Op("concat"), "input", "union"),),
     kernels=(Kernel(WEIGHTED, Unknown("the engine's rounding and order of fusion are not published", nearest="onnxruntime")),),
-    commuting=("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    commuting=("max_pool", *MOVES),
     legality=(
         Require(Everything(), ("input", "weight", "output"), zero_point=False, because=SYMMETRIC),
         Require(Everything(), "weight", formats=(Int(8), E4M3FN, E2M1), because=TYPES),

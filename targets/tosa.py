@@ -19,10 +19,13 @@ from qfunc.specs import (
     DerivedQParams,
     Everything,
     FixedPoint,
+    FixedQParams,
     FloatKernel,
     Fusion,
     FusionStep,
+    GluTable,
     Kernel,
+    NormFixed,
     Op,
     PerChannel,
     PerTensor,
@@ -31,6 +34,7 @@ from qfunc.specs import (
     Rule,
     Runtime,
     Scheme,
+    SoftmaxFixed,
     SumShifted,
     Target,
     Tie,
@@ -43,6 +47,7 @@ from qfunc.targets.litert import (
     BYTES,
     CLIPS,
     DILATED,
+    MASKS,
     MEANS,
     MOVES,
     NARROW,
@@ -65,15 +70,25 @@ FUNCTIONS = Op(("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt",
                 "celu", "selu", "softsign", "softshrink", "hardshrink", "tanhshrink", "log_sigmoid"))  # fmt: skip
 POWERS = Op("pow") & Attr("number", True)
 SHUFFLES = ("repeat", "tile", "repeat_interleave", "repeat_heads", "take", "flip", "roll", "pixel_shuffle", "pixel_unshuffle",
-            "channel_shuffle")  # fmt: skip
+            "channel_shuffle", "detach")  # fmt: skip
 ALL_MOVES = (*MOVES, *SHUFFLES)
-EXTREMES = Op(("amax", "amin", "adaptive_max_pool"))
+EXTREMES = Op(("amax", "amin"))
+NORMS = Op(("layer_norm", "group_norm", "instance_norm", "rms_norm"))
+SOFTMAX = Op(("softmax", "masked_softmax"))
+FILLS = Op("pad") & Attr("mode", "constant") & ~Attr("value", 0) & ~Attr("value", None)
 JOINS = Op(("concat", "stack", "maximum", "minimum"))
+CREATED = Op(("arange", "full")) | Op("cast") & Attr("created", True)
 OF_ONE = NUMBERS | STEPS | FUNCTIONS | POWERS
 ONCE = FixedPoint("half_up")
-KNOWN = PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | Op(("mul", "pad", "dropout", *ALL_MOVES))
+KNOWN = (
+    CREATED | PRODUCTS | SUMS | MEANS | POOLS | CLIPS | CURVES | OF_ONE | EXTREMES | JOINS | NORMS
+    | Op(("mul", "prelu", "glu", "softmax", "masked_softmax", "embedding", "pad", "dropout", *ALL_MOVES))
+)  # fmt: skip
 WITH_NUMBERS = (("input", (S8, FLOAT32)), ("output", (S8,)))
+OF_INDICES = (("input", (FLOAT32,)), ("weight", (FLOAT32,)), ("output", (S8,)))
+WITH_WEIGHTS = (("input", (S8,)), ("weight", (FLOAT32,)), ("output", (S8,)))
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
+MASK = "Mask scores by a constant, just before a softmax along the last axis, and keep an entry of each row."
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 BECAUSE = "TOSA 1.0, CONV2D and RESCALE: int8 with one zero point per tensor, int8 weights without zero points, int32 biases"
 
@@ -82,21 +97,33 @@ tosa = Target(
     rules=(
         Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
         Rule(
-            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | Op("mul"),
+            SUMS | MEANS | POOLS | CLIPS | BILINEAR | CURVES | OF_ONE | EXTREMES | JOINS | FILLS | NORMS | Op(("mul", "glu")),
             input=ACTIVATION,
             output=ACTIVATION,
         ),
+        Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION),
+        Rule(Op("embedding"), output=ACTIVATION),
+        Rule(SOFTMAX, input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128)),
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
-    ties=(Tie(JOINS, ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input")),
+    ties=(
+        Tie(JOINS | FILLS, ("input", "output"), "union"),
+        Tie(POOLS | CLIPS | BILINEAR | EXTREMES, ("input", "output"), "input"),
+    ),
     kernels=(
         Kernel(NUMBERS, FloatKernel(), formats=WITH_NUMBERS, bounds=Bounds()),
         Kernel(STEPS, FloatKernel(), formats=BYTES, bounds=Bounds()),
         Kernel(FUNCTIONS | POWERS, FloatKernel("float64"), formats=BYTES),
-        Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES, bounds=Bounds()),
+        Kernel(
+            WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul", "prelu")), ONCE, formats=BYTES, bounds=Bounds()
+        ),
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),
+        Kernel(SOFTMAX, SoftmaxFixed(), formats=BYTES),
+        Kernel(Op("embedding"), FloatKernel(), formats=OF_INDICES),
+        Kernel(NORMS, NormFixed(), formats=WITH_WEIGHTS),
+        Kernel(Op("glu"), GluTable(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(CURVES, FloatKernel("float64"), formats=BYTES),
         Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),
@@ -110,12 +137,12 @@ tosa = Target(
         Refuse(TRANSPOSED & DILATED, because=PRO_INT, do="Resize the image and convolve it."),
         Refuse(Op("max_pool") & DILATED, because=PRO_INT, do="Use dilation=1."),
         Refuse(Op("softplus") & (~Attr("beta", 1) | ~Attr("threshold", 20)), because=PRO_INT, do="Use nn.Softplus()."),
-        Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),
         Refuse(
-            Op(("softmax", "log_softmax")),
+            Op("log_softmax"),
             because=PRO_INT,
-            do="Remove it from the end of the model: the largest logit is the same. For attention, choose another target.",
+            do="Remove it from the end of the model: the largest logit is the same.",
         ),
+        Refuse(MASKS, because=PRO_INT, do=MASK),
         Refuse(~KNOWN, because=PRO_INT, do=OUTSIDE),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", TosaRunner()),

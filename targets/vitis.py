@@ -46,7 +46,8 @@ WEIGHTED = Op(("conv", "conv_transpose", "linear"))
 POOLS = Op(("avg_pool", "global_avg_pool"))
 WHOLE = Attr("ceil_mode", False) & Attr("divisor_override", None) & (Attr("count_include_pad", True) | Attr("padding", 0))
 ACTIVATIONS = Op("relu") | Op("clip") & Attr("min", 0) & Attr("max", 6)
-MOVES = ("max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand", "resize")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+         "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8,)), ("weight", (S8,)), ("output", (S8,)))
 SLOTS = ("input", "weight", "bias", "output")
 RECIPROCALS = (

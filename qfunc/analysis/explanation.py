@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from textwrap import shorten
+from typing import Any
+
 from attrs import field, fields, frozen
 
 from qfunc.analysis.histogram import Histogram
@@ -11,31 +15,32 @@ from qfunc.analysis.svg_plots import histogram_plot
 
 @frozen
 class SiteRow:
-    """One quantized tensor: its format and qparams, the target's rule that selects it, and its line in the user's code.
+    """One quantized tensor: its line in the user's code, the target's rule that selects it, its format and qparams.
 
-    `histogram` is that of a weight; histograms of activations need batches: see `compare`.
+    The line of an input is that of the op that reads it.  `rule` is the index of the rule, -1 without one.  `histogram` is
+    that of a weight; histograms of activations need batches: see `compare`.
     """
 
+    source: str
     tensor: str
     slot: str
     op: str
+    rule: int
     format: str
     shared: str
     scale: str
     zero_point: str
-    rule: int
-    source: str
     histogram: Histogram | None = field(default=None, repr=False)
 
 
 @frozen
 class FloatRow:
-    """One op that computes in float: its kind, the reason, and its line in the user's code."""
+    """One op that computes in float: its line in the user's code, its kind, and the reason."""
 
+    source: str
     op: str
     kind: str
     why: str
-    source: str
 
 
 @frozen
@@ -46,22 +51,22 @@ class OverflowRow:
     A product of two activations has no weights: its row has the length from which a sum may overflow.
     """
 
+    source: str
     op: str
     accumulator: str
     channels: str
     largest: str
     limit: str
-    source: str
 
 
 @frozen
 class HostRow:
-    """One op that the host of the chip runs: its kind, the reason, and its line in the user's code."""
+    """One op that the host of the chip runs: its line in the user's code, its kind, and the reason."""
 
+    source: str
     op: str
     kind: str
     why: str
-    source: str
 
 
 @frozen(repr=False)
@@ -71,7 +76,7 @@ class Explanation(HtmlReport):
     Attributes:
         target: The name of the target.
         sites: The quantized tensors.
-        rules: Rules by their index in the target.
+        rules: (index in the target, the ops that it selects) of the rules.
         floats: The ops that compute in float, with reasons.
         misses, unmatched: Fusions and rewrites that almost matched, with reasons.
         overflows: The ops whose accumulators may overflow, if the model is calibrated.
@@ -91,20 +96,16 @@ class Explanation(HtmlReport):
 
     def sections(self) -> tuple[Section, ...]:
         """Return the tables: tensors, rules, float ops, ops on the host, overflows, near misses of fusions and rewrites."""
-        names, float_names = [f.name for f in fields(SiteRow) if f.repr], [f.name for f in fields(FloatRow)]
-        head = tuple("of op" if n == "op" else n.replace("_", " ") for n in names)
-        rows = tuple([str(getattr(s, n)) for n in names] for s in self.sites)
-        floats = tuple([str(getattr(f, n)) for n in float_names] for f in self.floats)
-        overflow_names = [f.name for f in fields(OverflowRow)]
-        overflows = tuple([str(getattr(r, n)) for n in overflow_names] for r in self.overflows)
-        host_names = [f.name for f in fields(HostRow)]
-        hosted = tuple([str(getattr(r, n)) for n in host_names] for r in self.hosted)
+        rules = dict(self.rules)
+        names = tuple(_HEADS.get(n, n) for n in _names(SiteRow))
+        rows = tuple([*_cells(s)[:4], _rule(s.rule, rules), *_cells(s)[5:]] for s in self.sites)
+        floats, hosted, overflows = (tuple(map(_cells, each)) for each in (self.floats, self.hosted, self.overflows))
         return (
-            Section(f"{self.target}: {len(self.sites)} quantized tensors", head, rows),
+            _section(f"{self.target}: {len(self.sites)} quantized tensors", names, rows),
             Section("rules", ("rule", "selects"), tuple((str(i), text) for i, text in self.rules)),
-            Section("in float", tuple(float_names), floats),
-            Section(f"on the host, {self.host}", tuple(host_names), hosted),
-            Section("may overflow", tuple(overflow_names), overflows),
+            _section("in float", _names(FloatRow), floats),
+            _section(f"on the host, {self.host}", _names(HostRow), hosted),
+            _section("may overflow", _names(OverflowRow), overflows),
             Section("not fused", ("op", "with", "why"), self.misses),
             Section("not rewritten", ("op", "as", "why"), self.unmatched),
         )
@@ -122,3 +123,34 @@ class Explanation(HtmlReport):
         plots = "".join(histogram_plot(s.tensor, s.histogram) for s in self.sites if s.histogram)
         intro = "Each tensor and its rule. `compare` plots activations and quantization errors."
         return page(f"{self.target}: what was quantized", intro, (*self.sections(), section("Weights", plots)))
+
+
+_HEADS = {"op": "of op", "zero_point": "zero point"}
+_WIDTH = 32
+"""The length of a rule's name beside each tensor; the table of rules has the whole."""
+
+
+def _names(row: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(row) if f.repr)
+
+
+def _section(title: str, head: tuple[str, ...], rows: tuple[list[str], ...]) -> Section:
+    # Without the lines if no row has one, as in a model of torch's own modules.
+    first = 0 if any(row[0] for row in rows) else 1
+    return Section(title, head[first:], tuple(row[first:] for row in rows))
+
+
+def _cells(row: Any) -> list[str]:
+    # The source line first, relative to the current folder if it is inside.
+    here = f"{os.getcwd()}{os.sep}"
+    return [
+        row.source.removeprefix(here),
+        *(str(getattr(row, f.name)) for f in fields(type(row)) if f.repr and f.name != "source"),
+    ]
+
+
+def _rule(index: int, rules: dict[int, str]) -> str:
+    return shorten(f"{index}: {rules[index]}", _WIDTH, placeholder=" ...") if index in rules else ""
+
+
+__all__ = ["Explanation", "FloatRow", "HostRow", "OverflowRow", "SiteRow"]

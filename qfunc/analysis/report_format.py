@@ -6,6 +6,7 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from attrs import frozen
 
 from qfunc.errors import VerifyError
 
-__all__ = ["HtmlReport", "Section", "fragment", "page", "section", "write_page"]
+__all__ = ["HtmlReport", "Section", "fragment", "name_of", "page", "section", "table", "write_page"]
 
 
 _STYLE = """
@@ -22,8 +23,30 @@ h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:co
 .wide{overflow-x:auto}th,td{text-align:left;padding:2px 10px 2px 0;border-bottom:1px solid #e3e7ec;white-space:nowrap}
 th{border-bottom:2px solid #9aa5b1}td.n{text-align:right;font-variant-numeric:tabular-nums}
 figure{display:inline-block;margin:0 12px 12px 0}figcaption{font-size:12px;max-width:420px;overflow-wrap:anywhere}
+th[tabindex]{cursor:pointer}th[aria-sort=ascending]::after{content:" \\25b2"}th[aria-sort=descending]::after{content:" \\25bc"}
 svg{max-width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#4a5663}.grid{stroke:#e3e7ec}.range{fill:#dce8f5}
+svg .name{paint-order:stroke;stroke:#fff;stroke-width:3px}
 """
+
+_SCRIPT = """
+document.querySelectorAll("th").forEach(head => {
+  const sort = () => {
+    const body = head.closest("table").tBodies[0], way = head.ariaSort === "ascending" ? -1 : 1;
+    const text = row => row.cells[head.cellIndex].textContent;
+    const number = row => text(row) === "inf" ? Infinity : parseFloat(text(row).replaceAll(",", ""));
+    const numeric = [...body.rows].every(row => text(row) === "" || !isNaN(number(row)));
+    const byNumber = (a, b) => isNaN(a) || isNaN(b) ? isNaN(a) - isNaN(b) : way * (a - b);
+    const byText = (a, b) => way * a.localeCompare(b, "en", {numeric: true});
+    body.append(...[...body.rows].sort((a, b) => numeric ? byNumber(number(a), number(b)) : byText(text(a), text(b))));
+    for (const other of head.parentNode.cells) other.ariaSort = null;
+    head.ariaSort = way === 1 ? "ascending" : "descending";
+  };
+  head.tabIndex = 0;
+  head.onclick = sort;
+  head.onkeydown = event => event.key === "Enter" ? sort() : null;
+});
+"""
+"""Sorts a table by the column whose head is clicked: numbers by their values, texts with the numbers in them."""
 
 
 @frozen
@@ -57,6 +80,18 @@ class HtmlReport(ABC):
         return fragment(self.html())
 
 
+def name_of(function: object, default: str) -> str:
+    """Return the name of a function for a report; `default` for a lambda and other values without a name.
+
+    >>> name_of(len, "metric"), name_of(lambda outputs, batch: 0.5, "metric"), name_of(partial(len), "metric")
+    ('len', 'metric', 'len')
+    """
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return default if name == "<lambda>" else str(name)
+
+
 def section(title: str, body: str) -> Section:
     """Return a section with an HTML body."""
     return Section(title, body=body)
@@ -69,7 +104,9 @@ def page(title: str, intro: str, sections: Iterable[Section]) -> str:
     '<!doctype html>\\n<html lang="en"><head><meta charset="utf-8"><title>'
     """
     shown = "\n".join(_section(s) for s in sections if s.rows or s.body)
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    head = (
+        f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style><script type="module">{_SCRIPT}</script>'
+    )
     body = f"<h1>{escape(title)}</h1><p>{escape(intro)}</p>\n{shown}"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 

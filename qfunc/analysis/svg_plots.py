@@ -10,7 +10,10 @@ from attrs import frozen
 from qfunc.analysis.histogram import BINS, Histogram
 
 COLOURS = ("#1f5fa8", "#c1621f", "#3d8b4f")
+LABELLED = 3
+"""The number of the lowest points that a plot labels."""
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 900, 280, 48, 8, 36
+_LETTER, _LINE = 6, 12  # about the width and height of a letter of the labels
 
 
 @frozen
@@ -23,7 +26,9 @@ class Series:
 
 
 def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
-    """Return a plot of points over two linear axes, without points that are not finite; hovering shows a point's name.
+    """Return a plot of points over two linear axes, without points that are not finite.
+
+    The lowest points are labelled with their names, and hovering shows the name of any point.
 
     >>> scatter_plot((Series("a", ((0, 1.0, "p"),)),), "x", "y").count("<circle")
     2
@@ -55,6 +60,7 @@ def scatter_plot(series: tuple[Series, ...], x_label: str, y_label: str) -> str:
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"><title>{escape(name)}: {value:.2f}</title></circle>'
             for (x, y), (_, value, name) in zip(places, points, strict=True)
         ]
+    shapes += _labels([(name, *place(x, y)) for points in finite for x, y, name in points], right)
     shapes.append(f'<text x="{right}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_label)}</text>')
     shapes += _legend(series, y_label)
     return _svg(_WIDTH, _HEIGHT, shapes)
@@ -84,6 +90,22 @@ def histogram_plot(name: str, histogram: Histogram) -> str:
         else f"<figcaption>{escape(name)}</figcaption>"
     )
     return f"<figure>{caption}{_svg(width, height, shapes)}</figure>"
+
+
+def _labels(points: list[tuple[str, float, float]], right: float) -> list[str]:
+    # The names of the lowest points, each name once, on the side of its point that has the space, and not one over another.
+    shapes, taken = [], list[tuple[float, float, float]]()
+    lowest = {name: (x, y) for name, x, y in sorted(points, key=lambda p: p[2])}  # the last of a name is its lowest
+    for name, (x, y) in sorted(lowest.items(), key=lambda entry: -entry[1][1])[:LABELLED]:
+        width, after = _LETTER * len(name), x < right / 2
+        left = x + 6 if after else x - 6 - width
+        line = y + 4
+        while any(abs(line - other) < _LINE and left < end and start < left + width for start, end, other in taken):
+            line -= 1
+        taken.append((left, left + width, line))
+        edge, anchor = (x + 6, "start") if after else (x - 6, "end")
+        shapes.append(f'<text class="name" x="{edge:.1f}" y="{line:.1f}" text-anchor="{anchor}">{escape(name)}</text>')
+    return shapes
 
 
 def _legend(series: tuple[Series, ...], y_label: str) -> list[str]:

@@ -38,7 +38,7 @@ def correct_bias(
 
     Args:
         batches: As for `calibrate`.
-        progress: Show a progress bar if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         group: As for `calibrate`: the means are those of the batches of all its processes.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated.

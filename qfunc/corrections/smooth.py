@@ -43,7 +43,7 @@ def smooth_quant(
     Args:
         batches: As for `calibrate`.
         alpha: The share of the ranges that is moved to the weights, 0 to 1; 1/2 makes both ranges equal.
-        progress: Show a progress bar if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         group: As for `calibrate`: the maxima are those of the batches of all its processes.
     Returns:
         A function from a module, or from the result of `qfunc.capture`, to a captured model for `quantize`.

@@ -126,7 +126,7 @@ def channels_of_weights_are_unlike(evidence: Evidence) -> Iterator[Suspect]:
     """Yield a suspect if channels of weights with one scale have unlike ranges."""
     rows, text = _with_unlike_channels(evidence, "weight")
     if rows:
-        plans = (remedies.PER_CHANNEL, remedies.EQUALIZED, remedies.UNBIASED)
+        plans = (remedies.PER_CHANNEL, remedies.EQUALIZED, remedies.UNBIASED, remedies.CLOSE_WEIGHTS)
         yield Suspect("channels of weights", text, tuple(r.tensor for r in rows), plans)
 
 
@@ -140,16 +140,16 @@ def biases_are_clipped(evidence: Evidence) -> Iterator[Suspect]:
 
 
 def weights_are_rounded(evidence: Evidence) -> Iterator[Suspect]:
-    """Yield the rounding of the weights, which is what remains if nothing else is found."""
-    rows = sorted((r for r in evidence.rows("weight") if r.alone), key=_alone)
+    """Yield the rounding of the weights without another cause."""
+    rows = evidence.rest("weight")
     if rows:
         plans = (remedies.UNBIASED, remedies.PER_CHANNEL, remedies.CLOSE_WEIGHTS)
         yield Suspect("rounding of weights", _rounded(rows), tuple(r.tensor for r in rows), plans)
 
 
 def activations_are_rounded(evidence: Evidence) -> Iterator[Suspect]:
-    """Yield the rounding of the activations, which is what remains if nothing else is found."""
-    rows = sorted((r for r in evidence.rows("input", "output") if r.alone), key=_alone)
+    """Yield the rounding of the activations without another cause."""
+    rows = evidence.rest("input", "output")
     if rows:
         plans = (remedies.CLOSE_ACTIVATIONS, remedies.WIDE_ACTIVATIONS)
         yield Suspect("rounding of activations", _rounded(rows), tuple(r.tensor for r in rows), plans)
@@ -157,9 +157,11 @@ def activations_are_rounded(evidence: Evidence) -> Iterator[Suspect]:
 
 DETECTORS: tuple[Callable[[Evidence], Iterator[Suspect]], ...] = (
     calibration_is_unlike, values_are_clipped, tied_ranges_differ, channels_of_activations_are_unlike,
-    channels_of_weights_are_unlike, biases_are_clipped, weights_are_rounded, activations_are_rounded,
+    channels_of_weights_are_unlike, biases_are_clipped,
 )  # fmt: skip
 """The functions that look for causes, the most specific first."""
+REMAINDERS: tuple[Callable[[Evidence], Iterator[Suspect]], ...] = (weights_are_rounded, activations_are_rounded)
+"""The functions that yield what remains: the rounding of tensors that no cause names."""
 
 
 def _with_unlike_channels(evidence: Evidence, *slots: str) -> tuple[list[LayerError], str]:
@@ -182,7 +184,9 @@ def _tensors(count: int) -> str:
 
 
 def _rounded(rows: Sequence[LayerError]) -> str:
-    return f"{len(rows)} tensors are rounded, {rows[0].tensor!r} with the least SQNR, {_alone(rows[0]):.1f} dB"
+    number = "1 tensor is" if len(rows) == 1 else f"{len(rows)} tensors are"
+    sqnr = rows[0].alone.sqnr if rows[0].alone is not None else float("inf")
+    return f"{number} rounded, {rows[0].tensor!r} with the least SQNR, {sqnr:.1f} dB"
 
 
 def _ops(rows: Sequence[LayerError]) -> list[str]:
@@ -203,10 +207,6 @@ def _clips(row: LayerError) -> bool:
     return row.histogram is not None and row.histogram.share > CLIPPED and _excess(row) >= WIDER
 
 
-def _alone(row: LayerError) -> float:
-    return row.alone.sqnr if row.alone is not None else float("inf")
-
-
 def _joins(evidence: Evidence, node: fx.Node, tensors: set[str]) -> bool:
     # True for an op of a target's ties that reads a tied tensor, or writes one.
     target: Any = evidence.view.record.target
@@ -215,4 +215,4 @@ def _joins(evidence: Evidence, node: fx.Node, tensors: set[str]) -> bool:
     return touched and any(matches(tie.select, node, evidence.context) for tie in target.ties if "input" in tie.slots)
 
 
-__all__ = ["DETECTORS", "Suspect"]
+__all__ = ["DETECTORS", "REMAINDERS", "Suspect"]

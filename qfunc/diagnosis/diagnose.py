@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import fx, nn
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import integer_share
-from qfunc.diagnosis.causes import DETECTORS, Suspect
+from qfunc.analysis.report_format import name_of
+from qfunc.diagnosis.causes import DETECTORS, REMAINDERS, Suspect
 from qfunc.diagnosis.evidence import Evidence, largest_by_channel
+from qfunc.diagnosis.latency import Latency
 from qfunc.diagnosis.plan import Plan, Setting
 from qfunc.diagnosis.remedies import keep_float
 from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
 from qfunc.diagnosis.scoring import Metric, Score, Scorer
-from qfunc.errors import CalibrationError, QfuncError, SpecError
-from qfunc.execution.batches import Binder, require_batches
+from qfunc.errors import CalibrationError, DeployError, QfuncError, SpecError
+from qfunc.execution.batches import Binder, require_batches, tensors_of
+from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
+from qfunc.lowering.artifact import Artifact
 from qfunc.ops.node import slots
 from qfunc.specs import Int, Target
 from qfunc.transforms.bypass import remove_quantizers
 from qfunc.transforms.compare import compare
+from qfunc.transforms.deploy import deploy
 from qfunc.transforms.explain import explain
 from qfunc.transforms.sensitivity import sensitivity
-from qfunc.transforms.validate import require_target_value
+from qfunc.transforms.validate import describe, require_target_value
 
 SMALLEST_SHARE = 0.05
 """Causes of a smaller share of the loss are not reported."""
@@ -48,13 +51,14 @@ def diagnose(
     metric: Metric | None = None,
     calibration: Iterable[Any] | None = None,
     example_inputs: tuple[Any, ...] | None = None,
+    latency: Latency | None = None,
     progress: bool = True,
 ) -> Callable[[nn.Module | ExportedProgram], Diagnosis]:
     """Return a function from a float model to a `Diagnosis`: why it loses accuracy on a target, and what recovers it.
 
     It quantizes and calibrates the model, and looks for causes in the ranges and channels of its tensors: batches of the
     calibration that are unlike the evaluated ones, clipped values, tied tensors of unlike ranges, channels of unlike
-    ranges under one scale, biases that do not fit, and the rounding of weights and of activations. The share of a cause is
+    ranges under one scale, biases that do not fit, and the rounding of all other tensors. The share of a cause is
 
         (L(all) - L(without it) + L(it alone)) / (2 L(all)),
 
@@ -72,10 +76,12 @@ def diagnose(
             `outputs[0].argmax(1) == batch[1]`.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
-        progress: Show a progress bar if standard error is a terminal.
+        latency: A function (artifacts, inputs) -> seconds of each, such as `RunTime(target.runtime.runner)`. Each plan is then
+            deployed, and measured on the first batch.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
-        SpecError: the target refuses the model.
+        SpecError: the target refuses the model; or `latency` is not a function.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -95,15 +101,21 @@ def diagnose(
                 do = "Put them into a list, or pass a DataLoader."
                 where = f"diagnose, {name}"
                 raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+    if latency is not None and not callable(latency):
+        wanted, do = (
+            "a function (artifacts, inputs) -> seconds of each",
+            "Write latency=qfunc.diagnosis.RunTime(target.runtime.runner).",
+        )
+        raise SpecError(where="diagnose, latency", found=describe(latency), wanted=wanted, do=do)
     setting = Setting(target, batches, batches if calibration is None else calibration, example_inputs)
 
     def transform(model: nn.Module | ExportedProgram) -> Diagnosis:
         with torch.inference_mode(False):
-            return _Study(setting, metric, model, progress).diagnosis()
+            return _Study(setting, metric, latency, model, progress).diagnosis()
 
     arguments = {
         "target": target, "batches": batches, "metric": metric, "calibration": calibration,
-        "example_inputs": example_inputs, "progress": progress,
+        "example_inputs": example_inputs, "latency": latency, "progress": progress,
     }  # fmt: skip
     return Transform(diagnose, arguments, transform)
 
@@ -117,11 +129,12 @@ class _Remedy:
 class _Study:
     """The measurements of one model."""
 
-    def __init__(self, setting: Setting, metric: Metric | None, model: Any, progress: bool) -> None:
-        self.setting, self.model, self.progress = setting, model, progress
+    def __init__(self, setting: Setting, metric: Metric | None, latency: Latency | None, model: Any, progress: bool) -> None:
+        self.setting, self.latency, self.model, self.progress = setting, latency, model, progress
+        self.artifacts: dict[Plan, Artifact] = {}
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)
-        self.metric = "SQNR, dB" if metric is None else getattr(metric, "__name__", type(metric).__name__)
+        self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
         binder = Binder(calibrated)
         binder.warned = metric is not None  # it reads the labels that are behind the inputs
         self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
@@ -140,23 +153,28 @@ class _Study:
         )
         causes, suspects = self._causes(evidence)
         trials, refused = self._measured(self._remedies(suspects, inputs))
-        trials = sorted(trials + self._joined(trials), key=_usefulness, reverse=True)
+        base, *trials = self._timed([self.base, *trials, *self._joined(trials)])
+        trials.sort(key=_usefulness, reverse=True)
         floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
         best = self.scorer.best
-        return Diagnosis(target.name, self.metric, best, self.base, causes, tuple(trials), refused, floats, self.setting)
+        return Diagnosis(target.name, self.metric, best, base, causes, tuple(trials), refused, floats, self.setting)
 
     def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
-        suspects = [s for detect in DETECTORS for s in detect(evidence)]
-        found = []
-        for place, suspect in enumerate(suspects):
-            share = self._share(evidence, suspect)
-            if share >= SMALLEST_SHARE:
-                # Of causes with about the same share, the more specific comes first.
-                found.append(
-                    (-round(min(share, 1.0), 1), place, Cause(suspect.kind, suspect.text, share, suspect.sites), suspect)
-                )
-        found.sort(key=lambda entry: entry[:2])
-        return tuple(entry[2] for entry in found), [entry[3] for entry in found]
+        found = self._named([s for detect in DETECTORS for s in detect(evidence)], evidence)
+        explained = frozenset(site for cause, _ in found for site in cause.sites)
+        rest = evolve(evidence, explained=explained)
+        found += self._named([s for detect in REMAINDERS for s in detect(rest)], rest)
+        # Of causes with about the same share, the more specific comes first; the sort is stable.
+        found.sort(key=lambda entry: -round(min(entry[0].share, 1.0), 1))
+        return tuple(cause for cause, _ in found), [suspect for _, suspect in found]
+
+    def _named(self, suspects: list[Suspect], evidence: Evidence) -> list[tuple[Cause, Suspect]]:
+        shares = [self._share(evidence, s) for s in tracked(suspects, "diagnose", "cause", self.progress)]
+        return [
+            (Cause(s.kind, s.text, share, s.sites), s)
+            for s, share in zip(suspects, shares, strict=True)
+            if share >= SMALLEST_SHARE
+        ]
 
     def _share(self, evidence: Evidence, suspect: Suspect) -> float:
         # The mean of what the quantizers of a suspect add as the last and as the first of all; 0 if nothing is lost.
@@ -182,8 +200,7 @@ class _Study:
 
     def _measured(self, remedies: list[_Remedy]) -> tuple[list[Trial], tuple[tuple[str, str], ...]]:
         trials, refused = [], []
-        bar = tqdm(remedies, desc="diagnose", unit="plan", disable=not self.progress or not sys.stderr.isatty())
-        for remedy in bar:
+        for remedy in tracked(remedies, "diagnose", "plan", self.progress):
             try:
                 trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
             except QfuncError as e:
@@ -199,9 +216,11 @@ class _Study:
             if best is None or len(found) >= JOINED:
                 break
             plan = best.plan.joined(other.plan)
+            if any(plan == t.plan for t in (*trials, *found)):
+                continue
             try:
                 trial = self._trial(plan, (*best.causes, *other.causes), self.setting.calibrated(plan, self.model))
-            except SpecError:
+            except (SpecError, DeployError):
                 continue
             if trial.recovered > best.recovered + 0.01:
                 found.append(trial)
@@ -213,7 +232,16 @@ class _Study:
         view = QuantizedModel(calibrated)
         share = integer_share(view, self.scorer.bind(next(iter(self.setting.batches)))).share
         recovered = 0.0 if base is None else score.recovered(self.base.score)
+        if self.latency is not None:
+            self.artifacts[plan] = deploy(plan.target(self.setting.target))(calibrated)
         return Trial(plan, tuple(dict.fromkeys(causes)), score, recovered, share, _weight_bits(view))
+
+    def _timed(self, trials: list[Trial]) -> list[Trial]:
+        if self.latency is None:
+            return trials
+        inputs = tensors_of(self.scorer.bind(next(iter(self.setting.batches))))
+        seconds = self.latency([self.artifacts[t.plan] for t in trials], inputs)
+        return [evolve(t, latency=float(s)) for t, s in zip(trials, seconds, strict=True)]
 
 
 def _usefulness(trial: Trial) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ class Evidence:
         evaluated: The errors of each tensor on the evaluated batches.
         calibrated: The same on the batches of the calibration; None if they are the evaluated ones.
         channels: max |x| of each channel, by the name of the site.
+        explained: The names of sites with a cause.
     """
 
     view: QuantizedModel
@@ -36,10 +37,16 @@ class Evidence:
     evaluated: LayerErrors
     calibrated: LayerErrors | None
     channels: dict[str, Tensor]
+    explained: frozenset[str] = frozenset()
 
     def rows(self, *slots: str) -> list[LayerError]:
         """Return the rows of quantized tensors of these slots, on the evaluated batches."""
         return [r for r in self.evaluated.rows if r.slot in slots and r.histogram is not None]
+
+    def rest(self, *slots: str) -> list[LayerError]:
+        """Return the rows without a cause, those that their quantizer alone changes most first."""
+        rows = (r for r in self.rows(*slots) if r.alone is not None and r.tensor not in self.explained)
+        return sorted(rows, key=lambda r: r.alone.sqnr if r.alone is not None else 0.0)
 
     def quantizers(self, sites: Iterable[str]) -> list[QuantizerNode]:
         """Return the quantizers of sites by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,25 +17,28 @@ from qfunc.transforms.quantize import quantize
 
 @frozen
 class Correction:
-    """A transform of a model by its maker, such as `qfunc.equalize`, and the maker's arguments.
+    """A transform of a model by its maker, such as `qfunc.equalize`, and the maker's arguments, pairs of name and value.
 
     `reads_batches`: the maker's first argument is the batches of the calibration.
 
     >>> import qfunc
     >>> Correction(qfunc.correct_bias, reads_batches=True)
     qfunc.correct_bias(batches)
+    >>> Correction(qfunc.equalize, (("deviations", 3.0),))
+    qfunc.equalize(deviations=3.0)
     """
 
     maker: Callable[..., Callable[[Any], Any]]
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
     reads_batches: bool = False
 
     def transform(self, batches: Iterable[Any]) -> Callable[[Any], Any]:
         """Return the transform."""
-        return self.maker(batches, *self.arguments, progress=False) if self.reads_batches else self.maker(*self.arguments)
+        named = dict(self.arguments)
+        return self.maker(batches, progress=False, **named) if self.reads_batches else self.maker(**named)
 
     def __repr__(self) -> str:
-        given = (*(("batches",) if self.reads_batches else ()), *map(repr, self.arguments))
+        given = (*(("batches",) if self.reads_batches else ()), *(f"{name}={value!r}" for name, value in self.arguments))
         return f"qfunc.{self.maker.__name__}({', '.join(given)})"
 
 
@@ -44,29 +49,41 @@ class Plan:
     Attributes:
         before: Corrections of the float model.
         edits: Edits of the target: pairs of the code that makes an edit, and the edit.
+        floats: The paths of the ops that stay in float.
         after: Corrections of the calibrated model.
         evaluated: True to calibrate on the evaluated batches.
 
     >>> Plan(edits=(("edit.weights(bits=4)", edit.weights(bits=4)),))
     edit.weights(bits=4)
+    >>> Plan(floats=frozenset({"head", "body.10", "body.9"}))
+    edit.skip(edit.name('body.9', 'body.10', 'head'))
     """
 
     before: tuple[Correction, ...] = ()
     edits: tuple[tuple[str, Callable[[Target], Target]], ...] = ()
+    floats: frozenset[str] = frozenset()
     after: tuple[Correction, ...] = ()
     evaluated: bool = False
 
     def joined(self, other: Plan) -> Plan:
         """Return a plan that does what both do; a correction that both have is made once."""
         fields = {n: tuple(dict.fromkeys((*getattr(self, n), *getattr(other, n)))) for n in ("before", "edits", "after")}
-        return Plan(**fields, evaluated=self.evaluated or other.evaluated)
+        return Plan(**fields, floats=self.floats | other.floats, evaluated=self.evaluated or other.evaluated)
 
     def target(self, target: Target) -> Target:
         """Return the edited target."""
-        return edit.pipe(target, *(change for _, change in self.edits))
+        skipped = [edit.skip(edit.name(*self._patterns()))] if self.floats else []
+        return edit.pipe(target, *(change for _, change in self.edits), *skipped)
+
+    def _patterns(self) -> list[str]:
+        # In the order of their numbers: body.9 before body.10.
+        parts = ((re.split(r"(\d+)", path), path) for path in self.floats)
+        key = sorted(([(int(p), "") if p.isdigit() else (-1, p) for p in split], path) for split, path in parts)
+        return [glob.escape(path) for _, path in key]
 
     def __repr__(self) -> str:
-        words = (*map(repr, self.before), *(code for code, _ in self.edits), *map(repr, self.after))
+        skipped = (f"edit.skip(edit.name({', '.join(map(repr, self._patterns()))}))",) if self.floats else ()
+        words = (*map(repr, self.before), *(code for code, _ in self.edits), *skipped, *map(repr, self.after))
         return "; ".join((*words, *(("calibrate on the evaluated batches",) if self.evaluated else ()))) or "as it is"
 
 
@@ -86,14 +103,16 @@ class Setting:
             SpecError: the target cannot do what the plan asks.
         """
         batches = self.batches if plan.evaluated else self.calibration
-        for correction in plan.before:
-            model = correction.transform(batches)(model)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(quantize|calibrate), op ")  # the report has the share of each plan
+            # Metrics read the labels in the batches. Without a metric, diagnose itself warns of elements that nothing reads.
+            warnings.filterwarnings("ignore", r"\w+: batches of \d+ elements ")
+            for correction in plan.before:
+                model = correction.transform(batches)(model)
             quantized: Any = quantize(plan.target(self.target), self.example_inputs)(model)
             calibrated = calibrate(batches, progress=False)(quantized)
-        for correction in plan.after:
-            calibrated = correction.transform(batches)(calibrated)
+            for correction in plan.after:
+                calibrated = correction.transform(batches)(calibrated)
         return calibrated
 
 

@@ -18,7 +18,7 @@ CLOSE_WEIGHTS = Plan(edits=(("edit.weights(estimator=Mse())", edit.weights(estim
 WIDE_ACTIVATIONS = Plan(edits=(("edit.activations(bits=16)", edit.activations(bits=16)),))
 PER_CHANNEL = Plan(edits=(("edit.weights(granularity=PerChannel())", edit.weights(granularity=PerChannel())),))
 SMOOTHED = Plan(before=(Correction(smooth_quant, reads_batches=True),))
-EQUALIZED = Plan(before=(Correction(equalize, (3.0,)),))
+EQUALIZED = Plan(before=(Correction(equalize, (("deviations", 3.0),)),))
 UNBIASED = Plan(after=(Correction(correct_bias, reads_batches=True),))
 
 
@@ -28,9 +28,7 @@ def keep_float(ops: Sequence[str]) -> tuple[Plan, ...]:
     >>> keep_float(["head.0"])
     (edit.skip(edit.name('head.0')),)
     """
-    names = tuple(map(glob.escape, ops))
-    code = f"edit.skip(edit.name({', '.join(map(repr, names))}))"
-    return (Plan(edits=((code, edit.skip(edit.name(*names))),)),) if names else ()
+    return (Plan(floats=frozenset(ops)),) if ops else ()
 
 
 def unclipped(sites: Sequence[str]) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import field, frozen
 from torch import fx, nn
@@ -14,6 +14,8 @@ from qfunc.errors import CalibrationError
 
 ENOUGH = 0.9
 """The share of the loss that a plan has to recover by default."""
+ALIKE = 1.05
+"""Latencies whose ratio is smaller are equal: measurements differ by as much."""
 
 
 @frozen
@@ -44,6 +46,7 @@ class Trial:
         recovered: The share of the loss that it recovers.
         integer: The share of multiply-accumulates on integers.
         bits: The bits of all weights.
+        latency: The seconds of the first batch on the runtime; None without `latency=`.
     """
 
     plan: Plan
@@ -52,6 +55,7 @@ class Trial:
     recovered: float
     integer: float
     bits: int
+    latency: float | None = None
 
 
 @frozen(repr=False)
@@ -79,31 +83,60 @@ class Diagnosis(HtmlReport):
     floats: tuple[tuple[str, str], ...]
     setting: Setting = field(repr=False)
 
-    def choose(self, *, recovered: float = ENOUGH, integer: float = 0.0) -> Trial:
-        """Return the trial of a budget: of those within it, the one with the most multiply-accumulates on integers.
+    def choose(self, *, recovered: float | None = None, integer: float = 0.0, latency: float | None = None) -> Trial:
+        """Return the best trial within a budget of accuracy, of latency or of both.
+
+        With a budget of latency alone it is the trial that recovers most. Else it is the one with the most multiply-accumulates
+        on integers, if latencies were measured among the fastest, which take at most 1.05 times the least.
 
         Args:
-            recovered: The least share of the loss to recover, in [0, 1].
+            recovered: The least share of the loss to recover, in [0, 1]; None for 0.9, or 0 with a budget of latency.
             integer: The least share of multiply-accumulates on integers, in [0, 1].
+            latency: The most seconds for the first batch.
         Raises:
-            CalibrationError: no trial is within the budget; the message has the nearest.
+            CalibrationError: no trial is within the budget, and the message has the nearest; or no latency was measured.
         """
+        least = (ENOUGH if latency is None else 0.0) if recovered is None else recovered
+        if latency is not None and self.base.latency is None:
+            do = "Pass latency=qfunc.diagnosis.RunTime(target.runtime.runner) to diagnose."
+            found, wanted = "a diagnosis without latencies", "one that measured them"
+            raise CalibrationError(where="Diagnosis, latency", found=found, wanted=wanted, do=do)
         trials = (self.base, *self.trials)
-        within = [t for t in trials if t.integer >= integer and t.recovered >= recovered]
+        fast = [t for t in trials if latency is None or (t.latency is not None and t.latency <= latency)]
+        if not fast:
+            raise self._too_slow(latency or 0.0)
+        within = [t for t in fast if t.integer >= integer and t.recovered >= least]
         if not within:
-            nearest = max((t for t in trials if t.integer >= integer), key=lambda t: t.recovered, default=self.base)
-            found = f"{nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}"
-            wanted = f"a plan that recovers {recovered:.1%} with at least {integer:.1%} on integers"
-            do = "Lower one of the two, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
-            raise CalibrationError(where="Diagnosis", found=found, wanted=wanted, do=do)
-        return max(within, key=lambda t: (round(t.integer, 3), -t.bits, t.recovered))
+            raise self._too_lossy(fast, least, integer)
+        if latency is not None and recovered is None:
+            return max(within, key=lambda t: (t.recovered, -(t.latency or 0.0)))
+        limit = ALIKE * min(t.latency or 0.0 for t in within)
+        fastest = [t for t in within if (t.latency or 0.0) <= limit]
+        return max(fastest, key=lambda t: (round(t.integer, 3), -t.bits, t.recovered))
 
-    def apply(self, *, recovered: float = ENOUGH, integer: float = 0.0) -> Callable[[nn.Module], fx.GraphModule]:
+    def _too_slow(self, latency: float) -> CalibrationError:
+        fastest = min((self.base, *self.trials), key=lambda t: t.latency or 0.0)
+        found = f"{_ms(fastest)} ms at least, by {fastest.plan!r}"
+        do = "Allow more, or take smaller layers or batches: quantization does not make this network faster on this runtime."
+        return CalibrationError(where="Diagnosis", found=found, wanted=f"a plan of at most {1e3 * latency:.4g} ms", do=do)
+
+    def _too_lossy(self, trials: Sequence[Trial], least: float, integer: float) -> CalibrationError:
+        nearest = max((t for t in trials if t.integer >= integer), key=lambda t: t.recovered, default=self.base)
+        found = f"{nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}"
+        wanted = f"a plan that recovers {least:.1%} with at least {integer:.1%} on integers"
+        if len(trials) <= len(self.trials):
+            wanted += " in the given time"
+        do = "Lower one of the two, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
+        return CalibrationError(where="Diagnosis", found=found, wanted=wanted, do=do)
+
+    def apply(
+        self, *, recovered: float | None = None, integer: float = 0.0, latency: float | None = None
+    ) -> Callable[[nn.Module], fx.GraphModule]:
         """Return the transform of the float model to the calibrated model of a budget's plan.
 
         Args and errors are those of `choose`.
         """
-        chosen = self.choose(recovered=recovered, integer=integer)
+        chosen = self.choose(recovered=recovered, integer=integer, latency=latency)
 
         def transform(model: nn.Module) -> fx.GraphModule:
             calibrated: fx.GraphModule = self.setting.calibrated(chosen.plan, model)
@@ -114,7 +147,8 @@ class Diagnosis(HtmlReport):
     def sections(self) -> tuple[Section, ...]:
         """Return the tables: causes, plans, plans that the target refuses, ops in float."""
         causes = tuple((f"{c.share:.1%}", c.kind, c.text) for c in self.causes)
-        head = (self.metric, "recovered", "on integers", "weights, KiB", "plan")
+        timed = ("latency, ms",) if self.base.latency is not None else ()
+        head = (self.metric, "recovered", "on integers", "weights, KiB", *timed, "plan")
         rows = tuple(self._cells(t) for t in (self.base, *self.trials))
         return (
             Section("Causes", ("of the loss", "cause", "what was measured"), causes),
@@ -125,7 +159,8 @@ class Diagnosis(HtmlReport):
 
     def _cells(self, trial: Trial) -> tuple[str, ...]:
         share = f"{trial.recovered:.1%}" if trial is not self.base else ""
-        return (f"{trial.score.value:.4g}", share, f"{trial.integer:.1%}", f"{trial.bits / 8192:.4g}", repr(trial.plan))
+        timed = (_ms(trial),) if trial.latency is not None else ()
+        return (f"{trial.score.value:.4g}", share, f"{trial.integer:.1%}", f"{trial.bits / 8192:.4g}", *timed, repr(trial.plan))
 
     @property
     def _title(self) -> str:
@@ -148,6 +183,10 @@ class Diagnosis(HtmlReport):
             "Each plan was measured on the evaluated batches; its code is what a program writes."
         )
         return page(self._title, intro, self.sections())
+
+
+def _ms(trial: Trial) -> str:
+    return f"{1e3 * (trial.latency or 0.0):.4g}"
 
 
 __all__ = ["Cause", "Diagnosis", "Trial"]

@@ -60,8 +60,9 @@ def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
     a, b = operand_codes(job)
     ratios = [v.encoding.scale / job.output.scale for v in (a, b)]
     span, (_, low, _) = max(v.encoding.format.qmax - v.encoding.format.qmin for v in (a, b)), job.range()
-    if sum(ratios) * span >= 2.0 ** (arithmetic.bits - 1) + min(low, -128):
-        raise _scale_error(job, ratios, f"a sum of {arithmetic.bits} bits")
+    bits = 32
+    if sum(ratios) * span >= 2.0 ** (bits - 1) + min(low, -128):
+        raise _scale_error(job, ratios, f"a sum of {bits} bits")
     sign = -1 if job.unit.kind == "sub" else 1
     double_scale = 2 * max(a.encoding.scale, b.encoding.scale)
     scales = [
@@ -83,6 +84,7 @@ def sum_shifted(job: UnitContext, arithmetic: SumShifted) -> fx.Node:
         sign,
         arithmetic.lanes,
         shares_layout_with_convolution(job),
+        arithmetic.bits,
         name=job.name,
         result=True,
     )

@@ -101,7 +101,7 @@ class FloatUnits:
                 state[node] = self._computed(unit, state, known)
                 if self.flips and (sums := self._sums(unit, state, known)) is not None:
                     yield sums
-            if node.op == "call_function" and (node.name in known.codes or node.name in known.reals):
+            if node.op in ("call_function", "call_module") and (node.name in known.codes or node.name in known.reals):
                 if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
                     bounded.append(node)
                     yield self._shown(node, state[node], known)

@@ -17,6 +17,7 @@ from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.ops.node import slots
+from qfunc.ops.sizes import is_number
 from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
     AverageCodes,
@@ -29,7 +30,10 @@ from qfunc.specs import (
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
     HardSwish16,
+    NormFixed,
+    ProductLanes,
     Shift,
     SoftmaxFixed,
     SoftmaxFloat,
@@ -92,7 +96,8 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
     if dtype != torch.float32:
-        sources = {k: job.emitter.call(torch.Tensor.to, v, dtype, name=f"{k}_wide") for k, v in sources.items()}
+        tensors = {n.name for n in job.root.all_input_nodes if not is_number(n)}
+        sources |= {k: job.emitter.call(torch.Tensor.to, sources[k], dtype, name=f"{k}_wide") for k in sources if k in tensors}
     if job.output_encoding is None:
         return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")
@@ -137,6 +142,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
         for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
         for kind in SUMS_OF_PRODUCTS
     },
+    (ProductLanes, "mul"): requantize,
     (Stages, "conv"): requantize,
     (Stages, "linear"): requantize,
     (SumFma, "add"): sum_fma,
@@ -158,11 +164,16 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (FixedPoint, "prelu"): activations.slopes,
     (FloatMultiplier, "prelu"): _prelu_by_multipliers,
     (FixedBits, "leaky_relu"): activations.bits,
+    (GluTable, "glu"): activations.glu,
     (HardSwish16, "hardswish"): activations.hard_swish,
     (SoftmaxTable, "softmax"): _softmax_by_table,
     (SoftmaxFloat, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
+    (SoftmaxFixed, "masked_softmax"): activations.masked_softmax,
     (Bilinear, "resize"): pooling.bilinear,
+    **dict.fromkeys(
+        ((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), activations.norm
+    ),
 }
 """(arithmetic, kind of op) -> writer."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
 from qfunc.emulation.stages import requantize_in_stages
@@ -31,11 +32,12 @@ from qfunc.numerics.kernels.requantize import (
     requantize_shift,
     requantize_through_real,
 )
+from qfunc.numerics.kernels.vector import product_lanes
 from qfunc.ops.node import attribute, slots
 from qfunc.placement.products import Products, exponents, largest_offset, products_of
-from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, Shift, Stages
+from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, ProductLanes, Shift, Stages
 
-ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages
+ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages | ProductLanes
 
 
 def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
@@ -72,6 +74,12 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
         case FixedPoint(steps, bits, reduced=reduced):
             pair = _multiplier(job, product / scale.double(), bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
+        case ProductLanes(bits, lanes):
+            pair, (a, b) = _multiplier(job, product / scale.double(), 31), operand_codes(job)
+            return job.emitter.call(
+                product_lanes, acc, a.node, b.node, *pair, bits, lanes, zero, low, high, shares_layout_with_convolution(job),
+                name=job.name, result=True,
+            )  # fmt: skip
         case Shift(rounding):
             shift = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, shift, zero, low, high, rounding, name=job.name, result=True)

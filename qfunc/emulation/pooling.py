@@ -29,7 +29,7 @@ def window_sum(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     if job.unit.kind == "adaptive_avg_pool":
         return job.emitter.call(
             adaptive_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point, job.per_axis("output_size"),
-            job.output.scale, zero, low, high, *arguments, job.unit.path, name=job.name, result=True,
+            job.output.scale, zero, low, high, *arguments, name=job.name, result=True,
         )  # fmt: skip
     return job.emitter.call(
         average_pool_codes, x.node, x.encoding.scale, x.encoding.zero_point,
@@ -99,7 +99,7 @@ def average_pool_node(job: UnitContext, arithmetic: AverageCodes) -> fx.Node:
         size = job.per_axis("output_size")
         return job.emitter.call(
             average_to, x.node, size, x.encoding.zero_point, arithmetic.rounding, *job.range()[1:], arithmetic.centred,
-            job.unit.path, name=job.name, result=True,
+            name=job.name, result=True,
         )  # fmt: skip
     kernel, stride, padding = (job.per_axis(name) for name in ("kernel_size", "stride", "padding"))
     return job.emitter.call(
@@ -115,5 +115,5 @@ def bilinear(job: UnitContext, arithmetic: Bilinear) -> fx.Node:
     size_or_factor = [job.argument(n) for n in ("size", "scale_factor")]
     return job.emitter.call(
         resize_codes, x.node, *size_or_factor, bool(job.argument("align_corners")), arithmetic.positions,
-        arithmetic.bits, name=job.name, result=True,
+        arithmetic.bits, job.unit.path, name=job.name, result=True,
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Run an emulation on the codes that a runtime shows."""
+"""Run an emulation on what a runtime shows: its codes, and the real results of its float units."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from torch import Tensor, fx
@@ -13,29 +14,42 @@ __all__ = ["TeacherForced", "same"]
 
 
 class TeacherForced(fx.Interpreter):
-    """Run the emulation with each tensor of codes replaced by the runtime's.
+    """Run the emulation with each tensor of codes and each result of a float unit replaced by the runtime's.
 
-    `pairs` has both, `values` the value of each node by name, and `codes_of` those of the runtime.
+    `pairs` has both codes, `values` the value of each node by name, and `codes_of` and `reals_of` those of the runtime.
+
+    Args:
+        encodings: (path, encoding) by node, of the tensors of codes.
+        reals: The runtime's name of each real tensor that it shows, by node.
+        unknown: The nodes of `reals` without a known arithmetic.
+        shown: What the runtime shows, by its names.
     """
 
     def __init__(
-        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], codes: dict[str, Any], examples: int,
-        joined: bool,
+        self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], reals: dict[str, str],
+        unknown: Set[str], shown: dict[str, Any], examples: int, joined: bool,
     ) -> None:  # fmt: skip
         super().__init__(emulation)
-        self.encodings, self.codes, self.examples, self.joined = encodings, codes, examples, joined
+        self.encodings, self.reals, self.unknown = encodings, reals, unknown
+        self.shown, self.examples, self.joined = shown, examples, joined
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
         self.values: dict[str, Any] = {}
         self.codes_of: dict[str, Tensor] = {}
+        self.reals_of: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Return the node's value, or the runtime's codes of it."""
+        """Return the node's value, or the runtime's."""
         value = super().run_node(n)
+        if n.name in self.reals and isinstance(value, Tensor):
+            real = in_model_order(self.shown[self.reals[n.name]], value, self.examples)
+            if real.shape == value.shape:  # a runtime may keep a tensor in another layout
+                self.reals_of[n.name] = real
+                value = real if n.name in self.unknown else value
         if n.name not in self.encodings:
             self.values[n.name] = value
             return value
         path, _ = self.encodings[n.name]
-        actual = in_model_order(self.codes[f"{path}.codes"], value, self.examples, joined=self.joined).float()
+        actual = in_model_order(self.shown[f"{path}.codes"], value, self.examples, joined=self.joined).float()
         self.pairs.append((path, value, actual))
         self.values[n.name] = self.codes_of[n.name] = actual
         return actual

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
@@ -10,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, require_batch
-from qfunc.graph.record import TensorInfo, attach, record_of
+from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.static_shapes import require_sizes
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
@@ -140,13 +138,6 @@ def require_batches(batches: Any, step: str, progress: Any = True) -> None:
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     """Return shape and dtype of every tensor in the arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
-
-
-def with_batch_size(model: fx.GraphModule, arguments: tuple[Any, ...]) -> fx.GraphModule:
-    """Return a copy of a quantized model that records the input shapes of these arguments, as calibration does."""
-    record = record_of(model)
-    assert record is not None
-    return attach(copy.deepcopy(model), evolve(record, inputs=infos(arguments)))
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -15,6 +15,7 @@ from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.execution.fixed_qparams import FixedScale
 from qfunc.execution.tied_ranges import merged
+from qfunc.execution.varying_sizes import joined
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site
 from qfunc.specs.protocols import MergeableEstimator
@@ -207,7 +208,7 @@ def _require_same_scales(name: str, shapes: Sequence[tuple[int, ...] | None]) ->
 
 def _first_nonempty(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
     # Return the shapes of one process that reads the batches of a, then those of b.
-    return b if b and (not a or any(0 in i.shape for i in a)) else a
+    return b if b and (not a or any(0 in i.shape for i in a)) else joined(a, b)
 
 
 def _has_merge(estimator: Any) -> bool:

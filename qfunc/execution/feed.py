@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from tqdm import tqdm
 
 from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
 from qfunc.execution.batches import Binder, as_list, warn_caller
+from qfunc.execution.progress import tracked
 from qfunc.graph.submodules import run_submodules
 
 Observe = Callable[[tuple[Any, ...], int], Any]
@@ -29,14 +28,9 @@ def feed_all(model: nn.Module, observers: Mapping[str, Observe], batches: Iterab
         CalibrationError: a wrong batch structure, or arguments that the model does not accept.
     """
     feed, count = feeder(model, observers, step), 0
-    for count, batch in enumerate(progress_bar(batches, step, progress), 1):
+    for count, batch in enumerate(tracked(batches, step, "batch", progress), 1):
         feed(batch, count)
     return count
-
-
-def progress_bar(batches: Iterable[Any], step: str, progress: bool) -> Iterable[Any]:
-    """Return the batches, with a progress bar if standard error is a terminal."""
-    return tqdm(batches, desc=step, unit="batch", disable=not progress or not sys.stderr.isatty())
 
 
 def feeder(model: nn.Module, observers: Mapping[str, Observe], step: str) -> Callable[[Any, int], None]:
@@ -137,4 +131,4 @@ def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
     return bound.args
 
 
-__all__ = ["Observe", "progress_bar", "feeder", "feed_all", "positional"]
+__all__ = ["Observe", "feeder", "feed_all", "positional"]

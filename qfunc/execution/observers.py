@@ -14,6 +14,7 @@ from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
 from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
+from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
@@ -91,6 +92,8 @@ class Observer:
         self.batch = number
         if not self.inputs or any(0 in i.shape for i in self.inputs):
             self.inputs, self.example = infos(arguments), arguments
+        else:
+            self.inputs = joined(self.inputs, infos(arguments))
         return self.interpreter.run_batch(arguments, f"calibrate, batch {number}")
 
     def observe(self, name: str, value: Any) -> None:

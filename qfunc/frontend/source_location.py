@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import traceback
 import types
 from typing import Any
 
@@ -26,22 +28,35 @@ def source_line(node: fx.Node) -> str:
     return _last([(file, int(line)) for file, line in frames])
 
 
-def user_line(traceback: types.TracebackType | None) -> str:
+def user_stack() -> str:
+    """Return the frames of the user's code from the outermost forward on, as torch.fx records them; "" outside of a forward.
+
+    torch.fx filters its own frames by a list whose import takes longer than the tracing of most networks.
+    """
+    frames = list(traceback.walk_stack(sys._getframe(1)))[::-1]
+    names = [frame.f_code.co_name for frame, _ in frames]
+    if "forward" not in names:
+        return ""
+    kept = [entry for entry in frames[names.index("forward") :] if is_user_file(entry[0].f_code.co_filename)]
+    return "".join(traceback.StackSummary.extract(iter(kept)).format()).strip()
+
+
+def user_line(trace: types.TracebackType | None) -> str:
     """Return the last line of a traceback outside torch and qfunc's frontend, as file:line, or ""."""
     frames = []
-    while traceback is not None:
-        frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
-        traceback = traceback.tb_next
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
     return _last(frames)
 
 
-def packs_sequences(traceback: types.TracebackType | None) -> bool:
+def packs_sequences(trace: types.TracebackType | None) -> bool:
     """Return True if a failure came from packing a sequence, or from a layer that was given a packed one."""
-    while traceback is not None:
-        frame = traceback.tb_frame
+    while trace is not None:
+        frame = trace.tb_frame
         if frame.f_code.co_filename == _PACKING or any(isinstance(v, PackedSequence) for v in frame.f_locals.values()):
             return True
-        traceback = traceback.tb_next
+        trace = trace.tb_next
     return False
 
 

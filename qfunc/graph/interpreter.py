@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError, QfuncError, first_line
-from qfunc.graph.record import path_of
+from qfunc.graph.record import path_of, record_of
 
 __all__ = ["ObservingInterpreter", "run_error", "run_with_sizes"]
 
@@ -61,9 +61,15 @@ def run_with_sizes(network: fx.GraphModule, arguments: tuple[Any, ...], where: s
 
 def run_error(network: fx.GraphModule, node: fx.Node | None, where: str, error: Exception) -> CalibrationError:
     """Return the error for an op that raised, with the op's path and the first line of its message."""
+    record, do = record_of(network), "Pass batches with the arguments of the model's forward."
+    if record is not None and record.axes:  # torch.export has fixed sizes
+        do = (
+            "Pass batches with the arguments of the model's forward, of the sizes of example_inputs; for other sizes, quantize "
+            "torch.export.export(model, args, dynamic_shapes=...) with these axes dynamic."
+        )
     return CalibrationError(
         where=f"{where}, op {path_of(network, node) if node else 'inputs'!r}",
         found=first_line(error),
         wanted="inputs on which the model runs",
-        do="Pass batches with the arguments of the model's forward.",
+        do=do,
     )

@@ -35,10 +35,14 @@ class NodeInfo:
 
 @frozen
 class TensorInfo:
-    """Shape and dtype of an input of the model in the first batch of calibration."""
+    """Shape and dtype of an input of the model in the first batch of calibration.
+
+    If axes but the batch varied from batch to batch, `other` has the first other size of each, and else the sizes of `shape`.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    other: tuple[int, ...] = ()
 
 
 @frozen

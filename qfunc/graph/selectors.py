@@ -11,11 +11,11 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, is_constant, kind_of, op_of
+from qfunc.ops.node import attribute, is_constant, kind_of, op_of, slots
 from qfunc.ops.sizes import is_number
 from qfunc.specs import selectors as s
 
-__all__ = ["Context", "arguments", "attributes", "constant_shape", "matches", "names_one_op", "non_negative"]
+__all__ = ["Context", "arguments", "attributes", "constant_shape", "is_created", "matches", "names_one_op", "non_negative"]
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
@@ -82,7 +82,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
     the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
     or None.  A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and
-    x ** y if an operand is a number.  A user's op has those that its OpKind names.
+    x ** y if an operand is a number.  A cast is "created" if no value of an input of the model changes it.  A user's op has
+    those that its OpKind names.
     """
     op = op_of(node)
     if op is None:
@@ -107,11 +108,32 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     if op.kind == "matmul":
         operands = zip(op.parameters, node.args, strict=True)
         plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
+    if op.kind == "cast":
+        plain["created"] = is_created(node)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     if Trait.ARITHMETIC in op.traits or op.kind == "pow":
         plain["number"] = any(map(is_number, node.args))
     return plain
+
+
+def is_created(node: fx.Node) -> bool:
+    """Return True if a tensor is computed from constants and sizes only, as a grid of positions is.
+
+    >>> import torch
+    >>> graph = fx.symbolic_trace(lambda x: x + torch.ones(2)).graph
+    >>> [n.name for n in graph.nodes if is_created(n)]
+    ['_tensor_constant0']
+    """
+    pending, seen = [node], set[fx.Node]()
+    while pending:
+        current = pending.pop()
+        if current.op == "placeholder":
+            return False
+        new = [n for _, n in slots(current) if n not in seen]
+        seen.update(new)
+        pending += new
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from qfunc.errors import DeployError
 from qfunc.specs import Refuse, Scheme
 from qfunc.specs._check import as_tuple, implements, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.protocols import LimitedLowering, Lowering, RefusingLowering, VersionedLowering
+from qfunc.specs.protocols import FixedSizeLowering, LimitedLowering, Lowering, RefusingLowering, VersionedLowering
 
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
@@ -76,6 +76,11 @@ class Combined:
         """
         limited = (one for one in self.lowerings if isinstance(one, LimitedLowering))
         return tuple(refuse for one in limited for refuse in one.legality)
+
+    @property
+    def one_size(self) -> str:
+        """The first file of the lowerings that fixes sizes, or ""."""
+        return next((one.one_size for one in self.lowerings if isinstance(one, FixedSizeLowering) and one.one_size), "")
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what the first lowering that refuses such a tensor wants instead; empty if all write it.

@@ -26,7 +26,7 @@ def folded(model: onnx.ModelProto, kept: Collection[str] = QUANTIZERS) -> tuple[
     """
     source = QdqModel(model)
     one, two, three = _values(source, kept)
-    if not all(source.has_sizes(name) for name in one):
+    if not all(source.has_sizes(name) for name in (*one, *source.producers)):
         source = QdqModel(model, (two, three))
         one, two, three = _values(source, kept)
     return source, one

@@ -20,6 +20,7 @@ __all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "deq
 
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
+_MOST_AXES = 16
 _CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)
 Array = np.ndarray[Any, Any]
 
@@ -105,6 +106,13 @@ class QdqModel:
         """Return the axis whose length is the batch size or a multiple of it, or None."""
         two, three = (found[name][1] or () for found in self._types)
         return next((i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b), None)
+
+    def varying(self, name: str) -> tuple[int, ...] | None:
+        """Return all axes whose lengths depend on the batch size; None if inference does not find the sizes."""
+        two, three = (found.get(name, (0, None))[1] for found in self._types)
+        if two is None or three is None or len(two) != len(three):
+            return None
+        return tuple(i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b)
 
     def attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
         """Return an attribute's value, or the default."""
@@ -231,6 +239,7 @@ def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) ->
         if node.op_type == "GroupNormalization":  # onnx 1.23 infers no shape for it
             node.op_type = "Identity"
             del node.attribute[:], node.input[1:]
+    _set_sizes(sized.graph, known)
     for name, value in known.items():
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         sized.graph.value_info.append(helper.make_tensor_value_info(name, kind, value.shape))
@@ -244,6 +253,17 @@ def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) ->
     for initializer in graph.initializer:
         found[initializer.name] = (initializer.data_type, tuple(initializer.dims))
     return found
+
+
+def _set_sizes(graph: onnx.GraphProto, known: Mapping[str, Array]) -> None:
+    # Make vectors of sizes constants, from which inference has the shapes of a Tile or an Expand.
+    sizes = {name for name, value in known.items() if value.dtype == np.int64 and value.ndim == 1 and len(value) <= _MOST_AXES}
+    kept = [node for node in graph.node if not sizes.issuperset(node.output)]
+    if len(kept) < len(graph.node):
+        computed = [o for node in graph.node for o in node.output if sizes.issuperset(node.output)]
+        graph.initializer.extend(numpy_helper.from_array(known[name], name) for name in computed)
+        del graph.node[:]
+        graph.node.extend(kept)
 
 
 def _known(sizes: tuple[int | None, ...]) -> tuple[int, ...]:

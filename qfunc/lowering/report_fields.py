@@ -37,7 +37,7 @@ DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) 
 DTYPES["torch.bool"] = torch.bool
 """The dtypes of inputs by name."""
 
-INPUT = JsonObject({"shape": Sizes(), "dtype": Word(tuple(sorted(DTYPES)))})
+INPUT = JsonObject({"shape": Sizes(), "dtype": Word(tuple(sorted(DTYPES)))}, {"other": Sizes()})
 """The fields of `graph.record.TensorInfo`."""
 
 TENSOR = JsonObject({

@@ -55,6 +55,17 @@ def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     return input.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else input + mask
 
 
+def masked_softmax(input: Tensor, drop: Tensor | None) -> Tensor:
+    """Return softmax along the last axis of the scores where `drop` is False, else 0; None drops those after the diagonal.
+
+    >>> masked_softmax(torch.zeros(2, 2), None)
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]])
+    """
+    dropped = torch.ones_like(input, dtype=torch.bool).triu(1) if drop is None else drop
+    return torch.softmax(torch.where(dropped, float("-inf"), input), -1)
+
+
 def left_out(mask: Tensor) -> Tensor:
     """Return a mask of nn.MultiheadAttention as a mask of scaled_dot_product_attention: booleans inverted.
 
@@ -83,6 +94,9 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: scaled(x, x, -0.5)),
     op("mask", masked, "input mask causal", traits=Trait.POSITION_IF_INPUTS | Trait.NEVER_BOOLEAN | Trait.KEEPS_LOW,
        example=lambda x: masked(x, torch.linspace(-2, 0, 30).reshape(5, 6), False)),
+    op("masked_softmax", masked_softmax, "input drop=None",
+       traits=Trait.NEVER_BOOLEAN | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
+       example=lambda x: masked_softmax(x, None)),
     op("left_out", left_out, "mask", traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS),
     op("repeat_heads", repeat_heads, "input like", traits=_COPIES, example=lambda x: repeat_heads(x, x.new_zeros(6, 1, 1))),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from qfunc.ops.node import attribute, kind_of
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 
-__all__ = ["decompose_attention"]
+__all__ = ["decompose_attention", "names_kind"]
 
 
 def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
@@ -25,7 +25,7 @@ def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModu
         CaptureError: attention with dropout in evaluation mode.
     """
     record = record_of(network)
-    if record is None or any(_selects(rule.select, "sdpa") for rule in target.rules):
+    if record is None or any(names_kind(rule.select, "sdpa") for rule in target.rules):
         return network
     for node in [n for n in network.graph.nodes if n.op == "call_function" and kind_of(n) == "sdpa"]:
         _decompose(network, node, record)
@@ -65,12 +65,18 @@ def _decompose(network: fx.GraphModule, node: fx.Node, record: Record) -> None:
     record.facts.pop(old, None)
 
 
-def _selects(selector: Any, kind: str) -> bool:
+def names_kind(selector: Any, kind: str) -> bool:
+    """Return True if a selector names a kind.
+
+    >>> from qfunc.specs import Attr, Op
+    >>> names_kind(Op(("sdpa", "matmul")) & Attr("is_causal", True), "sdpa")
+    True
+    """
     match selector:
         case s.Op(kinds):
             return kind in kinds
         case s.AllOf(of) | s.AnyOf(of):
-            return any(_selects(one, kind) for one in of)
+            return any(names_kind(one, kind) for one in of)
         case s.Not(of) | s.From(of) | s.AnyInput(of):
-            return _selects(of, kind)
+            return names_kind(of, kind)
     return False

@@ -11,7 +11,18 @@ from qfunc.errors import SpecError
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import DerivedQParams, FloatKernel, FloatMultiplier, FloatRequantize, Int, Log, PerChannel, PerTensor, Stages
+from qfunc.specs import (
+    DerivedQParams,
+    FloatKernel,
+    FloatMultiplier,
+    FloatRequantize,
+    Int,
+    Log,
+    NormFixed,
+    PerChannel,
+    PerTensor,
+    Stages,
+)
 
 
 @frozen(eq=False)
@@ -64,7 +75,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatRequantize | FloatKernel | Stages) or (
+    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages) or (
         isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
@@ -13,7 +14,21 @@ from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
-from qfunc.specs import FLOAT32, ClampImplied, Copy, FloatRequantize, Format, Int, Kernel, NoZeroPoint, SameQParams, Unknown
+from qfunc.specs import (
+    FLOAT32,
+    ClampImplied,
+    Copy,
+    FloatRequantize,
+    Format,
+    InputRatios,
+    Int,
+    Kernel,
+    NoZeroPoint,
+    OutputQParams,
+    ProductRatio,
+    SameQParams,
+    Unknown,
+)
 from qfunc.specs.placement import Condition
 
 __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
@@ -142,6 +157,13 @@ def _holds(
         chosen = [e for slot, e in encoded if slot in condition.slots]
         return all(chosen[0].same(e) for e in chosen[1:])
     output = next(e for slot, e in encoded if slot == "output")
+    if isinstance(condition, OutputQParams):
+        scale, zero = output.qparams.scale.float(), output.qparams.zero_point
+        return bool((scale == torch.tensor(condition.scale)).all() and (zero == condition.zero_point).all())
+    if isinstance(condition, InputRatios | ProductRatio):
+        scales = [e.qparams.scale.float().max() for slot, e in encoded if slot in ("input", "weight")]
+        factors = scales if isinstance(condition, InputRatios) else [torch.stack(scales).prod()]
+        return all(condition.least <= float(f / output.qparams.scale.float()) < condition.below for f in factors)
     return all(clamps_nothing(node, output, context) for node in group.nodes[1:])
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes
@@ -17,7 +17,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import is_constant, op_of
+from qfunc.ops.node import attribute, is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
@@ -31,6 +31,8 @@ __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
 INNER_PREFIX = "inner"
 """The name of a unit's codes inside an op that is written as several."""
+
+_CONSTANT = "a constant, computed in float"
 
 
 @frozen(eq=False)
@@ -150,9 +152,17 @@ class Partition:
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
-        """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs."""
+        """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs.
+
+        Constants that an op creates, casts or moves are none: no rounding is theirs.
+        """
         units = (u for u in self.units if u.reason and not isinstance(u.group.root.target, type))
-        return tuple(u for u in units if not is_number(u.group.root))
+        found = (u for u in units if not is_number(u.group.root) and not self._is_exact_constant(u.group.root))
+        return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self._constants else u for u in found)
+
+    def _is_exact_constant(self, node: fx.Node) -> bool:
+        exact = self.kinds[node] == "cast" or any(self.context.has(node, t) for t in (Trait.CREATES, Trait.MOVES_VALUES))
+        return exact and node in self._constants
 
     @cached_property
     def _constants(self) -> set[fx.Node]:
@@ -234,7 +244,9 @@ def _number_operands(node: fx.Node, context: Context) -> int:
 
 
 def _is_identity(node: fx.Node, context: Context) -> bool:
-    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1
+    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1, as that of the width of attention
+    if context.kind(node) == "scale":
+        return attribute(node, "factor") in (None, 1)
     op = op_of(node) or context.user_op(node)
     if op is None or op.neutral is None:
         return False

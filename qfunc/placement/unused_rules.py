@@ -10,6 +10,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
 from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.idle_rules import require_effects
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of, tie_members
 from qfunc.placement.unmatched_selectors import atoms, require_matches
@@ -37,6 +38,8 @@ _AN_OP = "a selector that matches an op"
 def require_used(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.GraphModule]) -> None:
     """Raise unless every user selector matches, every named rule affects a slot, and every override affects a site.
 
+    A rule of `edit.skip`, or another that keeps only float, must change something: see `idle_rules`.
+
     Args:
         target: The target with the rules and overrides.
         plans: The plans of the graphs of one model.
@@ -53,6 +56,7 @@ def require_used(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.Gr
     for change in target.overrides:
         if not _may_match_nothing(change.select):
             _require_site(change, plans, target)
+    require_effects(target, plans, lambda rule: _may_match_nothing(rule.select))
 
 
 _CONSTANT_SLOTS = "weight", "bias"

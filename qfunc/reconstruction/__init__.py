@@ -9,8 +9,12 @@
 from qfunc.reconstruction.losses import Fisher, SquaredError
 from qfunc.reconstruction.methods import Method, Regulariser, mqbench
 from qfunc.reconstruction.partition import Blocks, Layers, ReconstructionUnit, units
+from qfunc.reconstruction.reconstruct import reconstructed
 
-__all__ = ["Blocks", "Fisher", "Layers", "Method", "Regulariser", "SquaredError", "ReconstructionUnit", "mqbench", "units"]
+__all__ = [
+    "Blocks", "Fisher", "Layers", "Method", "ReconstructionUnit", "Regulariser", "SquaredError", "mqbench", "reconstructed",
+    "units",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

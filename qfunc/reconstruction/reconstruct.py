@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
 from qfunc.execution.feed import feeder
+from qfunc.execution.progress import Progress
+from qfunc.execution.time_budget import Budget
+from qfunc.functions import AdaRound
 from qfunc.graph.float_network import float_network
 from qfunc.graph.record import record_of
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.static_shapes import require_any_batch
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.reconstruction.cache import Collector
@@ -37,6 +40,7 @@ def reconstruct(
     *,
     select: Selector | None = None,
     memory: int = 2 << 30,
+    seconds: float | None = None,
     resume: str | os.PathLike[str] | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds weights down or up to minimize the error of each unit's output.
@@ -55,16 +59,19 @@ def reconstruct(
     Args:
         method: `qfunc.adaround()`, `qfunc.brecq()`, `qfunc.qdrop()`, or another `Method`.
         batches: As for `calibrate`, with images of one size; they are kept until the end.  The papers use 1,024 images.
-        progress: Show a progress bar with the loss if standard error is a terminal.
+        progress: Show a progress bar with the loss on a terminal, else a line every 30 seconds.
         select: The ops with weights to round; other weights stay rounded to nearest.
         memory: Bytes for the units' inputs and outputs of all images; the rest goes to a temporary folder.
+        seconds: The time for all of it. Units are reconstructed in order as long as there is time for the next one; all others
+            stay as they were, and `qfunc.reconstruction.reconstructed` lists the ops that were rounded. None for no limit.
         resume: A directory for the results of finished units.  A later call with the same model, method and batches
             continues after them, and gives the same bits as an uninterrupted call.
     Raises:
         CalibrationError: a model that is not calibrated or has no weights to round, a program exported for one batch
             size, fewer than three images, batches of different shapes, a tensor between units without a batch axis, or
-            a directory with other content.
-        SpecError: no method; a selector that matches no such op; or a weight with a function that AdaRound cannot wrap.
+            a directory with other content, or no time for the first unit.
+        SpecError: no method; seconds that are not positive; a selector that matches no such op; or a weight with a function
+            that AdaRound cannot wrap.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -83,10 +90,16 @@ def reconstruct(
     if type(memory) is not int or memory < 0:
         do = "Write memory=4 << 30."
         raise SpecError(where="reconstruct, memory", found=repr(memory), wanted="a number of bytes", do=do)
+    if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
+        do = "Write seconds=600, or leave it out."
+        raise SpecError(
+            where="reconstruct, seconds", found=repr(seconds), wanted="a positive number of seconds, or None", do=do
+        )
     if resume is not None:
         require_directory(resume, "reconstruct(method, batches, resume=)")
 
     def transform(calibrated: Model) -> Model:
+        start = time.monotonic()
         parts = require_submodules(calibrated, "calibrated", "reconstruct")
         for graph in parts.values():
             require_any_batch(record_of(graph), "reconstruct")
@@ -105,10 +118,13 @@ def reconstruct(
             ]
             _require_work(graphs, select)
             checkpoints = [Checkpoint(_within(resume, path), part.digests()) for path, part in zip(parts, graphs, strict=True)]
-            total = sum(part.count for part in graphs) * method.iterations
-            with tqdm(total=total, unit="it", disable=not progress or not sys.stderr.isatty()) as bar:
+            units = sum(part.count for part in graphs)
+            estimate = sum(part.estimate() for part in graphs if part.count)
+            budget = Budget(seconds, units, estimate, start)
+            with Progress("reconstruct", units * method.iterations, "iteration", progress) as bar:
+                bar.tell(f"reconstruct: {units} units of {method.iterations} iterations, about {estimate:.2g} s")
                 for part, finished in zip(graphs, checkpoints, strict=True):
-                    part.run(finished, _reporter(bar))
+                    part.run(finished, _reporter(bar), budget)
         result: Any = with_submodules(
             calibrated, {path: part.model for path, part in zip(parts, graphs, strict=True)}, "reconstruct"
         )
@@ -116,22 +132,47 @@ def reconstruct(
 
     return Transform(
         reconstruct,
-        {"method": method, "batches": batches, "progress": progress, "select": select, "memory": memory, "resume": resume},
+        {
+            "method": method,
+            "batches": batches,
+            "progress": progress,
+            "select": select,
+            "memory": memory,
+            "seconds": seconds,
+            "resume": resume,
+        },
         transform,
     )
+
+
+def reconstructed(model: nn.Module) -> tuple[str, ...]:
+    """Return the paths of the ops whose weights `reconstruct` rounded, in order: after a budget of time, those that it reached.
+
+    Raises:
+        CalibrationError: the model is not quantized.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> reconstructed(qfunc.quantize(targets.onnxruntime)(nn.Linear(2, 2)))
+    ()
+    """
+    found = dict[str, None]()
+    for part in require_submodules(model, "quantized", "reconstructed").values():
+        for quantizer in quantizer_nodes(part):
+            if isinstance(quantizer.module.site.function, AdaRound):
+                found[quantizer.module.site.op] = None
+    return tuple(found)
 
 
 def _within(resume: str | os.PathLike[str] | None, path: str) -> str | os.PathLike[str] | None:
     return os.path.join(resume, path) if resume is not None and path else resume
 
 
-def _reporter(bar: Any) -> Callable[[str, int, Tensor | None], None]:
+def _reporter(bar: Progress) -> Callable[[str, int, Tensor | None], None]:
     def report(name: str, iteration: int, loss: Tensor | None) -> None:
-        if not bar.disable and (loss is None or iteration % 20 == 0):
-            bar.set_description(f"reconstruct {name}", refresh=False)
-            if loss is not None:
-                bar.set_postfix(loss=f"{float(loss):.4g}", refresh=False)
-        bar.update(1 if loss is not None else iteration)
+        if loss is None or iteration % 20 == 0:
+            bar.describe(f"reconstruct {name}", "" if loss is None else f"loss {float(loss):.4g}")
+        bar.advance(1 if loss is not None else iteration)
 
     return report
 
@@ -160,4 +201,4 @@ def _require_work(parts: Sequence[Subgraph], select: Selector | None) -> None:
     raise CalibrationError(where="reconstruct", found=found, wanted=wanted, do=do)
 
 
-__all__ = ["reconstruct"]
+__all__ = ["reconstruct", "reconstructed"]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from qfunc import specs
+from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
 from qfunc.graph.constants import read_attr
-from qfunc.graph.record import path_of, record_of
+from qfunc.graph.record import attach, path_of, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.graph.view import QuantizedModel
@@ -78,9 +79,29 @@ class Subgraph:
         constants = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
         return digest({**constants, **self.model.state_dict()}, graph, specs.to_json(record.target))
 
-    def run(self, finished: Checkpoint, report: Observe) -> None:
-        """Round the weights of all units."""
-        with_adaround(self.model, {path for paths in self.weights.values() for path in paths})
+    def estimate(self) -> float:
+        """Return an estimate of the seconds of all units."""
+        arguments = within(self.inputs.values, self.inputs.split, min(self.method.batch, self.inputs.images))
+        network = QuantizedModel(self.model).float_network
+        return self.method.iterations * seconds_per_iteration(network, arguments, self.count)
+
+    def run(self, finished: Checkpoint, report: Observe, budget: Budget) -> None:
+        """Round the weights of all units, or of the first ones for which the budget has time."""
+        rounded = {path for paths in self.weights.values() for path in paths}
+        record, before = record_of(self.model), {path: self.model.get_submodule(path) for path in rounded}
+        results = self._run(rounded, finished, report, budget)
+        done = {path for result in results for path in result.up}
+        if done != rounded:  # the others stay as they were
+            assert record is not None
+            attach(self.model, record)
+            for path, module in before.items():
+                self.model.set_submodule(path, module)
+            with_adaround(self.model, done)
+            for result in results:
+                _store(self.model, result)
+
+    def _run(self, rounded: set[str], finished: Checkpoint, report: Observe, budget: Budget) -> list[Optimized]:
+        with_adaround(self.model, rounded)
         view = QuantizedModel(self.model)
         flow, quantized = DataFlow(view.float_network), view.network_so_far
         self.layout = layouts(flow.network, self.inputs.few(), set(self.inputs.split))
@@ -95,20 +116,23 @@ class Subgraph:
                 names = dict.fromkeys(name for step in ordered for name in step.targets if step.unit)
                 inputs, damping = list(self.inputs.values), self.method.loss.damping
                 importances(flow.network, quantized, inputs, list(names), self.layout, cache, self.inputs.batch, damping)
-            number = 0
+            results = list[Optimized]()
             for step in ordered:
+                if step.unit is not None and not budget.allows():
+                    break
                 self._advance(step, "float", cache)
                 if step.unit is None:
                     self._advance(step, "quantized", cache)
                 else:
                     learning = self._learning(step, quantizers, learned)
-                    self._unit(step, number, learning, quantizers, cache, finished, report)
-                    number += 1
+                    results.append(self._unit(step, len(results), learning, quantizers, cache, finished, report))
+                    budget.count()
                 done = {*(n for n in step.inputs if last[n] is step), *(n for n in step.outputs if n not in last)}
                 for key in (Key(stream, name) for name in done for stream in ("float", "quantized")):
                     cache.drop(key)
                 for name in step.targets:
                     cache.drop(Key("gradient", name))
+        return results
 
     def _fill(self, cache: Cache) -> None:
         has_conv = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
@@ -153,7 +177,7 @@ class Subgraph:
         cache: Cache,
         finished: Checkpoint,
         report: Observe,
-    ) -> None:
+    ) -> Optimized:
         assert step.unit is not None
         name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
         nearest = Optimized(
@@ -165,7 +189,7 @@ class Subgraph:
             _store(self.model, result)
             self._advance(step, "quantized", cache)
             report(name, self.method.iterations, None)
-            return
+            return result
         _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
         before = self._advance(step, "quantized", cache, distance)
         result = optimise(step, rounded, learning, self.method, cache, lambda i, loss: report(name, i, loss))
@@ -177,6 +201,7 @@ class Subgraph:
             self._advance(step, "quantized", cache)
         losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
         finished.write(number, result, losses)
+        return result
 
 
 def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:

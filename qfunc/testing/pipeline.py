@@ -26,7 +26,8 @@ from qfunc.transforms.reconcile import set_qparams
 class Pipeline:
     """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
 
-    `changed` records which parts of its input each transform changed.
+    `changed` records which parts of its input each transform changed.  `float_kinds` are the ops in float for which the
+    comparison with the runtime could find coarse errors only.
     """
 
     def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
@@ -36,6 +37,7 @@ class Pipeline:
         self.run = run if run is not None or absent else default_run
         self.public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
         self.changed: dict[str, list[str]] = {}
+        self.float_kinds: set[str] = set()
 
     def __repr__(self) -> str:
         scales = ", every scale rounded up to a power of two" if self.powers_of_two else ""

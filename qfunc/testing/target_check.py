@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
+from qfunc.execution.batches import warn_caller
 from qfunc.specs import Target
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
@@ -66,6 +67,9 @@ def check_target(
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner.
         models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`, after networks whose
             sums overflow the accumulators of the target's kernels, if layers of up to 4,096 inputs do.
+            They also have ops that the target leaves in float, such as a global mean, which the runner executes as well;
+            beside these, errors of one code are not seen at the outputs. So give models of the chip's own ops if the runner
+            shows outputs only.
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
         exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
@@ -83,12 +87,15 @@ def check_target(
         else:
             _keep(law, target, target)
 
+    coarse: list[set[str]] = []
+
     def check(model: Model) -> None:
         for powers in (False, True):
             trial = Pipeline(target, run, *model, powers_of_two=powers)
             for law in MODEL_LAWS:
                 if law.__name__ not in exempt:
                     _keep(law, trial, target, f"\n{trial}")
+            coarse.append(trial.float_kinds)
 
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:
@@ -104,6 +111,18 @@ def check_target(
             check(model)
     strategy: SearchStrategy[Model] = small_models() if models is None else models
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
+    _warn_if_coarse(target, coarse)
+
+
+def _warn_if_coarse(target: Target, coarse: Sequence[set[str]]) -> None:
+    # A chip that rounds otherwise would pass on all networks drawn.
+    if coarse and all(coarse):
+        kinds = ", ".join(sorted(set().union(*coarse)))
+        warn_caller(
+            f"check_target({target.name}): found ops in float in each network ({kinds}), beside which errors of "
+            "one code are not seen at the outputs, wanted a network of the chip's integer ops. Give models= of them, or a "
+            "runner with `inside`."
+        )
 
 
 def _keep(law: Callable[[Any], None], value: Any, target: Target, suffix: str = "") -> None:

@@ -14,8 +14,9 @@ from qfunc.analysis.integer_share import warn_of_share
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
-from qfunc.execution.feed import Observe, feeder, progress_bar
+from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
+from qfunc.execution.progress import tracked
 from qfunc.execution.tied_ranges import joins
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
@@ -69,7 +70,7 @@ class Calibration:
                 feeder(models[i], {p: _read(o, [views[m][p] for m in o.models]) for p, o in of_run.items()}, "calibrate")
                 for i, of_run in runs.items()
             ]
-            for count, batch in enumerate(progress_bar(self.batches, "calibrate", self.progress), 1):
+            for count, batch in enumerate(tracked(self.batches, "calibrate", "batch", self.progress), 1):
                 for feed in feeders:
                     feed(batch, count)
         if not merge(observers, count, group):
@@ -112,7 +113,7 @@ def calibrate(
     Args:
         batches: Tensors, tuples or dicts of the model's inputs. A tuple that is longer than the required inputs keeps
             its leading elements, with one warning. Read once, in order.
-        progress: Show a progress bar, if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         through: `FloatPass()`; or `QuantizedPass()`, which takes the values from the network as quantized so far, in one
             pass over the batches that runs each of several models.
         group: The processes whose statistics are merged; by default the default group, if there is one. All its

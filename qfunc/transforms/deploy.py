@@ -17,8 +17,10 @@ from torch.optim.swa_utils import AveragedModel
 from qfunc import specs
 from qfunc._transform import Transform
 from qfunc.errors import DeployError, a_or_an
+from qfunc.execution.artifact_sizes import other_sizes, require_one_size
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.output_names import names_of_outputs
+from qfunc.execution.varying_sizes import Axes, axes_of, batch_of
 from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
@@ -46,13 +48,14 @@ def deploy(
     """Return a transform from a calibrated model to an `Artifact`.
 
     The artifact has evaluation semantics, stores weights as the integers of the simulation, names tensors as in the
-    model, and accepts any batch size unless its format fixes one. The ONNX model is checked, and run once against the
-    simulation, before the target's own lowering. The model does not change, nothing is written to disk, and two deploys
-    give the same bytes.
+    model, and accepts any batch size unless its format fixes one. Other axes vary if `calibrate` saw several sizes or
+    torch.export left them dynamic; a format that fixes sizes needs `example_inputs` then. The ONNX model is checked, and
+    run once against the simulation, before the target's own lowering. The model does not change, nothing is written to
+    disk, and two deploys give the same bytes.
 
     Args:
         target: The hardware that the model was quantized for.
-        example_inputs: Inputs whose shapes replace those seen in calibration.
+        example_inputs: Inputs whose shapes replace those seen in calibration; only the batch varies then.
         name: The stem of the artifact's files: "model" becomes "NAME.onnx" and so on.
         input_names, output_names: Names of all inputs and of all outputs, in the model's order. By default an input has
             the name of its argument, and an output its key or field in the forward's value ("boxes", "aux.0"), or the name
@@ -104,6 +107,7 @@ class Deployment:
     model: fx.GraphModule
     inputs: tuple[TensorInfo, ...]
     partition: Partition
+    axes: Axes | None
 
 
 def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any, ...] | None = None) -> Deployment:
@@ -121,8 +125,10 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     model = _without_fixed(model)
     inputs = _inputs(model, record, example_inputs)
     _require_float32(model, inputs)
+    axes = axes_of(record, inputs) if example_inputs is None else batch_of(record)
+    require_one_size(target, axes, inputs, [n.name for n in _placeholders(model)])
     view = QuantizedModel(_without_options(model, len(inputs)))
-    return Deployment(view.evaluation_form, inputs, Partition(view, target))
+    return Deployment(view.evaluation_form, inputs, Partition(view, target), axes)
 
 
 def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
@@ -136,16 +142,14 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     from qfunc.lowering.onnx.opset import OPSET, written_opset
     from qfunc.lowering.onnx.writer import write_model
 
-    partition, inputs, record = deployed.partition, deployed.inputs, record_of(deployed.model)
+    partition, inputs = deployed.partition, deployed.inputs
     lowering = partition.target.lowering
-    assert record is not None
     assert lowering is not None
     require_limits(partition)
-    whole = record.batch is not None or (record.sizes and not any(any(row) for row in record.axes))
-    axes = None if whole else record.axes
     opset = written_opset(lowering.opset if isinstance(lowering, VersionedLowering) else OPSET)
-    proto, tensors = write_model(partition, inputs, opset, axes)
-    require_same_function(proto, tensors, deployed.model, inputs)
+    proto, tensors = write_model(partition, inputs, opset, deployed.axes)
+    for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
+        require_same_function(proto, tensors, deployed.model, shapes)
     if isinstance(lowering, NamingLowering):
         files = names.finish_other(_files(partition.target, lowering.lower(proto, tensors)), lowering, proto)
     else:

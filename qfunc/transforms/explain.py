@@ -19,6 +19,7 @@ from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, PerTensor, Unknown
+from qfunc.specs.text.datasheet import selected
 
 
 def explain(model: nn.Module) -> Explanation:
@@ -45,7 +46,7 @@ def explain(model: nn.Module) -> Explanation:
     targets = tuple(dict.fromkeys(e.target for e in explanations))
     rules = {(i, text if len(targets) == 1 else f"{e.target}: {text}") for e in explanations for i, text in e.rules}
     outside = tuple(
-        FloatRow(path or type(m).__name__, type(m).__name__, _OUTSIDE, "")
+        FloatRow("", path or type(m).__name__, type(m).__name__, _OUTSIDE)
         for path, m in outer_model(model)
         if _has_parameters(m)
     )
@@ -80,9 +81,10 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         scale, zero_point = _format_qparams(module)
         shared = site.scheme.scale.shared
         granularity = "per tensor" if isinstance(shared, PerTensor) else repr(shared)
-        source = context.fact(node).source if node is not None else ""
+        lines = (context.fact(nodes[n]).source for n in (quantizer.tensor, *quantizer.readers) if n in nodes)
+        source = next(filter(None, lines), "")
         fmt, histogram = repr(site.scheme.format), _histogram(module, network, node)
-        rows.append(SiteRow(site.name, site.slot, site.op, fmt, granularity, scale, zero_point, site.rule, source, histogram))
+        rows.append(SiteRow(source, site.name, site.slot, site.op, site.rule, fmt, granularity, scale, zero_point, histogram))
     fused = match_fusions(context, target.fusions, target.rules)
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     overflows: tuple[OverflowRow, ...] = ()
@@ -91,7 +93,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     partition = Partition(view, target) if ready and (public or target.host is not None) else None
     if partition is not None:
         units = ((u, nodes[u.group.root.name]) for u in partition.units if u.host)
-        hosted = tuple(HostRow(u.path, u.kind, u.host, context.fact(node).source) for u, node in units)
+        hosted = tuple(HostRow(context.fact(node).source, u.path, u.kind, u.host) for u, node in units)
     if public and partition is not None:
         float_ops = {u.path: (nodes[u.group.root.name], u.reason) for u in partition.float_units}
         rows_of_units = (_overflow(partition, unit, context) for unit in partition.units)
@@ -103,12 +105,12 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
     floats = tuple(
-        FloatRow(path, context.kind(node), _reason(groups[node], group_rules) or reason or _BYPASSED, context.fact(node).source)
+        FloatRow(context.fact(node).source, path, context.kind(node), _reason(groups[node], group_rules) or reason or _BYPASSED)
         for path, (node, reason) in float_ops.items()
     )
     unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in fused.misses)
     used = sorted({r.rule for r in rows if r.rule >= 0})
-    rules = tuple((i, repr(target.rules[i].select)) for i in used)
+    rules = tuple((i, selected(target.rules[i].select)) for i in used)
     misses = (*record.unfolded, *unfused)
     host = "" if target.host is None else target.host.name
     return Explanation(target.name, tuple(rows), rules, floats, misses, record.unmatched, overflows, host, hosted)
@@ -126,7 +128,7 @@ def _overflow(partition: Partition, unit: Unit, context: Context) -> OverflowRow
     channels = f"all, from {sums.safe_length + 1} products on" if sums.per_product else risky
     source = context.fact(unit.group.root).source
     return OverflowRow(
-        unit.path, repr(sums.accumulator), channels, f"{sums.largest:.0f}", str(2 ** (sums.bits - 1) - 1), source
+        source, unit.path, repr(sums.accumulator), channels, f"{sums.largest:.0f}", str(2 ** (sums.bits - 1) - 1)
     )
 
 

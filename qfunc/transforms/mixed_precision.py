@@ -84,7 +84,7 @@ def mixed_precision(
         bits: The widths to choose from, each from 2 to 16, such as (2, 4).
         budget: The limit on the cost of the weights.
         loss: The loss of a weight with fewer bits.
-        progress: Show a progress bar if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated.
         SpecError: a width is out of range, no weight can be narrower, or even the narrowest weights exceed the budget.

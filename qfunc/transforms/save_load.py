@@ -63,7 +63,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
         report = {
             "target": json.loads(specs.to_json(record.target)),
             "stage": record.stage,
-            "inputs": [asdict(i) for i in record.inputs],
+            "inputs": [{k: v for k, v in asdict(i).items() if v or k != "other"} for i in record.inputs],
             "training": model.training,
             **({"within": record.within, "around": list(record.around)} if record.within else {}),
             **({"norms": "batch_statistics"} if trained_norms(model) else {}),
@@ -134,7 +134,7 @@ def load(
             load_state(quantized, {k: v for k, v in state.items() if k in kept})
             for name in state.keys() - kept:
                 tensors[name].copy_(state[name])
-        inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"]) for i in report["inputs"])
+        inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"], tuple(i.get("other", ()))) for i in report["inputs"])
         record = require_stage(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
 

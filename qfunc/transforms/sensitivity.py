@@ -41,7 +41,7 @@ def sensitivity(
 
     Args:
         batches: As for `calibrate`; a few are enough for the order of the sites.
-        progress: Show a progress bar, if standard error is a terminal.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         group: As for `calibrate`; the figures are those of the batches of all its processes.
     Raises:
         CalibrationError: there are no batches, or a batch has a wrong structure, or the model is not calibrated.

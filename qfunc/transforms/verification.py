@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import multiply_accumulates
+from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Comparison, Report, Tally
 from qfunc.emulation.float_units import FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, same
@@ -19,7 +20,7 @@ from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.execution.joined_examples import in_model_order
 from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
-from qfunc.graph.interpreter import ObservingInterpreter, run_with_sizes
+from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.runner_support import run_error
@@ -67,7 +68,8 @@ class Verification:
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
         flips = isinstance(runner, FlippingRunner) and bool(runner.flips)
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
-        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.shown_reals = self._shown_reals()
+        self.measured = False
         self.products: dict[str, int] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
         for node, path in self.partition.paths.items():
@@ -110,16 +112,13 @@ class Verification:
         units = [u for u in self.partition.units if u.integer and self.partition.output_encoding(u.group.output) is None]
         return {u.group.output.name: u.tensor for u in units if u.tensor in shown and u.group.output.name in names}
 
-    def _shown_reals(self, codes: dict[str, Any], examples: int) -> dict[str, Tensor]:
-        # The real results of units that the runtime shows, by node.
+    def _shown_reals(self) -> dict[str, str]:
+        # The runtime's name of each real result of a unit that it shows, by node.
         found, names = {}, self._real_names
         for unit in self.partition.units:
             node = unit.group.output
-            if unit.tensor in names and self.partition.output_encoding(node) is None and node.name in self.sizes:
-                like = torch.empty(self.sizes[node.name], device="meta")
-                value = in_model_order(codes[unit.tensor], like, examples)
-                if value.shape == like.shape:  # a runtime may keep a tensor in another layout
-                    found[node.name] = value
+            if unit.tensor in names and self.partition.output_encoding(node) is None:
+                found[node.name] = unit.tensor
         return found
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
@@ -127,8 +126,8 @@ class Verification:
         leaves = tensors_of(arguments)
         where = f"verify, batch {number}"
         value = evaluated_value(self.model, leaves, where)
-        if not self.sizes and self.emulation is not None:
-            self._measure(arguments, where)
+        if not self.measured and self.emulation is not None:
+            self._measure(arguments)
         self._batch(leaves, tensors_of(value), where)
         return self.model.graph.process_outputs(value)
 
@@ -154,11 +153,10 @@ class Verification:
                 self.scores.add("emulation", expected)
             self.scores.add("runtime", runtime)
 
-    def _measure(self, arguments: tuple[Any, ...], where: str) -> None:
-        # The sizes of all tensors, and the products that each unit sums, by the path of its output.
-        network = self.partition.network
+    def _measure(self, arguments: tuple[Any, ...]) -> None:
+        # The products that each unit sums, by the path of its output.
+        network, self.measured = self.partition.network, True
         with torch.inference_mode():
-            _, self.sizes = run_with_sizes(network, arguments, where)
             counts = {n.name: c for n, c in multiply_accumulates(Ops(network), arguments).items()}
         for unit in self.partition.units:
             if total := sum(counts.get(n.name, 0) for n in unit.group.nodes):
@@ -179,7 +177,8 @@ class Verification:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
-        forced = TeacherForced(self.emulation, self.encodings, codes, examples, self.joined)
+        unknown = {u.group.output.name for u in self.unknown_units}
+        forced = TeacherForced(self.emulation, self.encodings, self.shown_reals, unknown, codes, examples, self.joined)
 
         def compare(name: str, value: Any) -> None:
             if name in self.encodings:
@@ -202,7 +201,7 @@ class Verification:
             if differs or self.unknown_units:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
                 shown = {self._node_name(n): v for n, v in forced.codes_of.items()}
-                known = Known(shown, self._shown_reals(codes, examples), forced.values, runtime)
+                known = Known(shown, forced.reals_of, forced.values, runtime)
                 within: dict[tuple[str, bool], Tensor] = {}
                 for bounded in self.float_units.compare(leaves, known):
                     within[bounded.name, bounded.sums] = bounded.within
@@ -267,7 +266,7 @@ class Verification:
         left_out = {name for name, _ in skipped} | in_float
         return Report(
             target=self.target.name,
-            runtime=repr(self.runner) if isinstance(self.runner, Runner) else getattr(self.runner, "__name__", "runtime"),
+            runtime=repr(self.runner) if isinstance(self.runner, Runner) else name_of(self.runner, "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
             rows=rows,
             disagreements=() if self.inside is None else self._disagreements(self.inside),

@@ -11,8 +11,10 @@ from torch import fx, nn
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import DeployError, VerifyError
-from qfunc.execution.batches import as_list, require_batches, with_batch_size
+from qfunc.execution.artifact_sizes import fixes_sizes, with_sizes_of
+from qfunc.execution.batches import as_list, require_batches
 from qfunc.execution.feed import feed_all
+from qfunc.execution.varying_sizes import axes_of
 from qfunc.graph.record import record_of
 from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Target
@@ -77,13 +79,16 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             found, do = f"a model of quantized parts: {as_list(each)}", "Leave it out: the runtime has no outputs of the whole."
             raise VerifyError(where="verify, score", found=found, wanted="a model that is quantized as a whole", do=do)
         scores = None if score is None else Scores(score)
-        checks = {path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part)}
+        checks = {
+            path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part, target)
+        }
         shown = batches if scores is None else scores.watched(batches)
 
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
             def see(arguments: tuple[Any, ...], number: int) -> Any:
                 if path not in checks:
-                    checks[path] = Verification(with_batch_size(each[path], arguments), target, runner, scores)
+                    sized = with_sizes_of(each[path], arguments, target)
+                    checks[path] = Verification(sized, target, runner, scores)
                 return checks[path].add(arguments, number)
 
             return see
@@ -126,16 +131,16 @@ def _model_file(target: Target, part: fx.GraphModule) -> bytes:
         return b""
 
 
-def _of_known_shapes(part: fx.GraphModule) -> bool:
-    # What got its qparams from a state_dict has met no input yet.
+def _of_known_shapes(part: fx.GraphModule, target: Target) -> bool:
+    # What got its qparams from a state_dict has met no input yet. A file of one size gets that of the first batch.
     record = record_of(part)
-    return record is not None and bool(record.inputs)
+    return record is not None and bool(record.inputs) and not fixes_sizes(target, axes_of(record, record.inputs))
 
 
 def _road(target: Target, part: fx.GraphModule) -> str:
     # ONNX Runtime evaluates Q/DQ as the operators are defined. Only the tools of vendors read tables of qparams.
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    if not _of_known_shapes(part) or b"QuantizeLinear" not in _model_file(target, part):
+    if not _of_known_shapes(part, target) or b"QuantizeLinear" not in _model_file(target, part):
         return f"Pass {own}"
     onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
     return f"Pass {onnx}; or {own}"

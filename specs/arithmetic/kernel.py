@@ -15,7 +15,10 @@ from qfunc.specs.arithmetic.operators import (
     DequantizeSum,
     FixedBits,
     FixedPointLanes,
+    GluTable,
     HardSwish16,
+    NormFixed,
+    ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
     SoftmaxFixed,
@@ -36,14 +39,14 @@ from qfunc.specs.arithmetic.requantization import (
 )
 from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
-from qfunc.specs.placement import ClampImplied, Condition, NoZeroPoint, SameQParams
+from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | FixedPointLanes | DequantizeSum
-    | QuantizeLanes | QuantizeInt32 | Stages
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
+    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 
@@ -96,9 +99,7 @@ class Kernel:
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )
-    integer_if: tuple[Condition, ...] = field(
-        default=(), converter=as_tuple, kw_only=True, validator=tuple_of(ClampImplied, SameQParams, NoZeroPoint)
-    )
+    integer_if: tuple[Condition, ...] = field(default=(), converter=as_tuple, kw_only=True, validator=tuple_of(*CONDITIONS))
 
     bounds: Bounds | None = field(default=None, kw_only=True, validator=instance_of(Bounds, optional=True))
 

@@ -107,7 +107,7 @@ class Bilinear:
 
     "integer": scale = floor((2^bits n_x + n_y / 2) / n_y), the sum is rounded half away from zero.  "float": positions
     in float32, clamped to the image, and the sum is rounded half up.  "rational": whole weights of a sum n_y n_x, where an
-    entry is 1 / n apart, n <= 2^bits; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.
+    entry is 1 / n apart; the sum times 1 / (n_y n_x), a FixedPoint, is rounded half up.  Emulation refuses n > 2^bits.
 
     Source: TFLite reference_ops ResizeBilinearInteger (integer, 10 bits); XNNPACK indirection.c and s8-ibilinear (float, 11);
         TOSA 1.0 RESIZE and RESCALE (rational, 11).
@@ -138,12 +138,43 @@ class SoftmaxFixed:
     """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
 
     exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
-    sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.
+    sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.  Of a masked softmax
+    the maximum is that of the entries which the mask keeps; e_i of the others is 0.
 
     Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
 
     >>> SoftmaxFixed()
     SoftmaxFixed()
+    """
+
+
+@readable
+@frozen
+class GluTable:
+    """y = R((a - z_x) T[b] s_x / (2^23 s_y)) + z, a and b the halves of int8 codes and T = R(2^23 sigmoid(s_x (b - z_x))).
+
+    The multiplier has 31 bits, and R is half up.
+
+    Source: qfunc; TOSA 1.0: TABLE, MUL, RESCALE.
+
+    >>> GluTable()
+    GluTable()
+    """
+
+
+@readable
+@frozen
+class NormFixed:
+    """A layer, group, instance or RMS norm in int32: y = R(x̂ w + b) + z, x̂ = c / sqrt(A + E), for the N codes of a statistic.
+
+    c = x - round(mean(x)) and r = sum(c); an RMS norm has c = x and r = 0.  A + E = sum(c^2) - r^2 / N + N eps / s_x^2, with as
+    many fractional bits as 31 bits leave.  Its inverse root is read from a table by 8 bits and refined by one step of Newton's
+    method, to within 2^-14 of itself.  c - r / N and the products have 31 bits, each rounded half up, and y is rounded once.
+
+    Source: qfunc; TOSA 1.0: REDUCE_SUM, MUL, CLZ, TABLE, RESCALE.
+
+    >>> NormFixed()
+    NormFixed()
     """
 
 
@@ -161,6 +192,23 @@ class FixedPointLanes:
     steps: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
     rest: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=tuple_of(str, at_least=1))
     lanes: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
+class ProductLanes:
+    """A product of two tensors: p = H(a b m 2^-e) with M = m 2^-e as FixedPoint rounds twice, half away; then y = p + z.
+
+    Whole runs of `lanes` entries in memory clamp p to `bits` bits, in which p + z wraps.  Those left over have 32 bits.
+
+    Source: TFLite optimized_integer_ops MulElementwise and MulSimpleBroadcast (vqmovn_s32, then vaddq_s16; 16 lanes); measured.
+
+    >>> ProductLanes()
+    ProductLanes()
+    """
+
+    bits: int = field(default=16, validator=integer(9, 32))
+    lanes: int = field(default=16, validator=integer(1))
 
 
 @readable

@@ -139,11 +139,13 @@ class SumFma:
 class SumShifted:
     """Both inputs are shifted left by `left_shift`, rescaled to a common scale and added in int32; then `steps`.
 
-    What they make has `bits` bits; scales with which it might need more are refused.  Whole runs of `lanes` entries in
-    memory, of tensors of one shape or of rows that join rows, round each input once: the shift of its rescaling is taken
-    from `left_shift`.  None: no entries do.
+    Whole runs of `lanes` entries in memory, of tensors of one shape or of rows that join rows, round each input once: the
+    shift of its rescaling is taken from `left_shift`.  Their codes wrap in `bits` bits before they are clamped; so do those of
+    whole runs of half as many entries that one number is added to.  None: no entries do.
+    Scales whose sums might need more than 32 bits are refused.
 
-    Source: TFLite reference_ops Add (2^20), optimized_integer_ops AddElementwise (16 lanes); TOSA 1.0 add between rescales.
+    Source: TFLite reference_ops Add (2^20), optimized_integer_ops AddElementwise (16 lanes) and
+    AddScalarBroadcast (8), measured; TOSA 1.0 add between rescales.
 
     >>> SumShifted(left_shift=20)
     SumShifted()

@@ -76,30 +76,39 @@ def _wrapped(line: str) -> list[str]:
     return wrap(line, _WIDTH, initial_indent="    ", subsequent_indent=f"{indent}    ", break_long_words=False)
 
 
-def _selected(select: Any, inner: bool = False) -> str:
-    # A selector in words: kinds, and what must or must not hold.
+def selected(select: Any, inner: bool = False) -> str:
+    """Return a selector in words: kinds, and what must or must not hold; `inner` puts several into parentheses.
+
+    >>> selected(Op("conv") & ~Attr("groups", 1))
+    'conv and not groups = 1'
+    """
     if type(select) is Op:
         kinds = ", ".join(select.kinds)
         return f"({kinds})" if inner and len(select.kinds) > 1 else kinds
     if type(select) is Attr and select == Attr(select.name, equals=select.equals):
         return f"{select.name} = {select.equals!r}"
     if type(select) is Not:
-        return f"not {_selected(select.of, True)}"
+        return f"not {selected(select.of, True)}"
+    if type(select) is AnyOf:
+        kinds_of_all = tuple(kind for one in select.of if type(one) is Op for kind in one.kinds)
+        others = tuple(one for one in select.of if type(one) is not Op)
+        if kinds_of_all and len(others) < len(select.of) - 1:  # several lists of kinds are one
+            return selected(AnyOf((Op(kinds_of_all), *others)) if others else Op(kinds_of_all), inner)
     if isinstance(select, AllOf | AnyOf):
         word = " and " if isinstance(select, AllOf) else " or "
-        text = word.join(_selected(one, True) for one in select.of)
+        text = word.join(selected(one, True) for one in select.of)
         return f"({text})" if inner else text
     return "all ops" if type(select) is Everything else one_line(select)
 
 
 def _constraint(rule: Any) -> list[str]:
     if type(rule) is Refuse:
-        return [f"refused: {_selected(rule.select)}", f"    because {rule.because}", f"    {rule.do}"]
+        return [f"refused: {selected(rule.select)}", f"    because {rule.because}", f"    {rule.do}"]
     if type(rule) is RequireSizes:
         sizes = [("axes", rule.rank), ("elements", rule.elements), *((f"along axis {axis}", span) for axis, span in rule.axes)]
         lines = [f"    {span.words()} {what}" for what, span in sizes if span is not None]
         return [
-            f"sizes of {', '.join(rule.slots)} of {_selected(rule.select)}",
+            f"sizes of {', '.join(rule.slots)} of {selected(rule.select)}",
             *lines,
             f"    because {rule.because}",
             f"    {rule.do}",
@@ -112,7 +121,7 @@ def _constraint(rule: Any) -> list[str]:
         {None: "", False: "no zero point", True: "a zero point"}[rule.zero_point],
     ]
     given = [f"    {text}" for text in held if text]
-    return [f"{', '.join(rule.slots)} of {_selected(rule.select)}", *given, f"    because {rule.because}"]
+    return [f"{', '.join(rule.slots)} of {selected(rule.select)}", *given, f"    because {rule.because}"]
 
 
 def _algorithm(algorithm: Any) -> str:
@@ -121,15 +130,15 @@ def _algorithm(algorithm: Any) -> str:
 
 def _rule(rule: Any) -> list[str]:
     slots = [(slot, getattr(rule, slot)) for slot in SLOTS]
-    edges = [] if rule.edges is None else [f"    {'edges':<7} {_selected(rule.edges)}"]
-    return [_selected(rule.select), *edges, *(f"    {slot:<7} {one_line(v)}" for slot, v in slots if v is not None)]
+    edges = [] if rule.edges is None else [f"    {'edges':<7} {selected(rule.edges)}"]
+    return [selected(rule.select), *edges, *(f"    {slot:<7} {one_line(v)}" for slot, v in slots if v is not None)]
 
 
 def _fusion(fusion: Any) -> str:
-    steps = (_selected(step.op, True) + ("?" if step.optional else "") for step in fusion.then)
-    where = "" if fusion.when is None else f", where {_selected(fusion.when)}"
+    steps = (selected(step.op, True) + ("?" if step.optional else "") for step in fusion.then)
+    where = "" if fusion.when is None else f", where {selected(fusion.when)}"
     integer = "".join(f", on integers if {one_line(condition)}" for condition in fusion.integer_if)
-    return " -> ".join([_selected(fusion.root, True), *steps]) + where + integer
+    return " -> ".join([selected(fusion.root, True), *steps]) + where + integer
 
 
 def _build(build: Any) -> list[str]:
@@ -140,7 +149,7 @@ def _kernel(kernel: Any) -> list[str]:
     formats = [f"    {slot:<7} {', '.join(map(one_line, taken))}" for slot, taken in kernel.formats]
     conditions = [f"    if      {one_line(condition)}" for condition in kernel.integer_if]
     bounds = [] if kernel.bounds is None else [f"    bounds  {one_line(kernel.bounds)}"]
-    return [f"{_selected(kernel.unit)}: {one_line(kernel.arithmetic)}", *formats, *conditions, *bounds]
+    return [f"{selected(kernel.unit)}: {one_line(kernel.arithmetic)}", *formats, *conditions, *bounds]
 
 
-__all__ = ["datasheet", "summary"]
+__all__ = ["datasheet", "selected", "summary"]

@@ -118,7 +118,7 @@ def test_explain_lists_the_largest_sum() -> None:
     calibrated = qfunc.calibrate([torch.tensor([[1.27, 0.0]])], progress=False)(qfunc.quantize(target)(layer))
     (row,) = qfunc.explain(calibrated).overflows
     # Codes of x from -128 to 127, of w up to 127: 2 * 127 * 128; the last channel has one code of 127.
-    assert row == OverflowRow("linear", "Accumulator(12, overflow=SaturatesAtEnd())", "3 of 3", "32512", "2047", "")
+    assert row == OverflowRow("", "linear", "Accumulator(12, overflow=SaturatesAtEnd())", "3 of 3", "32512", "2047")
     assert "may overflow" in str(qfunc.explain(calibrated))
     assert qfunc.explain(qfunc.quantize(target)(layer)).overflows == ()
 

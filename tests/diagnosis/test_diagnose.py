@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import targets
+from qfunc import estimators, targets
 from qfunc.diagnosis import Plan
 from qfunc.errors import CalibrationError
-from qfunc.specs import PerTensor, edit
+from qfunc.specs import PerChannel, PerTensor, edit
 from tests.diagnosis.failures import FAILURES, Failure, clipped_softmax, images, narrow_calibration, network, outlier_channel
 
 
@@ -44,6 +44,50 @@ def test_the_planted_cause_is_first_and_is_removed(make: Callable[[], Failure]) 
     assert chosen.plan != Plan()
 
 
+@pytest.mark.parametrize("make", FAILURES)
+def test_a_site_has_a_cause_or_rounding(make: Callable[[], Failure]) -> None:
+    """Rounding is what remains: no tensor is in it that another cause names, and so it does not hide that cause."""
+    torch.manual_seed(0)
+    case = make()
+    study = qfunc.diagnose(case.target, case.batches, metric=case.metric, calibration=case.calibration, progress=False)
+    causes = study(case.model.eval()).causes
+    rounded = {site for c in causes if c.kind.startswith("rounding") for site in c.sites}
+    assert not rounded & {site for c in causes if not c.kind.startswith("rounding") for site in c.sites}
+
+
+def test_plans_that_keep_the_same_ops_are_one() -> None:
+    a, b = (Plan(floats=frozenset(names)) for names in (("head", "body.10", "body.9"), ("body.9", "head", "body.10")))
+    assert (a, hash(a)) == (b, hash(b))
+    assert repr(a) == "edit.skip(edit.name('body.9', 'body.10', 'head'))"
+    assert a.joined(Plan(floats=frozenset({"head"}))) == a
+    skipped = edit.skip(edit.name("body.9", "body.10", "head"))(targets.onnxruntime)
+    assert a.target(targets.onnxruntime) == skipped
+    torch.manual_seed(0)
+    for make in FAILURES:
+        case = make()
+        study = qfunc.diagnose(case.target, case.batches, metric=case.metric, calibration=case.calibration, progress=False)
+        report = study(case.model.eval())
+        plans = [t.plan for t in (report.base, *report.trials)]
+        assert len(set(plans)) == len(plans)
+
+
+def test_the_text_of_a_plan_is_the_code_that_makes_it() -> None:
+    torch.manual_seed(0)
+    case = outlier_channel()
+    report = qfunc.diagnose(case.target, case.batches, progress=False)(case.model.eval())
+    names = {"qfunc": qfunc, "edit": edit, "batches": case.batches} | vars(estimators) | {"PerChannel": PerChannel}
+    for trial in report.trials:
+        plan = trial.plan
+        changes = [eval(code, names) for code in repr(plan).split("; ") if not code.startswith("calibrate on")]
+        made = edit.pipe(case.target, *(c for c in changes if getattr(c, "maker", None) is None))
+        assert made == plan.target(case.target)
+        corrections = [repr(c) for c in changes if getattr(c, "maker", None) is not None]
+        wanted = [repr(c).removeprefix("qfunc.") for c in (*plan.before, *plan.after)]
+        assert [c.split("(")[0] for c in corrections] == [c.split("(")[0] for c in wanted]
+    assert "qfunc.equalize(deviations=3.0)" in {repr(t.plan) for t in report.trials}
+    assert repr(qfunc.equalize(deviations=3.0)) == "equalize(deviations=3.0)"
+
+
 def test_a_metric_counts_per_example() -> None:
     torch.manual_seed(0)
     case = narrow_calibration()
@@ -52,10 +96,8 @@ def test_a_metric_counts_per_example() -> None:
     def same_place(outputs: list[Tensor], batch: Any) -> Tensor:
         return outputs[0].flatten(1).argmax(1) == batch[1]
 
-    with pytest.warns(UserWarning, match="extra elements are ignored"):
-        report = qfunc.diagnose(case.target, batches, metric=same_place, calibration=case.calibration, progress=False)(
-            case.model.eval()
-        )
+    study = qfunc.diagnose(case.target, batches, metric=same_place, calibration=case.calibration, progress=False)
+    report = study(case.model.eval())  # without a warning of the labels
     assert (report.metric, report.best) == ("same_place", 1.0)
     calibrated = qfunc.calibrate(case.calibration, False)(qfunc.quantize(case.target)(case.model))
     with torch.no_grad():
@@ -157,4 +199,4 @@ def test_causes_that_hide_each_other_are_both_found() -> None:
     shares = {c.kind: c.share for c in report.causes}
     assert shares["channels of weights"] > 0.25
     assert shares["channels of activations"] > 0.25
-    assert repr(report.choose(recovered=0.9).plan) == "qfunc.equalize(3.0)"
+    assert repr(report.choose(recovered=0.9).plan) == "qfunc.equalize(deviations=3.0)"

@@ -197,6 +197,47 @@ def test_ops_without_a_rule_are_listed() -> None:
     assert report.unbounded == (("local_response_norm", "no rule bounds the error of local_response_norm"),)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (1, 2)])
+def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(sizes: tuple[int, ...]) -> None:
+    """The mean of a norm's result is 0 and its noise: only that of the runtime's own norm is the runtime's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(8, 8, 1), nn.GroupNorm(8, 8), nn.AdaptiveAvgPool2d(1)).eval()
+    batches = [torch.randn(n, 8, 7, 8) for n in sizes]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.ncnn)(net))
+    report = qfunc.verify(targets.ncnn)(model, batches)
+    assert sum(row.elements for row in report.of("float")) == sum(sizes) * 8 * 7 * 8  # the norm of every batch has a bound
+    assert [(row.name, row.mismatches) for row in report.of("alone") if row.name == "output 0"] == [("output 0", 0)]
+    assert report.mismatches
+    assert report.agreement.startswith("bit-exact outside 1 float unit")
+
+
+class Grid(nn.Module):
+    """A linear layer beside constants: of positions, of equal numbers, and of a function of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        places = torch.arange(6, device=x.device).unsqueeze(0).float()
+        return self.a(x) + places, self.a(x) * places.cos() + torch.ones_like(x) * 0.5 + torch.full((6,), 0.25)
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "tosa"])
+def test_constants_are_no_float_units(name: str) -> None:
+    package = {**PACKAGES, "tosa": "tosa_reference_model"}[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package.replace('ai_edge_', 'ai-edge-').replace('tosa_reference_model', 'tosa-tools')} is not installed")
+    target, batches = getattr(targets, name), [torch.randn(3, 6, generator=torch.Generator().manual_seed(1))]
+    torch.manual_seed(0)
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(Grid().eval()))
+    report = qfunc.verify(target)(model, batches)
+    units = dict(report.float_units)
+    assert units.pop("cos") == "a constant, computed in float"
+    assert not {"arange", "unsqueeze", "float", "ones_like", "full"} & {*units, *dict(report.unbounded)}
+
+
 @pytest.mark.parametrize("name", ["onnxruntime", "litert", "executorch_xnnpack"])
 def test_a_float_unit_that_only_moves_decoded_codes_is_within_its_bound(name: str) -> None:
     """The runtime decodes the codes in float32, which is not the float64 product."""
@@ -207,3 +248,16 @@ def test_a_float_unit_that_only_moves_decoded_codes_is_within_its_bound(name: st
     x = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
     report = qfunc.verify(target)(qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model)), [x])
     assert report.verdict.startswith("bit-exact")
+
+
+@pytest.mark.parametrize("name", [n for n in PACKAGES if n.startswith("litert")])
+def test_a_norm_of_equal_values_is_bounded_as_a_module_too(name: str) -> None:
+    # The norm of equal values is the rounding of their mean, times 316; its codes have a step of about that.
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.Conv2d(8, 4, 1)).eval()
+    target, batches = getattr(targets, name), [torch.zeros(n, 3, 7, 8) for n in (2, 2, 3)]
+    report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(net)), batches[1:])
+    assert report.unbounded == ()
+    assert report.agreement.startswith("bit-exact outside 1 float unit")

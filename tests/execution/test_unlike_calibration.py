@@ -50,7 +50,7 @@ def test_inputs_of_another_length() -> None:
     text = (
         "verify, batch 1: found InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: "
         "input for the following indices index: 2 Got: 9 Expected: 8 Please fix either the inputs/outputs or the model., "
-        "wanted inputs that the artifact takes. Give batches of the shapes that calibration saw: [n, 2, 8]."
+        "wanted inputs that the artifact takes. Give batches of the shapes of the artifact in one call: [n, 2, 8]."
     )
     told(lambda: qfunc.verify(TARGET)(free, [longer]), "VerifyError", text)
 
@@ -72,7 +72,8 @@ def test_a_file_that_does_not_run_on_the_shapes_of_calibration() -> None:
         (LiteRtRunner(), shapes, "an artifact that LiteRtRunner runs. Report the model and the version of LiteRtRunner's "
          "package: the shapes are right."),
         (Stuck(), shapes, "an artifact that Stuck runs. Correct Stuck.run."),
-        (Stuck(), other, "inputs that the artifact takes. Give batches of the shapes that calibration saw: [n, 2, 8; n, 5]."),
+        (Stuck(), other, "inputs that the artifact takes. Give batches of the shapes of the artifact in one call: "
+                            "[n, 2, 8; n, 5]."),
         (Stuck(), [(7, 2, 8), (7, 5)], "an artifact that Stuck runs. Correct Stuck.run."),
     )  # fmt: skip
     for runner, given, text in rows:

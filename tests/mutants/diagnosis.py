@@ -7,8 +7,8 @@ FIRST = "tests/diagnosis/test_diagnose.py::test_the_planted_cause_is_first_and_i
 DIAGNOSIS = (
     Mutation(
         "causes-in-the-order-of-their-functions", "qfunc.diagnosis.diagnose:_Study._causes",
-        "found.sort(key=lambda entry: entry[:2])",
-        "found.sort(key=lambda entry: -entry[1])",
+        "found.sort(key=lambda entry: -round(",
+        "found.sort(key=lambda entry: round(",
         FIRST,
     ),
     Mutation(
@@ -37,9 +37,27 @@ DIAGNOSIS = (
     ),
     Mutation(
         "a-budget-without-integers", "qfunc.diagnosis.report:Diagnosis.choose",
-        "if t.integer >= integer and t.recovered >= recovered]",
-        "if t.recovered >= recovered]",
+        "if t.integer >= integer and t.recovered >= least]",
+        "if t.recovered >= least]",
         "tests/diagnosis/test_diagnose.py::test_a_budget_counts_the_share_on_integers",
+    ),
+    Mutation(
+        "a-budget-without-latency", "qfunc.diagnosis.report:Diagnosis.choose",
+        "t.latency <= latency)",
+        "t.latency > 0)",
+        "tests/diagnosis/test_latency.py::test_a_budget_of_latency_takes_the_most_accurate_plan_within",
+    ),
+    Mutation(
+        "rounding-of-what-has-a-cause", "qfunc.diagnosis.evidence:Evidence.rest",
+        " and r.tensor not in self.explained",
+        "",
+        "tests/diagnosis/test_diagnose.py::test_a_site_has_a_cause_or_rounding",
+    ),
+    Mutation(
+        "the-mean-of-the-runs", "qfunc.diagnosis.latency:RunTime.__call__",
+        "return [min(times[_WARM:]) for times in taken]",
+        "return [max(times) for times in taken]",
+        "tests/diagnosis/test_latency.py::test_the_least_of_the_runs_counts",
     ),
     Mutation(
         "float-products-on-integers", "qfunc.analysis.integer_share:integer_share",

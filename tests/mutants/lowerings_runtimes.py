@@ -49,8 +49,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-moves-scales-after-norms", "qfunc.lowering.openvino.barriers:_protected",
-        "return [0]",
-        "return []",
+        "return [0]\n    if node.op_type == \"Clip\"",
+        "return []\n    if node.op_type == \"Clip\"",
         REWRITES,
     ),
     Mutation(
@@ -84,9 +84,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_weights_of_fewer_levels_keep_their_step",
     ),
     Mutation(
-        "openvino-ranges-along-the-first-axis", "qfunc.lowering.openvino.nodes:_node",
-        "i == (site.axis or 0) % rank else 1",
-        "i == 0 else 1",
+        "openvino-scales-along-the-first-axis", "qfunc.lowering.openvino.nodes:_dequantized",
+        "axis = (site.axis or 0) % value.ndim if channels else 0",
+        "axis = 0",
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_transposed_convolutions_have_ranges_along_their_second_axis",
     ),
     Mutation(

@@ -96,8 +96,8 @@ TARGETS = (
     Mutation("qdq-without-max-pool", "qfunc.targets.qdq:POOLS", '("max_pool", ', "(", PARITY, case="Tensorrt-qdq"),
     Mutation(
         "tensorrt-max-pool-of-its-own", "qfunc.targets.tensorrt:tensorrt",
-        'commuting=("max_pool", ',
-        "commuting=(",
+        'commuting=("max_pool", *MOVES)',
+        "commuting=MOVES",
         PARITY, case="Tensorrt-tensorrt",
     ),
     Mutation(

@@ -116,8 +116,8 @@ TIES = (
     ),
     Mutation(
         "onnxruntime-products-round-half-away", "qfunc.targets.onnxruntime:PRODUCTS",
-        'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier(),',
-        'Kernel(Op(("conv", "linear", "matmul", "global_avg_pool")), FloatMultiplier("half_away"),',
+        'Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(),',
+        'Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier("half_away"),',
         ORT_HALVES,
     ),
     Mutation(

@@ -30,7 +30,7 @@ TOSA = (
         FILE,
     ),
     Mutation(
-        "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:_require_range",
+        "tosa-takes-any-sum", "qfunc.lowering.tosa.rescale:require_range",
         "if bool((max_sums >= limit).any()) or",
         "if",
         "tests/lowering/tosa/test_tosa.py::test_sums_beyond_what_a_rescale_takes_are_refused",
@@ -54,10 +54,22 @@ TOSA = (
         "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_deploy",
     ),
     Mutation(
-        "tosa-slopes-a-channel", "qfunc.targets.tosa:tosa",
-        'Refuse(Op("prelu"), because=PRO_INT, do="Use leaky_relu."),',
+        "tosa-takes-any-cast", "qfunc.targets.tosa:CREATED",
+        ' & Attr("created", True)',
         "",
         "tests/lowering/tosa/test_tosa.py::test_what_has_no_form_is_refused_by_quantize",
+    ),
+    Mutation(
+        "tosa-norms-keep-the-surplus", "qfunc.numerics.kernels.fixed_rows:norm_fixed",
+        "length = (squares - surplus + k.epsilon)",
+        "length = (squares + k.epsilon)",
+        "tests/numerics/test_fixed_norm.py::test_norms_are_the_integers_of_their_definition",
+    ),
+    Mutation(
+        "tosa-shares-are-cut-off", "qfunc.lowering.tosa_composed.softmax:softmax",
+        "i.right(i.right(product, 22, rounds=False), over, rounds=True)",
+        "i.right(i.right(product, 22, rounds=False), over, rounds=False)",
+        "tests/lowering/tosa/test_tosa_rows.py::test_rows_are_what_the_reference_model_computes",
     ),
     Mutation(
         "average-of-centred-codes-stays-there", "qfunc.numerics.kernels.activations:average_inside",

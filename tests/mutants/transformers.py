@@ -34,8 +34,8 @@ TRANSFORMERS = (
         "tests/lowering/onnx/test_exported_transformers.py::test_one_example_is_enough_for_any_batch",
     ),
     Mutation(
-        "axes-without-names", "qfunc.transforms.deploy:write_artifact",
-        "axes = None if whole else record.axes",
+        "axes-without-names", "qfunc.transforms.deploy:deployment",
+        "axes = axes_of(record, inputs) if example_inputs is None else batch_of(record)",
         "axes = ()",
         "tests/lowering/onnx/test_exported_transformers.py::test_axes_that_vary_have_names_in_the_artifact",
     ),

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from qfunc.numerics.kernels.fixed_softmax import softmax_fixed
+from qfunc.numerics.kernels.fixed_rows import softmax_fixed
 from qfunc.testing.oracle import rounded
 
 

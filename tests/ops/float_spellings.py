@@ -98,7 +98,8 @@ FLOAT_GROUPS: dict[str, Group] = {
 }  # fmt: skip
 
 ELSEWHERE = {
-    "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "left_out", "guard", "repeat_heads", "normalize",
-    "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take", "var_mean", "std_mean", "lp_pool",
+    "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "masked_softmax", "left_out", "guard",
+    "repeat_heads", "normalize", "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take",
+    "var_mean", "std_mean", "lp_pool",
 }  # fmt: skip
 """Kinds with several results, of attention, or that torch.export spells in other ops: tests/networks deploys them."""

@@ -113,8 +113,8 @@ GAINED = {
     "passed from a guard to a division": ("chunk dropout split unbind windows", "views too: they change no value"),
     "passed from a mask to a softmax": ("chunk detach flatten split unbind windows", "views too: a low value stays low"),
     "never negative": (
-        "acos acosh all any argmax argmin argsort compare cosh erfc exp2 hypot isinf isnan one_hot softmin softplus square std "
-        "var vector_norm",
+        "acos acosh all any argmax argmin argsort compare cosh erfc exp2 hypot isinf isnan masked_softmax one_hot "
+        "softmin softplus square std var vector_norm",
         "their values are not below 0 either, as their examples show",
     ),
     "keep the sign": (
@@ -138,9 +138,10 @@ GAINED = {
         "abs acos acosh adaptive_max_pool addcdiv addcmul antialias arange argmax argmin argsort asin asinh atan atan2 atanh "
         "bound ceil celu cos cosh cosine_similarity cumsum detach dropout einsum erf erfc exp2 expm1 floor floor_divide fmod "
         "frac glu grid_sample gru guard hardshrink hypot instance_norm lerp local_response_norm log log10 log1p log2 "
-        "log_sigmoid log_softmax logaddexp logsumexp lp_pool lstm mask neg normalize one_hot prod reciprocal remainder "
-        "rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin softshrink softsign square std std_mean sum tan "
-        "tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm windows xlogy",
+        "log_sigmoid log_softmax logaddexp logsumexp lp_pool lstm mask masked_softmax neg normalize one_hot prod "
+        "reciprocal remainder rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin softshrink "
+        "softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm "
+        "windows xlogy",
         "they give no booleans either, as their examples show",
     ),
     "end a layer": (

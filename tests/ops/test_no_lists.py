@@ -14,6 +14,8 @@ ALLOWED = {
     "qfunc/emulation/error_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/norm_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
+    "qfunc/emulation/activations.py": "the arguments of each norm",
+    "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",

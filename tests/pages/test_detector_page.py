@@ -68,7 +68,11 @@ def test_a_runtime_returns_the_decoded_boxes(name: str, exported: bool, example:
 
 
 def test_the_picture_is_a_png_with_both_colours(example: Any) -> None:
-    pixels = example.picture(torch.zeros(3, 64, 64), (torch.tensor([[8.0, 8.0, 24.0, 24.0]]), (0, 200, 0)), scale=2)
+    box = torch.tensor([[8.0, 8.0, 24.0, 24.0]])
+    pixels = example.picture(torch.zeros(3, 64, 64), (box, (0, 200, 0), 0), (box, (230, 0, 230), 4), scale=2)
     assert pixels.shape == (128, 128, 3)
-    assert int((pixels[..., 1] == 200).sum()) == 4 * 2 * 34 - 4 * 4
+    edge = 35**2 - 29**2  # lines of 3 pixels around the points 16 to 48
+    green, magenta = (int((pixels == torch.tensor(colour)).all(-1).sum()) for colour in ((0, 200, 0), (230, 0, 230)))
+    assert green + magenta == edge
+    assert abs(green - magenta) < edge // 10
     assert example.png(pixels).startswith(b"\x89PNG\r\n\x1a\n")

@@ -87,8 +87,8 @@ def test_deploy_would_refuse_it_too(target, lowering, name, case):
 
 
 def test_an_op_left_in_float_on_purpose_is_not_asked():
-    target = edit.skip(edit.op("group_norm"))(targets.ncnn)
-    qfunc.quantize(target)(behind(nn.GroupNorm(2, 4)))
+    target = edit.skip(edit.op("local_response_norm"))(targets.ncnn)
+    qfunc.quantize(target)(behind(nn.LocalResponseNorm(3)))
 
 
 @pytest.mark.parametrize("factor", [2, (3.0, 1.0)], ids=repr)

@@ -214,7 +214,7 @@ def test_the_page_needs_nothing_else(tmp_path: Any) -> None:
     found = qfunc.compare([x])(done)
     text = found.save(tmp_path / "a/report.html").read_text()
     assert text == found.html() == qfunc.compare([x])(done).html()
-    assert not re.search(r"<script|https?:|url\(|src=|href=|@import", text)
+    assert not re.search(r"https?:|url\(|src=|href=|@import", text)
     drawn = [minidom.parseString(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
     assert len(drawn) == 1 + sum(r.histogram is not None for r in found.rows)
     activations = [r for r in found.rows if r.slot not in ("weight", "bias")]

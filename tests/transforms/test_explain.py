@@ -26,7 +26,7 @@ def test_every_site_is_listed_with_its_rule() -> None:
     sites = [(s.tensor, s.slot, s.op, s.rule) for s in said.sites]
     assert sites[:3] == [("x", "input", "conv1", 0), ("conv1.weight", "weight", "conv1", 0), ("conv1.bias", "bias", "conv1", 0)]
     assert ("fc", "output", "fc", 0) in sites
-    assert said.rules[0] == (0, "Op(('conv', 'linear', 'matmul'))")
+    assert said.rules[0] == (0, "conv, linear, matmul")
     assert {s.rule for s in said.sites} == {i for i, _ in said.rules}
 
 
@@ -39,16 +39,54 @@ def test_the_table() -> None:
     made = qfunc.quantize(TARGET)(net)
     rows = [line.split() for line in str(qfunc.explain(made)).splitlines()]
     assert rows[0] == ["onnxruntime:", "4", "quantized", "tensors"]
-    assert rows[1][:4] == ["tensor", "slot", "of", "op"]
+    assert rows[1][:5] == ["tensor", "slot", "of", "op", "rule"]  # a module of torch's own has no line of the user's
     input_row, weight_row = rows[3], rows[4]
     assert input_row[:2] == ["input", "input"]
-    assert "not calibrated not calibrated 0" in " ".join(input_row)
+    assert "linear 0: conv, linear, matmul" in " ".join(input_row)
+    assert "not calibrated not calibrated" in " ".join(input_row)
     assert "0.01 to 0.02" in " ".join(weight_row)
     done = qfunc.calibrate([torch.tensor([[0.0, 1.0, 2.55]])])(made)
     text = str(qfunc.explain(done))
     assert "not calibrated" not in text
     assert "0.01 " in next(line for line in text.splitlines() if line.strip().startswith("input"))
     assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+class Layers(nn.Module):
+    """Two layers, each on its line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.a(x))
+        return self.b(y + 1)
+
+
+def test_each_row_begins_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = qfunc.explain(qfunc.quantize(targets.litert)(Layers()))
+    text = Path(__file__).read_text().splitlines()
+    words = {s.tensor: text[int(s.source.rpartition(":")[2]) - 1].strip() for s in said.sites}
+    first, second = "y = torch.tanh(self.a(x))", "return self.b(y + 1)"
+    assert [words[n] for n in ("x", "a.weight", "a.bias", "a", "b.weight", "b")] == [first] * 4 + [second] * 2
+    assert all(s.source.startswith(f"{__file__}:") for s in said.sites)
+    # A table shows paths relative to the current folder, and whole paths elsewhere.
+    for folder, shown in ((Path(__file__).parent, Path(__file__).name), (tmp_path, __file__)):
+        monkeypatch.chdir(folder)
+        table = said.sections()[0]
+        assert table.head[:5] == ("source", "tensor", "slot", "of op", "rule")
+        assert all(row[0].rpartition(":")[0] == shown for row in table.rows)
+        assert all(s.head[0] == "source" for s in said.sections() if s.rows and s.title in ("in float", "may overflow"))
+
+
+def test_a_rule_has_the_ops_that_it_selects_as_its_name() -> None:
+    target = edit.skip(edit.name("b"))(targets.litert)
+    said = qfunc.explain(qfunc.quantize(target)(Layers()))
+    names = {row[1]: row[4] for row in said.sections()[0].rows}
+    assert names["a.weight"] == "1: conv, linear, ..."
+    assert dict(said.rules)[1] == "conv, linear, conv_transpose, matmul"
+    assert all(len(name) <= 32 for name in names.values())
 
 
 def test_ops_in_float_are_listed_with_the_reason() -> None:

@@ -221,8 +221,8 @@ def test_what_is_shared_stays_shared() -> None:
     for one in (made, done, qfunc.bypass(edit.name("layers.1*"))(done)):
         assert one.head.weight is one.table.weight
         assert one.head.weight is not model.head.weight
-    with pytest.raises(QfuncError, match=r"verify, batch 1: found InvalidArgument.* wanted inputs that the artifact takes"):
-        qfunc.verify(TARGET)(done, batches)  # the length grows, but only the batch of an artifact is dynamic
+    report = qfunc.verify(TARGET)(done, batches)  # the length grows, as it did in calibration
+    assert report.agreement.startswith("bit-exact")
 
 
 def test_an_option_that_is_given_by_name() -> None:

@@ -67,7 +67,7 @@ def test_a_pickled_transform_computes_the_same() -> None:
 
 def test_transforms_print_as_their_calls() -> None:
     assert repr(qfunc.equalize()) == "equalize()"
-    assert repr(qfunc.equalize(3.0)) == "equalize(3.0)"
+    assert repr(qfunc.equalize(3.0)) == "equalize(deviations=3.0)"
     assert repr(qfunc.save("folder")) == "save('folder')"
     assert repr(qfunc.emulate(TARGET)) == f"emulate({TARGET!r})"
     assert repr(qfunc.deploy(TARGET, name="net")) == f"deploy({TARGET!r}, name='net')"

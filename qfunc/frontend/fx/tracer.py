@@ -16,7 +16,7 @@ from qfunc.errors import CaptureError
 from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
 from qfunc.frontend.fx.proxy import Proxy
-from qfunc.frontend.source_location import is_user_file, packs_sequences, source_line, user_line
+from qfunc.frontend.source_location import is_user_file, packs_sequences, source_line, user_line, user_stack
 from qfunc.ops.opset import MODULE_KINDS
 from qfunc.ops.sizes import is_number
 
@@ -33,11 +33,16 @@ class Tracer(fx.Tracer):
     def __init__(self, leaves: frozenset[type[nn.Module]]) -> None:
         super().__init__(autowrap_functions=_OF_SIZES)
         self._autowrap_search.append(torch)  # torch.fx searches the globals of the forward and these modules
-        self.record_stack_traces = True
         self.proxy_buffer_attributes = True
         self.leaves = leaves
         self.thread = threading.get_ident()
         self.paths: dict[int, tuple[str, Tensor]] | None = None
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Create a node that records the user's line."""
+        node = super().create_node(*args, **kwargs)
+        node.stack_trace = node.stack_trace or user_stack()
+        return node
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Trace a module's call; tracing patches nn.Module for all threads, so calls of other threads just run."""

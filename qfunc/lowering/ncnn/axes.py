@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import onnx
-
 from qfunc.errors import DeployError
 from qfunc.files.ncnn_param import with_axis
+from qfunc.lowering.format_checks import SeparateExamples
 from qfunc.lowering.qdq_reader import QdqModel
 
-__all__ = ["MOST", "Examples", "batch_axis", "blob_shape", "example_shape", "merged", "permutation"]
+__all__ = [
+    "MOST", "batch_axis", "blob_shape", "example_shape", "merged", "name_with_axis", "permutation", "require_first",
+]  # fmt: skip
 
 MOST = 4
 """The largest number of axes of a blob. Tensors of more axes are blobs of one."""
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def batch_axis(source: QdqModel, name: str, node: str) -> int | None:
@@ -73,53 +73,24 @@ def permutation(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], 
     return [math.prod(shape[a] for a in g) for g in by_place], tuple(by_place.index(g) for g in groups or [[]])
 
 
-class Examples:
-    """Where the examples of a batch are in each tensor: along one axis, or in parts of an axis between which they alternate."""
+def require_first(examples: SeparateExamples, name: str, where: str) -> None:
+    """Raise unless the examples of a tensor are along its first axis.
 
-    def __init__(self, source: QdqModel) -> None:
-        self.source = source
-        self.parts: dict[str, int] = {}  # the number of parts, for tensors of several
+    Raises:
+        DeployError: they are not.
+    """
+    if axis := examples.source.varies(name):
+        do = "Make the batch the first axis."
+        raise DeployError(where=where, found=f"examples along axis {axis}", wanted="axis 0", do=do)
+    examples.require_together(name, where)
 
-    def follow(self, node: onnx.NodeProto) -> None:
-        """Record in how many parts the results of a node have the batch."""
-        parts = max((self.parts.get(name, 1) for name in node.input), default=1)
-        if node.op_type in _RESHAPES and node.input[0] not in self.source.initializers:
-            parts = self._parts(node, parts)
-        if parts > 1:
-            self.parts.update(dict.fromkeys(node.output, parts))
 
-    def _parts(self, node: onnx.NodeProto, before: int) -> int:
-        names = (node.input[0], node.output[0])
-        if not all(map(self.source.has_sizes, names)):
-            return 1
-        axes = [self.source.varies(name) for name in names]
-        shapes = [self.source.shape(name, node.name) for name in names]
-        outer = [math.prod(shape[:axis]) for shape, axis in zip(shapes, axes, strict=True) if axis is not None]
-        if len(outer) < 2:
-            return 1
-        if outer[0] * before % outer[1]:
-            do = "Reshape so that the batch stays one axis."
-            raise DeployError(
-                where=f"op {node.name!r}", found="examples in parts of an axis", wanted="the batch as an axis", do=do
-            )
-        return outer[0] * before // outer[1]
-
-    def require_first(self, name: str, where: str) -> None:
-        """Raise unless the examples of a tensor are along its first axis.
-
-        Raises:
-            DeployError: they are not.
-        """
-        axis = self.source.varies(name)
-        if axis or self.parts.get(name, 1) > 1:
-            found, do = f"examples along axis {axis}" if axis else "examples that alternate", "Make the batch the first axis."
-            raise DeployError(where=where, found=found, wanted="axis 0", do=do)
-
-    def name_with_axis(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the name of the blob of that shape with the codes of a tensor, from which a runner knows their axis."""
-        axis, example = self.source.varies(name), example_shape(self.source, name, name)
-        if not axis and self.parts.get(name, 1) == 1:
-            return name
-        if self.parts.get(name, 1) > 1 or shape != example:
-            return f"{name}.alternating"
-        return with_axis(name, axis or 0, len(example) == len(self.source.shape(name, name)))
+def name_with_axis(examples: SeparateExamples, name: str, shape: tuple[int, ...]) -> str:
+    """Return the name of the blob of that shape with the codes of a tensor, from which a runner knows their axis."""
+    source = examples.source
+    axis, example = source.varies(name), example_shape(source, name, name)
+    if not axis and examples.parts_of(name) == 1:
+        return name
+    if examples.parts_of(name) > 1 or shape != example:
+        return f"{name}.alternating"
+    return with_axis(name, axis or 0, len(example) == len(source.shape(name, name)))

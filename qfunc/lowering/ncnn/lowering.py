@@ -35,6 +35,7 @@ class NcnnLowering:
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a .param of ncnn"
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

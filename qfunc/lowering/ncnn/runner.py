@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,15 @@ class NcnnRunner:
         Raises:
             VerifyError: ncnn is not installed.
         """
-        return self.session(artifact.files).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: ncnn is not installed.
+        """
+        return self.session(artifact.files).run
 
     def inside(self, artifact: Any) -> SessionWithCodes:
         """Return the model with its tensors of codes as outputs.

@@ -11,8 +11,8 @@ from attrs import frozen
 
 from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded
-from qfunc.lowering.format_checks import require_real
-from qfunc.lowering.ncnn.axes import MOST, Examples, blob_shape, example_shape
+from qfunc.lowering.format_checks import SeparateExamples, require_real
+from qfunc.lowering.ncnn.axes import MOST, blob_shape, example_shape, name_with_axis, require_first
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
 from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QParams, copies, dequantized, walk
 
@@ -46,7 +46,7 @@ class Writer:
         self.indices: dict[str, Blob] = {}  # inputs of indices
         self.sources: dict[str, Blob] = {}  # blob of codes -> blob of the real values that it quantizes
         self.done: set[str] = set(values)  # also activations and quantizers that are fused into the layer before them
-        self.examples = Examples(source)
+        self.examples = SeparateExamples(source)
 
     def write(self, writers: Mapping[str, Callable[[OpContext], None]]) -> dict[str, bytes]:
         """Return the files.
@@ -74,7 +74,7 @@ class Writer:
 
     def _input(self, name: str, place: int) -> None:
         kind, shape = self.source.kind(name), example_shape(self.source, name, name)
-        self.examples.require_first(name, f"input {name!r}")
+        require_first(self.examples, name, f"input {name!r}")
         if kind not in (REAL, *INDICES):
             do = "Move the ops that read it out of the deployed model."
             raise DeployError(where=f"input {name!r}", found="booleans", wanted="float32 or indices", do=do)
@@ -85,7 +85,7 @@ class Writer:
         (self.blobs if kind == REAL else self.indices)[name] = blob
 
     def _output(self, name: str) -> Blob:
-        self.examples.require_first(name, f"output {name!r}")
+        require_first(self.examples, name, f"output {name!r}")
         return self.real(self.blob(name))
 
     def blob(self, name: str) -> Blob:
@@ -131,9 +131,8 @@ class Writer:
         return copies(node) or self.implied(node)
 
     def _quantize(self, node: onnx.NodeProto) -> None:
-        self.examples.follow(node)
         scale, blob, result = self.scale(node), self.blob(node.input[0]), str(node.output[0])
-        named = self.examples.name_with_axis(result, blob.shape)
+        named = name_with_axis(self.examples, result, blob.shape)
         self.blobs[result] = blob if blob.scale == scale else self.quantized(self.real(blob), scale, named)
 
     def quantized(self, real: Blob, scale: float, name: str) -> Blob:

@@ -72,7 +72,7 @@ def padded(step: OpContext, x: NhwcTensor, w: Window, lowest: bool = False) -> t
         return x, (w.before[0], w.after[1], w.after[0], w.before[1])
     if not any(around):
         return x, "VALID"
-    if same(w, x.shape[1:3]):
+    if same(w, x.shape[1:3]) and not (lowest and w.dilation != (1, 1)):  # no pool has a dilation
         return x, "SAME"
     pairs = [[0, 0], *([b, a] for b, a in zip(w.before, w.after, strict=True)), [0, 0]]
     shape = [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)]

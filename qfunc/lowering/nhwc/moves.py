@@ -9,7 +9,7 @@ import numpy as np
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
-from qfunc.lowering.nhwc.shape import axis_at, cut
+from qfunc.lowering.nhwc.shape import axis_at, copies_for_examples, cut
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import dequantized
 
@@ -182,10 +182,13 @@ def _other_places(step: OpContext, x: NhwcTensor, how: str) -> list[list[int]]:
 
 
 def tile(step: OpContext) -> None:
-    """Write TILE."""
+    """Write TILE; copies of a tensor for each example are a sum with zeros that have the batch axis."""
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
-    factors = [int(n) for n in step.constant(1)]
+    if step.source.varies(step.node.input[0]) is None and step.source.varies(step.output) == 0:
+        x, factors = copies_for_examples(step, x), [b // a for a, b in zip(x.shape, step.shape, strict=True)]
+    else:
+        factors = [int(n) for n in step.constant(1)]
     if factors[0] != 1 and step.source.varies(step.node.input[0]) == 0:
         raise step.refuse(f"{factors[0]} copies of the batch", "copies along other axes", "Repeat along another axis.")
     constant = step.file.integers(factors, f"{step.name}.multiples")

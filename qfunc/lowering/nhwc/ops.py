@@ -20,6 +20,7 @@ from qfunc.lowering.nhwc.pooling import (
     global_max_pool,
     log_sum_exp,
     max_pool,
+    position,
     reduced,
     reduced_terms,
 )
@@ -39,7 +40,7 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
     "ReduceL1": reduced_terms(lambda f, x: f("ABS", x), lambda f, total, into: f("ADD", total, 0.0, into=into)),
     "ReduceL2": reduced_terms(lambda f, x: f("MUL", x, x), lambda f, total, into: f("SQRT", total, into=into)),
     "ReduceSumSquare": reduced_terms(lambda f, x: f("MUL", x, x), lambda f, total, into: f("ADD", total, 0.0, into=into)),
-    "ReduceLogSumExp": log_sum_exp,
+    "ReduceLogSumExp": log_sum_exp, "ArgMax": position("ARG_MAX"), "ArgMin": position("ARG_MIN"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
     "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
     "Gelu": gelu, "Elu": elu, "Celu": celu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,

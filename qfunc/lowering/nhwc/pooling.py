@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from attrs import evolve
 
 from qfunc.lowering.nhwc.context import OpContext
@@ -16,14 +17,29 @@ from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 
 def max_pool(step: OpContext) -> None:
-    """Write MAX_POOL_2D."""
+    """Write MAX_POOL_2D, after maxima of slices along the axes with a dilation, which TensorFlow Lite's pools do not have."""
     step.on_codes(0, fuses=True, same=True)
     x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
-    if w.dilation != (1, 1) and not step.file.any_padding:
-        raise step.refuse(f"a maximum over a window dilated by {w.dilation}", "no dilation", "Use dilation=1.")
     x, padding = padded(step, x, w, lowest=True)
+    for i in () if step.file.any_padding else (0, 1):
+        if w.dilation[i] > 1:
+            x, w = _largest_of_slices(step, x, w, i)
     _pool(step, "MAX_POOL_2D", x, w, padding)
+
+
+def _largest_of_slices(step: OpContext, x: NhwcTensor, w: Window, i: int) -> tuple[NhwcTensor, Window]:
+    # The maximum of one slice for each entry of the window along an axis, and the window that is left.
+    (k, d, s), axis = (w.kernel[i], w.dilation[i], w.stride[i]), 1 + i
+    count, name = (x.shape[axis] - d * (k - 1) - 1) // s + 1, f"{('rows', 'columns')[i]}"
+    parts = [cut(step, x, {axis: (j * d, j * d + (count - 1) * s + 1, s)}, f"{name}.{j}") for j in range(k)]
+    largest = parts[0]
+    for j, part in enumerate(parts[1:], 1):
+        output = step.inner(f"{name}.largest_{j}", part.shape, x, last=True)
+        step.file.operator("MAXIMUM", [largest, part], [output], "MaximumMinimumOptions")
+        largest = output
+    kernel, stride, dilation = ((1, v[1]) if i == 0 else (v[0], 1) for v in (w.kernel, w.stride, w.dilation))
+    return largest, evolve(w, kernel=kernel, stride=stride, dilation=dilation)
 
 
 def average_pool(step: OpContext) -> None:
@@ -139,6 +155,23 @@ def _axes(step: OpContext) -> list[int]:
     return list(range(rank)) if axes is None else [int(a) % rank for a in axes]
 
 
+def position(op: str) -> Callable[[OpContext], None]:
+    """Return the writer of ARG_MAX or ARG_MIN of real values, an output of int64: the first of equal entries."""
+
+    def write(step: OpContext) -> None:
+        x, keep = step.writer.plain(step.input()), bool(step.attribute("keepdims", 1))
+        axis = int(step.attribute("axis", 0)) % len(x.shape)
+        shape = [n for i, n in enumerate(x.shape) if i != axis]
+        output = step.keep(step.file.tensor(step.name, step.shape, dtype=np.int64))
+        found = step.file.tensor(f"{step.name}.flat", shape, dtype=np.int64) if keep else output
+        axis_tensor = step.file.integers(axis, f"{step.name}.axis")
+        step.file.operator(op, [x, axis_tensor], [found], f"Arg{op[4:].capitalize()}Options", outputType="INT64")
+        if keep:
+            step.reshaped(found, step.shape, output, batch_axis(step, output))
+
+    return write
+
+
 Term = Callable[[Formula, NhwcTensor], NhwcTensor]
 
 
@@ -189,5 +222,6 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
 
 
 __all__ = [
-    "average_pool", "global_average_pool", "global_max_pool", "log_sum_exp", "max_pool", "reduced", "reduced_terms",
+    "average_pool", "global_average_pool", "global_max_pool", "log_sum_exp", "max_pool", "position", "reduced",
+    "reduced_terms",
 ]  # fmt: skip

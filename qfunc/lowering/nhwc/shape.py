@@ -176,6 +176,15 @@ def _of_each_example(step: OpContext, x: NhwcTensor) -> NhwcTensor:
     return codes
 
 
+def copies_for_examples(step: OpContext, x: NhwcTensor) -> NhwcTensor:
+    """Return the copies of a tensor for all examples, along its first axis."""
+    if not step.file.batched:
+        return x
+    wide = (1, *x.shape)
+    each = _of_each_example(step, step.reshaped(x, wide, step.inner("wide", wide, x)))
+    return step.reshaped(each, x.shape, step.inner("copies", x.shape, x))
+
+
 def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     # Compute the zeros [N, 1, ..., 1] from an input: max(min(x, 0), 0), which is 0 for infinite x too.
     name = next((i.name for i in step.source.graph.input if step.source.varies(i.name) == 0), None)
@@ -197,4 +206,4 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
 
 
-__all__ = ["axis_at", "batch_axis", "concat", "cut", "expand", "reshape", "sliced", "split", "transpose"]
+__all__ = ["axis_at", "batch_axis", "concat", "copies_for_examples", "cut", "expand", "reshape", "sliced", "split", "transpose"]

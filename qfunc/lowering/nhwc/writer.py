@@ -10,7 +10,7 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
-from qfunc.lowering.format_checks import require_real
+from qfunc.lowering.format_checks import SeparateExamples, require_batch, require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
 from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
 
@@ -26,6 +26,10 @@ _INPUTS: dict[int, Any] = {
 
 LAST = ".nhwc"
 """The suffix of a tensor's name if its channels, axis 1 of the model's tensor, are last."""
+
+
+POSITIONS = ("ArgMax", "ArgMin")
+"""Ops whose results are integers, which are written where the model returns them."""
 
 
 COLUMNS = ".columns"
@@ -50,15 +54,24 @@ class Writer:
             DeployError: an op that TFLite does not have.
         """
         inputs = [self._input(info.name) for info in self.source.graph.input]
+        examples = SeparateExamples(self.source)
 
         def write(node: onnx.NodeProto) -> None:
             if node.op_type not in writers:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
                 raise DeployError(where=f"op {node.name!r}", found=node.op_type, wanted=wanted, do=do)
+            if not self.file.batched:
+                examples.follow(node)
             writers[node.op_type](self, node)
 
         walk(self.source, self.done, dequantize=self._dequantize, quantize=self._quantize, write=write)
+        for name in self.source.outputs:
+            node = self.source.producers.get(name)
+            if node is not None and node.op_type in POSITIONS and name not in self.done:
+                write(node)
+        for name in self.source.outputs:
+            examples.require_together(name, f"output {name!r}")
         return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
 
     def _input(self, name: str) -> NhwcTensor:
@@ -67,6 +80,8 @@ class Writer:
             do = "Compute masks inside the model."
             raise DeployError(where=f"input {name!r}", found="booleans", wanted="float32 or indices", do=do)
         varies = self.source.varies(name)
+        if not self.file.batched:
+            require_batch(self.source, name)
         self.tensors[name] = self.file.tensor(name, self.source.shape(name, name), varies=varies, dtype=_INPUTS[kind])
         return self.tensors[name]
 

@@ -29,6 +29,18 @@ def _mask(c: OpContext) -> str:
     return c.write("Add", c.input(), c.input("mask"))
 
 
+def _masked_softmax(c: OpContext) -> str:
+    g, dims = c.graph, c.shape().dims[-2:]
+    if c["drop"] is not None:
+        op, operands = "Where", [c.input("drop"), g.number(-math.inf, f"{c.name}.drop"), c.input()]
+    elif all(d is not None for d in dims):
+        late = g.constant(~np.tril(np.ones([int(d or 0) for d in dims], bool)), f"{c.name}.late")
+        op, operands = "Where", [late, g.number(-math.inf, f"{c.name}.drop"), c.input()]
+    else:
+        op, operands = causal(c, c.input(), dims)
+    return c.write("Softmax", g.node(op, operands, f"{c.name}.masked"), axis=-1)
+
+
 def _negate_mask(c: OpContext) -> str:
     return c.write("Not" if c.shape("mask").dtype == torch.bool else "Identity", c.input("mask"))
 
@@ -60,6 +72,7 @@ def _repeat_heads(c: OpContext) -> str:
 
 
 WRITERS: dict[str, Write] = {
-    "sdpa": _sdpa, "scale": _scale, "mask": _mask, "left_out": _negate_mask, "repeat_heads": _repeat_heads,
+    "sdpa": _sdpa, "scale": _scale, "mask": _mask, "masked_softmax": _masked_softmax, "left_out": _negate_mask,
+    "repeat_heads": _repeat_heads,
 }  # fmt: skip
 """The writers of this family, by kind."""

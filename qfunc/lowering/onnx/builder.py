@@ -51,7 +51,9 @@ class GraphBuilder:
         self.taken = UniqueNames()
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
         self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes in the runs -> an input, its axis, the axis's name
+        self.inner_axes: dict[Any, tuple[str, int]] = {}  # the sizes in the runs -> a tensor that is written, its axis
         self.sizes: dict[Any, str] = {}
+        self.shapes: dict[str, str] = {}  # a tensor -> its shape
 
     def fresh(self, name: str) -> str:
         """Return the name, or the name with a number if it is taken."""
@@ -129,13 +131,25 @@ class GraphBuilder:
         info = helper.make_tensor_value_info(name, _ELEMENT[shape.dtype], dims)
         (self.outputs if output else self.inputs).append(info)
 
+    def note(self, name: str, shape: Shape) -> None:
+        """Let `size` read the axes of a tensor that vary."""
+        for axis, (size, tried) in enumerate(zip(shape.dims, shape.tried, strict=False)):
+            if size is None:
+                self.inner_axes.setdefault(tried, (name, axis))
+
     def size(self, tried: Any) -> str | None:
-        """Return a vector with the size of an input's axis in a call; None if no input has such an axis."""
-        if tried not in self.axes:
-            return None
+        """Return a vector with the size of an axis of an input in a call; None if no input has such an axis."""
+        return self._size(tried, *self.axes[tried]) if tried in self.axes else None
+
+    def inner_size(self, tried: Any) -> str | None:
+        """Return a vector with the size of an axis of a noted tensor in a call; None if none has such an axis."""
+        found = self.inner_axes.get(tried)
+        return None if found is None else self._size(tried, *found, f"{found[0]}.{found[1]}")
+
+    def _size(self, tried: Any, source: str, axis: int, label: str) -> str:
         if tried not in self.sizes:
-            source, axis, label = self.axes[tried]
-            shape = self.node("Shape", [source], f"{label}.shape")
+            shape = self.shapes.get(source) or self.node("Shape", [source], f"{label}.shape")
+            self.shapes[source] = shape
             self.sizes[tried] = self.node("Gather", [shape, self.integers(axis, name=f"{label}.axis")], f"{label}.size")
         return self.sizes[tried]
 

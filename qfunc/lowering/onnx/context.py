@@ -13,7 +13,7 @@ from qfunc.errors import DeployError
 from qfunc.graph.selectors import arguments
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
-from qfunc.ops.definition import EMPTY, Op
+from qfunc.ops.definition import EMPTY, Op, Trait
 from qfunc.ops.node import attribute
 from qfunc.ops.opset import BY_TARGET, OPS
 from qfunc.ops.sizes import is_number
@@ -74,6 +74,14 @@ class OpContext:
     def takes(self, parameter: str) -> bool:
         """Return True if the op has a parameter."""
         return parameter in self._op.parameters
+
+    def kept(self) -> str | None:
+        """Return the parameter whose tensor the op returns, as x of x + 0 and of x / 1; None if it computes something."""
+        first, second = self._op.parameters[:2]
+        for x, y in ((first, second), (second, first)) if Trait.COMMUTATIVE in self._op.traits else ((first, second),):
+            if isinstance(self[x], fx.Node) and isinstance(self[y], int | float) and self[y] == self._op.neutral:
+                return x
+        return None
 
     def slides(self) -> int:
         """Return the number of axes along which a pool slides.

@@ -60,6 +60,8 @@ def _piece(c: OpContext, value: Any, name: str) -> str:
     if isinstance(value, fx.Node) and (place := _axis(value)) is not None:
         shape = c.graph.node("Shape", [c.read(place[0])], f"{name}.shape")
         return c.graph.node("Gather", [shape, c.graph.integers(place[1], name=f"{name}.axis")], name)
+    if (size := c.graph.inner_size(tried)) is not None:
+        return size
     found = f"a size computed by {value.format_node()}" if isinstance(value, fx.Node) else f"a size that varied: {tried}"
     raise DeployError(
         where=f"op {c.name!r}",

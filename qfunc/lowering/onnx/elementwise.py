@@ -160,7 +160,15 @@ def _logic(c: OpContext) -> str:
 
 
 def _binary(op: str, second: str = "other") -> Write:
-    return lambda c: c.write(op, *operands(c, c.result.dtype, "input", second))
+    def write(c: OpContext) -> str:
+        values = dict(zip(("input", second), operands(c, c.result.dtype, "input", second), strict=True))
+        kept = c.kept()
+        if kept is not None and c.result.dtype.is_floating_point:
+            # ONNX Runtime removes x * 1 and joins the quantizers before and after it, which round twice; it keeps a copy.
+            values[kept] = c.graph.node("Max", [values[kept]], f"{c.name}.float")
+        return c.write(op, *values.values())
+
+    return write
 
 
 def _clip(c: OpContext) -> str:

@@ -13,17 +13,17 @@ from qfunc.lowering.onnx.context import OpContext, known, per_axis
 from qfunc.lowering.onnx.dynamic_shapes import sizes, vector
 from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.shape import regrouped
+from qfunc.lowering.onnx.shape_inference import Varying
 from qfunc.ops.image import antialiased
 
 
 def _shuffle(c: OpContext) -> str:
-    if c.shape().rank != 4:
-        do = "Add a batch axis."
-        raise DeployError(where=f"op {c.name!r}", found=f"rank {c.shape().rank}", wanted="rank 4", do=do)
+    _images(c, 4)
     return c.write("DepthToSpace", c.input(), blocksize=c["upscale_factor"], mode="CRD")
 
 
 def _unshuffle(c: OpContext) -> str:
+    _images(c, 4)
     f, (channels, height, width) = c["downscale_factor"], (known(c, d) for d in c.shape().dims[1:])
     return regrouped(c, [channels, height // f, f, width // f, f], [0, 1, 3, 5, 2, 4])
 
@@ -143,10 +143,18 @@ def _resize(c: OpContext) -> str:
     else:
         found = [_factor(int(a or 0), int(b or 0), c["mode"] == "nearest") for a, b in zip(source, spatial, strict=True)]
         if None in found:
-            return c.write("Resize", c.input(), "", "", vector(c, sizes(c, c.result), f"{c.name}.sizes"), **attributes)
+            lengths = [*sizes(c, c.result)[:2], *_requested(c)]
+            return c.write("Resize", c.input(), "", "", vector(c, lengths, f"{c.name}.sizes"), **attributes)
         factors = [f for f in found if f is not None]
     scales = c.graph.constant(np.array([1.0, 1.0, *factors], np.float32), f"{c.name}.scales")
     return c.write("Resize", c.input(), "", scales, **attributes)
+
+
+def _requested(c: OpContext) -> list[Any]:
+    # The sizes: as computed if `size` lists them, else those of the result.
+    given, found = c["size"], sizes(c, c.result)[2:]
+    listed = isinstance(given, list | tuple) and len(given) == len(found)
+    return [size if isinstance(f, Varying) else f for size, f in zip(given if listed else found, found, strict=True)]
 
 
 def _factor(have: int, want: int, nearest: bool) -> float | None:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, per_axis
 from qfunc.lowering.onnx.formula import Write
 from qfunc.lowering.onnx.reduction import reduced
-
-
-def _adaptive_max(c: OpContext) -> str:
-    c.slides()
-    out, source = c.result.dims[2:], c.shape().dims[2:]
-    if all(o == 1 for o in out):
-        return c.write("GlobalMaxPool", c.input())
-    if any(not s or not o or s % o for s, o in zip(source, out, strict=True)):
-        do = "Resize the input, or pool to a divisor of its size."
-        raise DeployError(where=f"op {c.name!r}", found=f"adaptive pooling of {source} to {out}", wanted="whole windows", do=do)
-    kernel = [int(s) // int(o) for s, o in zip(source, out, strict=True)]  # type: ignore[arg-type]
-    return c.write("MaxPool", c.input(), kernel_shape=kernel, strides=kernel)
+from qfunc.numerics.kernels.pooling import adaptive_runs
 
 
 def _pool(op: str) -> Write:
@@ -76,15 +66,76 @@ def _global_avg_pool(c: OpContext) -> str:
 
 
 def _adaptive_avg_pool(c: OpContext) -> str:
-    rank, source = c.slides(), c.shape().dims
-    out = c.result.dims[2:]
-    if any(not s or not o or s % o for s, o in zip(source[2:], out, strict=True)):
+    """Write AveragePool; for windows of several sizes, one for each run of windows of one size, joined by Concat."""
+    runs = _adaptive_runs(c)
+
+    def pool(part: str, kernel: list[int], stride: list[int], name: str) -> str:
+        given = {"kernel_shape": kernel, "strides": stride, "pads": [0] * 2 * len(kernel)}
+        return c.quantize_inner(c.graph.node("AveragePool", [part], f"{name}.mean", **given), "after")
+
+    if all(len(each) == 1 for each in runs):
+        kernel, stride = [each[0][1] for each in runs], [each[0][2] for each in runs]
+        return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=stride, pads=[0] * 2 * len(runs))
+    return _joined(c, runs, pool)
+
+
+def _adaptive_max(c: OpContext) -> str:
+    """Write MaxPool; for windows of several sizes, one for each run of windows of one size, joined by Concat."""
+    rank, sizes = c.slides(), (*c.shape().dims[2:], *c.result.dims[2:])
+    if None in sizes and all(o == 1 for o in c.result.dims[2:]):
+        return reduced(c, "ReduceMax", c.input(), list(range(2, rank + 2)), True)
+    runs = _adaptive_runs(c)
+    if all(len(each) == 1 for each in runs):
+        kernel, stride = [each[0][1] for each in runs], [each[0][2] for each in runs]
+        return c.write("MaxPool", c.input(), kernel_shape=kernel, strides=stride)
+
+    def pool(part: str, kernel: list[int], stride: list[int], name: str) -> str:
+        largest = c.graph.node("MaxPool", [part], f"{name}.largest", kernel_shape=kernel, strides=stride)
+        return c.quantize_inner(largest, "after")
+
+    return _joined(c, runs, pool)
+
+
+Run = tuple[int, int, int, int]
+_MOST_PARTS = 64
+"""The largest number of pools that stand for one."""
+
+
+def _adaptive_runs(c: OpContext) -> list[list[Run]]:
+    # The runs of windows along each axis.
+    c.slides()
+    source, out = c.shape().dims[2:], c.result.dims[2:]
+    known = all(s and o for s, o in zip(source, out, strict=True))
+    runs = [adaptive_runs(int(s or 1), int(o or 1)) for s, o in zip(source, out, strict=True)] if known else []
+    count = math.prod(len(each) for each in runs)
+    if not known or count > _MOST_PARTS:
+        wanted = f"windows of at most {_MOST_PARTS} kinds" if known else "known sizes"
         do = "Resize the input, or pool to a divisor of its size."
-        raise DeployError(
-            where=f"op {c.name!r}", found=f"adaptive pooling of {source[2:]} to {out}", wanted="whole windows", do=do
-        )
-    kernel = [int(s) // int(o) for s, o in zip(source[2:], out, strict=True)]  # type: ignore[arg-type]
-    return c.write("AveragePool", c.input(), kernel_shape=kernel, strides=kernel, pads=[0] * 2 * rank)
+        raise DeployError(where=f"op {c.name!r}", found=f"adaptive pooling of {source} to {out}", wanted=wanted, do=do)
+    return runs
+
+
+def _joined(c: OpContext, runs: list[list[Run]], pool: Callable[[str, list[int], list[int], str], str]) -> str:
+    # Slice the image axis by axis, pool each part, and join the results.
+    def at(part: str, kernel: list[int], stride: list[int], name: str) -> str:
+        axis = len(kernel)
+        if axis == len(runs):
+            return pool(part, kernel, stride, name)
+        parts = []
+        for k, (first, window, step, n) in enumerate(runs[axis]):
+            inner, stop = f"{name}.{k}", first + (n - 1) * step + window
+            ends = [c.graph.integers(v, name=f"{inner}.{e}") for v, e in ((first, "from"), (stop, "to"), (2 + axis, "axis"))]
+            whole = len(runs[axis]) == 1
+            cut = part if whole else c.quantize_inner(c.graph.node("Slice", [part, *ends], f"{inner}.part"), "before")
+            parts.append(at(cut, [*kernel, window], [*stride, step], inner))
+        if len(parts) == 1:
+            return parts[0]
+        if axis == outermost:
+            return c.write("Concat", *parts, axis=2 + axis)
+        return c.quantize_inner(c.graph.node("Concat", parts, f"{name}.joined", axis=2 + axis), "after")
+
+    outermost = [len(each) > 1 for each in runs].index(True)
+    return at(c.input(), [], [], c.name)
 
 
 def _lp_pool(c: OpContext) -> str:

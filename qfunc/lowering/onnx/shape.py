@@ -109,10 +109,14 @@ def _split(c: OpContext) -> list[str]:
 
 
 def _roll(c: OpContext) -> str:
-    g, value = c.graph, c.input()
-    steps = list(zip(c["shifts"], c["dims"], strict=True))
+    g, value, dims = c.graph, c.input(), c.shape().dims
+    lengths = [dims[d] for d in c["dims"]]
+    turns = [(s % n if n else s, d) for s, d, n in zip(c["shifts"], c["dims"], lengths, strict=True)]
+    steps = [(s, d) for s, d in turns if s]  # a part without entries is no tensor of some formats
     # A copy: ONNX Runtime would concatenate the codes of one roll, but not those of two.
-    copied = len(steps) == 1 and c.result.dtype == torch.float32
+    copied = len(steps) < 2 and c.result.dtype == torch.float32
+    if not steps:
+        return c.write("Max" if copied else "Identity", value)
     for k, (shift, dim) in enumerate(steps):
         ends = []
         for part, (start, stop) in enumerate(((-shift, 2**62), (0, -shift))):
@@ -126,7 +130,13 @@ def _roll(c: OpContext) -> str:
 
 
 def _repeat(c: OpContext) -> str:
+    """Write Tile; Expand for a number of copies that varies, of axes with one entry: its sizes can be inferred."""
     g, source, more = c.graph, c.input(), len(c["repeats"]) - c.shape().rank
+    dims = [*[1] * more, *c.shape().dims]
+    if not all(isinstance(r, int) for r in c["repeats"]) and all(
+        d == 1 or r == 1 for d, r in zip(dims, c["repeats"], strict=True)
+    ):
+        return c.write("Expand", source, vector(c, sizes(c, c.result), f"{c.name}.shape"))
     if more:
         source = g.node("Unsqueeze", [source, g.integers(*range(more), name=f"{c.name}.axes")], f"{c.name}.unsqueezed")
     return c.write("Tile", source, vector(c, c["repeats"], f"{c.name}.repeats"))

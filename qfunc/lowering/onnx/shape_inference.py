@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
@@ -13,11 +14,9 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError, first_line
+from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
-
-Axes = tuple[tuple[str | None, ...], ...]
-"""For each input of a model, the names of the axes that vary; None for a fixed axis."""
 
 
 @frozen
@@ -83,8 +82,9 @@ def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[
         return
     named = [(*row, *(None,) * (len(shape) - len(row))) for row, shape in zip_longest(axes[: len(given)], given, fillvalue=())]
     now = {name: size for shape, row in zip(given, named, strict=True) for size, name in zip(shape, row, strict=True) if name}
+    seen = {name: size for i, row in zip(inputs, named, strict=True) for size, name in zip(i.other, row, strict=False) if name}
     if now:
-        for sizes in _sizes(now):
+        for sizes in _sizes(now, seen):
             count = len(next(iter(sizes.values())))
             yield [
                 [tuple(n if name is None else sizes[name][run] for n, name in zip(shape, row, strict=True))
@@ -97,13 +97,18 @@ def _trials(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> Iterator[list[
     yield [given, given]
 
 
-def _sizes(now: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Axis -> its sizes in the runs of a trial, each axis its own: no two have the same in all runs, unless they are tied."""
+def _sizes(now: dict[str, int], seen: dict[str, int]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Axis -> its sizes in the runs of a trial, each axis its own: no two have the same in all runs, unless they are tied.
+
+    `seen` has another size of an axis, if one is known; a network may take no sizes but multiples of a number.
+    """
     symbols = [name for name in now if name != "batch"]
     # Neighbours may have the same half, and sizes a multiple of 7 or 8 apart the same rest: a third size is far from both.
     # An axis may stand at its least or its greatest size.
-    steps = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
-    trials = [(ties, step, offsets) for ties in _ties(symbols, now) for step, offsets in steps]
+    steps: tuple[tuple[int, tuple[int, ...]], ...] = ((1, (0, 1, FAR)), (-1, (0, 1, FAR)), (1, (0, 1)), (-1, (0, 1)))
+    apart = math.gcd(*(abs(seen.get(name, now[name]) - now[name]) for name in symbols))
+    steps += ((apart, (0, 1, 5)),) if apart > 1 else ()
+    trials = [(ties, step, offsets) for ties in _ties(symbols, now, seen) for step, offsets in steps]
     trials.append(({name: now[name] for name in symbols}, 0, (0, 1)))  # axes a fixed number apart
     for ties, step, offsets in trials:
         found = {name: tuple(_size(now[name], ties[name], offset, step) for offset in offsets) for name in symbols}
@@ -119,14 +124,15 @@ def _size(now: int, k: int, offset: int, step: int) -> int:
     return now + (step * (2 * k) if step else 0) + (step or 1) * offset
 
 
-def _ties(symbols: list[str], now: dict[str, int]) -> list[dict[str, int]]:
+def _ties(symbols: list[str], now: dict[str, int], seen: dict[str, int]) -> list[dict[str, int]]:
     """Axis -> number of its tie: axes of one size may have to be one; those with the fewest ties come first."""
+    sizes = {name: (now[name], seen.get(name)) for name in symbols}
     found: list[dict[str, int]] = [{}]
     for name in symbols:
         longer = [
             {**ties, name: k}
             for ties in found
-            for k in (max(ties.values(), default=-1) + 1, *{t for n, t in ties.items() if now[n] == now[name]})
+            for k in (max(ties.values(), default=-1) + 1, *{t for n, t in ties.items() if sizes[n] == sizes[name]})
         ]
         found = sorted(longer, key=lambda ties: -len({*ties.values()}))[:MOST_TIES]
     return found

@@ -8,22 +8,25 @@ import onnx
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
+from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
+from qfunc.graph.selectors import matches
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.shape_inference import Axes, Shape, shapes_of
+from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.specs import InputRatios
 
 
 def write_model(
@@ -151,11 +154,12 @@ class _Writer:
 
     def _inner(self, node: fx.Node, tensor: str) -> tuple[str, Encoding | None, str]:
         # The unit ends here, before the ops that only move its codes; its activations are before its quantizer.
+        # Float units with a copy before their quantizer (see _copy_of_float) have none inside.
         unit = self.unit_of[node]
         group, encoding = unit.group, self.partition.output_encoding(unit.group.output)
         rest = group.nodes[1:]
         clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
-        if encoding is None or self._has_float_weights(unit) or not clamps:
+        if encoding is None or self._has_float_weights(unit) or self._limits_scales(unit) or not clamps:
             return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
@@ -173,6 +177,9 @@ class _Writer:
         encoding = self.partition.output_encoding(node)
         if encoding is not None:
             self._coded(node, encoding)
+        if node.name in self.partition.units_by_output:  # the readers of a tensor inside of a unit would divide the unit
+            name = self.raw[node.name] if encoding is None else self._coded(node, encoding)
+            self.graph.note(name, self.shapes[node.name])
 
     def _coded(self, node: fx.Node, encoding: Encoding) -> str:
         key = (node.name, encoding.quantizer.path)
@@ -196,7 +203,8 @@ class _Writer:
         while self.partition.context.has(source, Trait.CLAMPS) and isinstance(source.args[0], fx.Node):
             source = source.args[0]
         units = [self.partition.units_by_output.get(n.name) for n in (node, source)]
-        if not any(unit is not None and self._has_float_weights(unit) for unit in units):
+        # It fuses all quantized pools, and then refuses those whose ratio of scales its kernel does not take.
+        if not any(unit is not None and (self._has_float_weights(unit) or self._limits_scales(unit)) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
 
@@ -205,6 +213,10 @@ class _Writer:
         if unit.integer or not self.partition.context.has(root, Trait.WEIGHTED):
             return False
         return any(self.partition.encoding(n, root) is None for s, n in self.partition.slots(root) if s in ("weight", "bias"))
+
+    def _limits_scales(self, unit: Unit) -> bool:
+        kernels = [k for k in self.partition.target.kernels if matches(k.unit, unit.group.root, self.partition.context)]
+        return not unit.integer and any(isinstance(c, InputRatios) for k in kernels for c in k.integer_if)
 
     def _read(self, producer: fx.Node, reader: fx.Node) -> str:
         encoding = self.partition.encoding(producer, reader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,12 +91,10 @@ def _with_outputs(original: Any, quantizers: Sequence[Any]) -> bytes:
 
 
 def _difference(original: Any, units: dict[str, str], plain: Any, exposed: Any) -> str:
-    # Ignore transposes and the pairs around them: they depend on the layout, and change no codes.
+    # Ignore transposes, and codes beside them, which depend on the layout; the pairs of other codes are in the units.
     source = reader(original)
     transposed = {q for n in original.graph.node if n.op_type == "Transpose" for q in codes_of(n, source)}
-    pairs = {n.name for n in original.graph.node if n.op_type in PAIR and transposed.intersection([*n.input[:1], *n.output])}
-    names = {n.name for n in original.graph.node} - pairs
-    left, right = (_count_ops(_optimised(s), names) for s in (plain, exposed))
+    left, right = (_count_ops(_optimised(s)) for s in (plain, exposed))
     differs = [f"{op}: {left.get(op, 0)} and {right.get(op, 0)}" for op in sorted(left.keys() | right.keys())
                if left.get(op, 0) != right.get(op, 0)]  # fmt: skip
     others = _units(original, _optimised(exposed))
@@ -103,17 +102,22 @@ def _difference(original: Any, units: dict[str, str], plain: Any, exposed: Any) 
     return f"reading the inner tensors changes the fusions: {'; '.join(differs)}" if differs else ""
 
 
-def _count_ops(model: Any, names: set[str]) -> dict[str, int]:
-    # Count the ops by type, without transposes and the runtime's pairs around them, which depend on the outputs.
-    counts: dict[str, int] = {}
-    redundant = _redundant_pairs(model)
+def _count_ops(model: Any) -> Counter[str]:
+    # Count the ops by type, without quantizers, transposes, and ops on sizes, of which the runtime joins equal ones.
+    sizes = _sizes(model)
+    types: list[str] = [node.op_type for node in model.graph.node if not sizes.issuperset(node.output)]
+    names = ("MaxPool" if name == "NhwcMaxPool" else name for name in types)
+    return Counter(name for name in names if name != "Transpose" and name not in PAIR)
+
+
+def _sizes(model: Any) -> set[str]:
+    # The tensors computed from shapes and constants alone.
+    constants, found = {i.name for i in model.graph.initializer}, set[str]()
     for node in model.graph.node:
-        is_added = original_name(node.name) not in names or node.name in redundant
-        if node.op_type == "Transpose" or (node.op_type in PAIR and is_added):
-            continue
-        name = {"NhwcMaxPool": "MaxPool"}.get(node.op_type, node.op_type)
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+        given = {name for name in node.input if name} - constants
+        if node.op_type == "Shape" or (given and given <= found):
+            found.update(node.output)
+    return found
 
 
 def _units(original: Any, optimised: Any) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -37,10 +37,13 @@ class OnnxRuntimeRunner:
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch of inputs, in the model's order."""
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once."""
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            session = self.session(_require_inside(file_of(artifact.files, "model.onnx")))
-        outputs: list[Any] = session.run(inputs)
-        return outputs
+            run: Callable[[Sequence[Any]], list[Any]] = self.session(_require_inside(file_of(artifact.files, "model.onnx"))).run
+        return run
 
     def session(self, model: bytes) -> Any:
         """Return a loaded model, which runs many batches."""

@@ -25,13 +25,25 @@ def insert_barriers(model: onnx.ModelProto) -> None:
         node = onnx.NodeProto.FromString(node.SerializeToString())
         for index in _protected(source, node):
             name = f"{node.output[0]}.operand_{index}"
-            bound = f"{name}.least"
-            model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), bound))
-            nodes.append(helper.make_node("Max", [node.input[index], bound], [name], name=name))
+            nodes.append(_barrier(model, node.input[index], name))
             node.input[index] = name
         nodes.append(node)
+        if _is_spread(source, node):
+            result = node.output[0]
+            node.output[0] = f"{result}.product"
+            nodes.append(_barrier(model, node.output[0], result))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def _barrier(model: onnx.ModelProto, value: str, name: str) -> onnx.NodeProto:
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), f"{name}.least"))
+    return helper.make_node("Max", [value, f"{name}.least"], [name], name=f"{name}.barrier")
+
+
+def _is_spread(source: QdqModel, node: onnx.NodeProto) -> bool:
+    # OpenVINO moves the factor s_a s_b of a product of two activations to its readers, wrongly if there are several.
+    return node.op_type == "MatMul" and not any(name in source.constants for name in node.input)
 
 
 def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
@@ -39,12 +51,24 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
     if node.op_type in _NORMS:
         # OpenVINO moves a scale s of the input after the norm, and keeps the epsilon, which would have to be divided by s^2.
         return [0]
+    if node.op_type == "Clip":
+        # OpenVINO clips codes to the codes nearest to its bounds.
+        return [0] if _of_codes(source, node.input[0]) else []
     if node.op_type != "Add":
         return []
     # The plugin fuses the addition into a convolution, and omits the rounding of a quantizer between the two.
     # Of two convolutions it fuses the one without a quantizer.
     found = [_convolution(source, name) for name in node.input]
     return [] if False in found else [i for i, quantized in enumerate(found) if quantized]
+
+
+def _of_codes(source: QdqModel, name: str) -> bool:
+    # True if a tensor is quantized, or joins and moves of quantized tensors.
+    node = source.producers.get(name)
+    if node is None or node.op_type == "DequantizeLinear":
+        return node is not None
+    moves = copies(node) or node.op_type in ("Concat", "MaxPool", "Slice", "Split", "Pad", "Resize")
+    return moves and any(_of_codes(source, each) for each in (node.input if node.op_type == "Concat" else node.input[:1]))
 
 
 def _convolution(source: QdqModel, name: str) -> bool | None:

@@ -1,4 +1,4 @@
-"""Lower a model to OpenVINO: a float model with FakeQuantize nodes."""
+"""Lower a model to OpenVINO: float ops between FakeQuantize nodes, and weights as codes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class OpenVinoLowering:
         y = round((x - low) / (high - low) (levels - 1)) / (levels - 1) (high - low) + low
 
     with x clamped to [low, high] and round half to even.  Here levels = qmax - qmin + 1, high = s (qmax - z) and
-    low = high - s (qmax - qmin), for input and output; a weight with a scale per channel has ranges of the weight's
-    rank.  The nodes read the quantized weights.  OpenVINO converts only 256 or 255 levels to integers, so that a weight
-    with fewer, such as MQBench's [-64, 63] for CPUs whose products can overflow, is written with the same step and all
-    levels of its byte.  Biases stay float constants; a bias with a scheme has the values of its codes.
+    low = high - s (qmax - qmin), for input and output.
+
+    A weight of at most 8 bits that a product reads is a constant of bytes before DequantizeLinear, which OpenVINO converts
+    to the dequantization of its own int8 models: Convert, Subtract, Multiply.  Its step is that of a FakeQuantize of 256 or
+    255 levels, as OpenVINO computes it in float32, also for codes such as MQBench's [-64, 63] for CPUs whose products can
+    overflow.  Other weights are float constants before a FakeQuantize with ranges of the weight's rank.  Biases stay float
+    constants; a bias with a scheme has the values of its codes.
 
     MQBench differs: it shapes the ranges of every weight along the first axis, although the axis of a transposed
     convolution is the second, and writes weights that are clipped but not quantized, so that the runtime rounds them.

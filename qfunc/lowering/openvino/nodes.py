@@ -1,4 +1,4 @@
-"""Insert FakeQuantize nodes into a float model."""
+"""Insert FakeQuantize nodes, and weights of 8 bits with their dequantization, into a float model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from onnx import helper, numpy_helper
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Int
 
 DOMAIN = "org.openvinotoolkit"
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""The readers of weights that may be codes.  OpenVINO 2026.4 loads an LSTM and a GRU with float weights only."""
 
 
 def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
-    """Replace each quantizer by a node, and insert a node between each weight and its readers, in place."""
+    """Replace each quantizer by a node, and each weight by its codes and their dequantization, in place.
+
+    A weight of more than 8 bits, or of a recurrent layer, stays float, with a node between it and its readers: OpenVINO has no
+    other form for it.
+    """
     quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
     weights = {tensor: s for s in sites if s.role not in ("activation", "bias") for tensor in s.tensors}
-    rank = {i.name: len(i.dims) for i in model.graph.initializer}
+    held = {i.name: i for i in model.graph.initializer}
+    stored = {name for name, site in weights.items() if isinstance(site.format, Int) and site.format.bits <= 8}
+    stored -= {name for node in model.graph.node if node.op_type not in _PRODUCTS for name in node.input}
+    rank = {name: len(value.dims) for name, value in held.items()}
     rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in quantizers.values()) else {}
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
@@ -29,7 +39,11 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
             if name in weights and name in rank:
                 if name not in quantized_weights:
                     quantized_weights.add(name)
-                    nodes.append(_node(constants, weights[name], name, f"{name}.real", rank[name]))
+                    nodes.append(
+                        _dequantized(constants, weights[name], numpy_helper.to_array(held[name]), name)
+                        if name in stored
+                        else _node(constants, weights[name], name, f"{name}.real", rank[name])
+                    )
                 node.input[index] = f"{name}.real"
         # With a scale per channel, the values are a copy of what DequantizeLinear returns.
         if (node.op_type == "DequantizeLinear" or copies(node)) and node.output[0] in quantizers:
@@ -57,6 +71,24 @@ def _node(constants: list[onnx.TensorProto], site: QuantizedTensor, tensor: str,
     constants.extend(numpy_helper.from_array(array.reshape(shape), name) for name, array in bounds)
     inputs = [tensor, *(name for name, _ in bounds * 2)]
     return helper.make_node("FakeQuantize", inputs, [output], name=output, domain=DOMAIN, levels=levels)
+
+
+def _dequantized(constants: list[onnx.TensorProto], site: QuantizedTensor, value: Any, name: str) -> onnx.NodeProto:
+    # OpenVINO reads it as Convert, Subtract, Multiply, the form of its own int8 models, and folds it into the int8 kernel. The
+    # step is the one that OpenVINO computes from the range of a FakeQuantize: its last bit differs from the scale's.
+    low, high, levels = _range(site)
+    channels, dtype = len(site.scale) > 1, np.int8 if site.low < 0 else np.uint8
+    axis = (site.axis or 0) % value.ndim if channels else 0
+    shape = [-1 if i == axis else 1 for i in range(value.ndim)] if channels else ()
+    scale, zero = (np.array(v).reshape(shape) for v in (site.scale, site.zero_point))
+    arrays = {
+        "codes": (np.rint(value / scale) + zero).astype(dtype),
+        "scale": ((high - low) / np.float32(levels - 1)).reshape([-1] if channels else ()),
+        "zero": zero.astype(dtype).reshape([-1] if channels else ()),
+    }
+    constants.extend(numpy_helper.from_array(array, f"{name}.{word}") for word, array in arrays.items())
+    inputs = [f"{name}.{word}" for word in arrays]
+    return helper.make_node("DequantizeLinear", inputs, [f"{name}.real"], name=f"{name}.real", axis=axis)
 
 
 def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -10,40 +10,44 @@ from onnx import helper
 from qfunc.lowering.openvino.edits import integers, set_nodes
 from qfunc.lowering.qdq_reader import QdqModel
 
-__all__ = ["replace_maxima", "rewrite_pools"]
+__all__ = ["replace_extremes", "rewrite_pools"]
 
 
-def replace_maxima(model: onnx.ModelProto) -> None:
-    """Replace global maxima and ReduceMax by MaxPool, in place."""
-    # OpenVINO's ReduceMax, which GlobalMaxPool becomes, is wrong before quantized ops. MaxPool is right: over whole images, or
-    # over an axis of length n of the shape [N, before, n, after].
+def replace_extremes(model: onnx.ModelProto) -> None:
+    """Replace global maxima by MaxPool, and ReduceMax and ReduceMin by TopK along each axis, in place."""
+    # OpenVINO's ReduceMax, which GlobalMaxPool becomes, and its ReduceMin are wrong before quantized ops.
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
-        nodes.append(node)
-        if node.op_type not in ("GlobalMaxPool", "ReduceMax") or not all(
-            map(source.has_sizes, (node.input[0], node.output[0]))
-        ):
-            continue
-        shape, result = source.shape(node.input[0], node.name), source.shape(node.output[0], node.name)
-        if node.op_type == "GlobalMaxPool":
+        sized = source.has_sizes(node.input[0]) if node.input else False
+        if node.op_type == "GlobalMaxPool" and sized:
             node.op_type = "MaxPool"
-            node.attribute.append(helper.make_attribute("kernel_shape", shape[2:]))
-            continue
-        axes = source.constants.get(node.input[1]) if len(node.input) > 1 else source.attribute(node, "axes")
-        places = [] if axes is None else sorted(int(a) % len(shape) for a in axes)
-        whole = bool(places) and places == list(range(places[0], places[-1] + 1)) and places[0] > 0
-        if not whole or source.varies(node.input[0]) != 0 or shape[0] != 1:
-            continue
-        first, last = places[0], places[-1] + 1
-        sizes = (0, math.prod(shape[1:first]), math.prod(shape[first:last]), math.prod(shape[last:]))
-        name = node.output[0]
-        model.graph.initializer.extend([integers(f"{name}.rows.shape", *sizes), integers(f"{name}.shape", 0, *result[1:])])
-        nodes[-1:] = [
-            helper.make_node("Reshape", [node.input[0], f"{name}.rows.shape"], [f"{name}.rows"], name=f"{name}.rows"),
-            helper.make_node("MaxPool", [f"{name}.rows"], [f"{name}.most"], name=f"{name}.most", kernel_shape=[sizes[2], 1]),
-            helper.make_node("Reshape", [f"{name}.most", f"{name}.shape"], [name], name=name),
-        ]
+            node.attribute.append(helper.make_attribute("kernel_shape", source.shape(node.input[0], node.name)[2:]))
+        axes = _reduced(source, node) if node.op_type in _LARGEST and sized else []
+        nodes += _extremes(model, source, node, axes) if axes else [node]
     set_nodes(model, nodes)
+
+
+_LARGEST = {"ReduceMax": 1, "ReduceMin": 0}
+
+
+def _reduced(source: QdqModel, node: onnx.NodeProto) -> list[int]:
+    axes = source.constants.get(node.input[1]) if len(node.input) > 1 else source.attribute(node, "axes")
+    return [*range(len(source.shape(node.input[0], node.name)))] if axes is None else [int(a) for a in axes]
+
+
+def _extremes(model: onnx.ModelProto, source: QdqModel, node: onnx.NodeProto, axes: list[int]) -> list[onnx.NodeProto]:
+    name, value, nodes = node.output[0], node.input[0], list[onnx.NodeProto]()
+    model.graph.initializer.append(integers(f"{name}.one", 1))
+    for axis in axes:
+        found = f"{name}.axis_{axis}"
+        along: dict[str, Any] = {"axis": axis, "largest": _LARGEST[node.op_type]}
+        nodes.append(helper.make_node("TopK", [value, f"{name}.one"], [found, f"{found}.place"], name=found, **along))
+        value = found
+    if source.attribute(node, "keepdims", 1):
+        nodes[-1].output[0] = name
+        return nodes
+    model.graph.initializer.append(integers(f"{name}.axes", *axes))
+    return [*nodes, helper.make_node("Squeeze", [value, f"{name}.axes"], [name], name=name)]
 
 
 def rewrite_pools(model: onnx.ModelProto) -> None:

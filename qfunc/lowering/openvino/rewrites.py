@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.openvino.barriers import insert_barriers
 from qfunc.lowering.openvino.edits import integers, set_nodes
-from qfunc.lowering.openvino.pooling import replace_maxima, rewrite_pools
+from qfunc.lowering.openvino.pooling import replace_extremes, rewrite_pools
 from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
 
 __all__ = ["rewrite"]
@@ -23,8 +23,10 @@ _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
     _add_biases(model)
-    replace_maxima(model)
+    _replace_softmax_of_one(model)
+    replace_extremes(model)
     _replace_wrapping_pads(model)
+    _omit_batch_of_resizes(model)
     rewrite_pools(model)
     _fold_constants(model)
     insert_barriers(model)
@@ -53,6 +55,20 @@ def _add_biases(model: onnx.ModelProto) -> None:
     set_nodes(model, nodes)
 
 
+def _replace_softmax_of_one(model: onnx.ModelProto) -> None:
+    # OpenVINO does not load a quantized Softmax along an axis of length 1 in attention. It is 1, as any x clipped to [1, 1].
+    source, one = QdqModel(model), "softmax.one"
+    found = [n for n in model.graph.node if n.op_type == "Softmax" and source.has_sizes(n.input[0])]
+    alone = {n.output[0] for n in found if source.shape(n.input[0], n.name)[int(source.attribute(n, "axis", -1))] == 1}
+    if alone:
+        model.graph.initializer.append(numpy_helper.from_array(np.array(1, np.float32), one))
+
+    def replaced(n: onnx.NodeProto) -> onnx.NodeProto:
+        return helper.make_node("Clip", [n.input[0], one, one], list(n.output), name=n.name) if n.output[0] in alone else n
+
+    set_nodes(model, [replaced(n) for n in model.graph.node])
+
+
 def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
     # OpenVINO has no Pad of mode "wrap": along each axis, the last entries, all, and the first ones are joined.
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
@@ -74,6 +90,18 @@ def _replace_wrapping_pads(model: onnx.ModelProto) -> None:
         if not axes:
             nodes.append(helper.make_node("Identity", [value], list(node.output), name=node.name))
     set_nodes(model, nodes)
+
+
+def _omit_batch_of_resizes(model: onnx.ModelProto) -> None:
+    # OpenVINO reads the size of the batch from tensors inside, and omits the bias of the convolution before one. A Resize
+    # of named axes, since opset 18, needs no size of the batch.
+    source, named = QdqModel(model), next(o.version for o in model.opset_import if not o.domain) >= 18
+    for node in model.graph.node:
+        sizes = source.producers.get(node.input[3]) if node.op_type == "Resize" and len(node.input) > 3 else None
+        if named and sizes is not None and sizes.op_type == "Concat" and len(sizes.input) > 2:
+            axes = range(2, len(sizes.input))
+            node.attribute.append(helper.make_attribute("axes", list(axes)))
+            del sizes.input[:2]
 
 
 def _slice(model: onnx.ModelProto, nodes: list[onnx.NodeProto], value: str, name: str, start: int, end: int, axis: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,15 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return _values(self.compiled(file_of(artifact.files, "model.onnx")), inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is compiled once for each size of its inputs.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        return partial(_values, SizedModel(self, file_of(artifact.files, "model.onnx")))
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return the model with the activations after each FakeQuantize as codes.
@@ -62,8 +71,9 @@ class OpenVinoRunner:
         nodes = proto.graph.node
         results = {n.input[0]: n.output[0] for n in nodes if n.op_type == "FakeQuantize" and n.input[0] in sites}
         observed = {name: (output, sites[name]) for name, output in results.items()}
-        plain, exposed = self.compiled(model), self.compiled(model, tuple(results))
-        executed, others = (float_products(each, proto, results) for each in (plain, exposed))
+        plain, exposed = SizedModel(self, model), SizedModel(self, model, tuple(results))
+        calibrated = [tuple(i["shape"]) for i in artifact.report["inputs"]]
+        executed, others = (float_products(each.of(calibrated), proto, results) for each in (plain, exposed))
         return ObservedModel(plain, exposed, observed, executed, _difference(executed, others))
 
     def comparable(self, artifact: Any = None) -> str:
@@ -72,8 +82,11 @@ class OpenVinoRunner:
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or ("" if exact or has("vnni") else SATURATES)
 
-    def compiled(self, model: bytes, observed: Sequence[str] = ()) -> Any:
+    def compiled(self, model: bytes, observed: Sequence[str] = (), shapes: Sequence[tuple[int, ...]] = ()) -> Any:
         """Return a compiled model with the quantized values of the tensors in `observed` as additional outputs.
+
+        Axes that vary, the first apart, get their sizes from `shapes` before the model is compiled: with unknown sizes
+        OpenVINO computes more ops in float32, and 2026.4 may lose a bias.
 
         Raises:
             VerifyError: OpenVINO is not installed.
@@ -86,7 +99,37 @@ class OpenVinoRunner:
             n: op for op in network.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()
         }
         network.add_outputs([producers[name].output(0) for name in observed])
+        fixed = {
+            port: [
+                n if k and axis.is_dynamic else axis for k, (axis, n) in enumerate(zip(port.partial_shape, shape, strict=True))
+            ]
+            for port, shape in zip(network.inputs, shapes, strict=False)
+            if any(axis.is_dynamic for axis in list(port.partial_shape)[1:])
+        }
+        if fixed:
+            network.reshape(fixed)
         return core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+@frozen(eq=False)
+class SizedModel:
+    """A model with additional outputs, compiled for each size of its inputs when it is first called with it."""
+
+    runner: OpenVinoRunner
+    model: bytes = field(repr=False)
+    observed: tuple[str, ...] = ()
+    by_shape: dict[tuple[tuple[int, ...], ...], Any] = field(factory=dict, init=False, repr=False)
+
+    def of(self, shapes: Sequence[tuple[int, ...]]) -> Any:
+        """Return the compiled model for inputs of these shapes and any batch."""
+        key = tuple(tuple(shape[1:]) for shape in shapes)
+        if key not in self.by_shape:
+            self.by_shape[key] = self.runner.compiled(self.model, self.observed, shapes)
+        return self.by_shape[key]
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        """Return the outputs for one batch, by name."""
+        return self.of(_shapes(inputs))(inputs)
 
 
 @frozen(eq=False)
@@ -128,6 +171,10 @@ def _difference(plain: dict[str, str], exposed: dict[str, str]) -> str:
 
 def _values(compiled: Any, inputs: Sequence[Any]) -> list[Any]:
     return [v.copy() for v in compiled(_arrays(inputs)).values()]
+
+
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [tuple(a.shape) for a in arrays]
 
 
 def _arrays(inputs: Sequence[Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,15 @@ class QnnHtpRunner:
         Raises:
             VerifyError: onnxruntime-qnn is not installed, or the HTP rejects the model.
         """
-        return self.session(artifact.files).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: onnxruntime-qnn is not installed, or the HTP rejects the model.
+        """
+        return self.session(artifact.files).run
 
     def comparable(self, artifact: Any = None) -> str:
         """Return the reason why no target describes its codes exactly."""

@@ -42,6 +42,7 @@ class TfliteLowering:
 
     bits: int = field(default=8, kw_only=True, validator=_width)
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a .tflite"
 
     @property
     def bias_bits(self) -> int:
@@ -55,16 +56,17 @@ class TfliteLowering:
             DeployError: a tensor of another format, an op that TFLite does not have, or ai-edge-litert is not installed.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.constant_folding import folded
         from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tflite.builder import TfliteBuilder
 
         for site in sites:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
             require_int8(site, target, "TFLite", Int(self.bits), Int(self.bias_bits))
-        return {"model.tflite": Writer(QdqModel(without_functions(model)), TfliteBuilder(self.bits)).write(WRITERS)}
+        source, _ = folded(without_functions(model))
+        return {"model.tflite": Writer(source, TfliteBuilder(self.bits)).write(WRITERS)}
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the file with a signature, "serving_default", of these names; "" stays the name of the tensor."""

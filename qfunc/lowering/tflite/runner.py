@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,16 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        outputs: list[Any] = self.session(file_of(artifact.files, "model.tflite")).run(inputs)
-        return outputs
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: LiteRT is not installed.
+        """
+        run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.tflite")).run
+        return run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.

@@ -34,7 +34,8 @@ class Session:
         details = self.interpreter.get_input_details()
         arrays = [np.ascontiguousarray(i) for i in inputs]
         for detail, array in zip(details, arrays, strict=True):
-            self.interpreter.resize_tensor_input(detail["index"], array.shape)
+            if tuple(detail["shape"]) != array.shape:  # LiteRT would prepare its kernels again
+                self.interpreter.resize_tensor_input(detail["index"], array.shape)
         self.interpreter.allocate_tensors()
         for detail, array in zip(details, arrays, strict=True):
             self.interpreter.set_tensor(detail["index"], array)

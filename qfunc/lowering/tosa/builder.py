@@ -47,8 +47,9 @@ class TosaBuilder:
         self.ops = ops
         self.count = 0
         self.names = UniqueNames()
-        # The keys of the next four are indices of tensors.
+        # The keys of the next five are indices of tensors.
         self.real: dict[int, str] = {}  # input of the model -> its name
+        self.indices: dict[int, str] = {}  # input of int64 or int32 -> its name
         self.codes_of_real: dict[int, NhwcTensor] = {}  # dequantized tensor -> its codes
         self.moves: dict[int, tuple[str, list[NhwcTensor], dict[str, Any]]] = {}  # real result -> operator, inputs, fields
         self.aliases: dict[int, NhwcTensor] = {}  # quantized tensor -> the tensor that has its codes
@@ -58,6 +59,7 @@ class TosaBuilder:
         self.shapes: dict[str, Table] = {}
         self.code_tensors: list[NhwcTensor] = []
         self.file_inputs: list[tuple[tuple[int, QParams], NhwcTensor]] = []  # `inputs` in the model's order
+        self.file_indices: list[NhwcTensor] = []  # the inputs of int32 that operators read, in the model's order
         self.file_outputs: list[tuple[str, NhwcTensor]] = []  # (name in the file, codes)
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
@@ -65,13 +67,13 @@ class TosaBuilder:
         """Return a new tensor; `value` makes it a constant.
 
         Raises:
-            DeployError: an input whose batch axis is not the first, or that is not float32.
+            DeployError: an input whose batch axis is not the first.
         """
-        require_input(name, dtype, varies)
+        require_input(name, dtype, varies, indices=True)
         result = NhwcTensor(self.count, self._unique(name), tuple(int(n) for n in shape), qparams, value=value, **place)
         self.count += 1
         if dtype is not None:
-            self.real[result.index] = name
+            (self.real if np.dtype(dtype) == np.float32 else self.indices)[result.index] = name
         if qparams is not None and value is None:
             self.code_tensors.append(result)
         return result
@@ -130,6 +132,8 @@ class TosaBuilder:
     def codes_for(self, real: NhwcTensor, qparams: QParams | None = None) -> NhwcTensor:
         """Return the codes of real values, with the given qparams or, if None, with the qparams of their quantizer.
 
+        The names of new tensors are none of the Q/DQ model's, which may quantize the same values in another way.
+
         Raises:
             DeployError: the values have no quantizer.
         """
@@ -146,17 +150,17 @@ class TosaBuilder:
             parts = [self.codes_for(t, qparams) for t in tensors[:count]]
             if any(part.qparams != parts[0].qparams for part in parts):
                 raise self._real(real.name, f"{op} of tensors with different scales")
-            result = self.tensor(f"{real.name}.codes", real.shape, parts[0].qparams, last=real.last)
+            result = self.tensor(f"{real.name}.moved", real.shape, parts[0].qparams, last=real.last)
             self.ops[op](self, [*parts, *tensors[count:]], result, fields)
             return result
         if real.value is not None and qparams is not None:
             rounded = np.rint(real.value / np.float32(qparams.scale[0])) + qparams.zero_point[0]
-            return self.tensor(f"{real.name}.codes", real.shape, qparams, value=np.clip(rounded, -128, 127).astype(np.int8))
+            return self.tensor(f"{real.name}.constant", real.shape, qparams, value=np.clip(rounded, -128, 127).astype(np.int8))
         if real.index not in self.real or qparams is None:
             raise self._real(real.name, "real values")
         key = real.index, qparams
         if key not in self.inputs:
-            self.inputs[key] = self.tensor(f"{real.name}.codes", real.shape, qparams)
+            self.inputs[key] = self.tensor(f"{real.name}.given", real.shape, qparams)
         return self.inputs[key]
 
     def node(self, op: str, inputs: Sequence[NhwcTensor | str], out: NhwcTensor, **attributes: Any) -> None:
@@ -209,8 +213,10 @@ class TosaBuilder:
         """
         order = [tensor.index for tensor in inputs]
         self.file_inputs = sorted(self.inputs.items(), key=lambda entry: order.index(entry[0][0]))
-        for _, codes in self.file_inputs:
-            self._declare(codes, INT8)
+        read = {name for each in self.operators for name in each["inputs"]}
+        self.file_indices = [tensor for tensor in inputs if tensor.index in self.indices and tensor.name in read]
+        for tensor in (*(codes for _, codes in self.file_inputs), *self.file_indices):
+            self._declare(tensor, INT32 if tensor.qparams is None else INT8)
         input_names = {codes.name for _, codes in self.file_inputs}
         for real in outputs:
             codes = self.codes_for(real)
@@ -220,9 +226,10 @@ class TosaBuilder:
                 self.node("IDENTITY", [name], copy)
                 name = copy.name
             self.file_outputs.append((name, codes))
+        names = [tensor.name for tensor in (*(codes for _, codes in self.file_inputs), *self.file_indices)]
         block = table(
             "Block", name="main", operators=self.operators, tensors=list(self.tensors.values()),
-            shapes=list(self.shapes.values()), inputs=[tensor.name for _, tensor in self.file_inputs],
+            shapes=list(self.shapes.values()), inputs=names,
             outputs=[name for name, _ in self.file_outputs],
         )  # fmt: skip
         return serialize_block(block)
@@ -247,7 +254,10 @@ class TosaBuilder:
             name = self.read(tensor)
             if name in self.tensors and tensor.name.removesuffix(".nhwc").endswith(".codes"):
                 tensors.setdefault(tensor.name, {"tensor": name, "shape": list(tensor.shape), "last": tensor.last})
-        entries = {"inputs": file_inputs, "outputs": file_outputs, "tensors": dict(sorted(tensors.items()))}
+        entries: dict[str, Any] = {"inputs": file_inputs, "outputs": file_outputs, "tensors": dict(sorted(tensors.items()))}
+        if self.file_indices:
+            pairs = [(inputs.index(self.indices[tensor.index]), tensor.name) for tensor in self.file_indices]
+            entries["indices"] = [{"input": number, "tensor": name} for number, name in pairs]
         return json.dumps(entries, indent=1).encode()
 
 

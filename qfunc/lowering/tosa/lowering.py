@@ -31,6 +31,7 @@ class TosaLowering:
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a TOSA file"
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -39,14 +40,14 @@ class TosaLowering:
             DeployError: a tensor that is not int8, or an op that TOSA does not have on integers.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.constant_folding import folded
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.tosa.builder import TosaBuilder
         from qfunc.lowering.tosa.ops import NODES, STEPS
 
         for site in sites:
             require_int8(site, "tosa", "TOSA")
-        graph, source = TosaBuilder(NODES), QdqModel(model)
+        graph, (source, _) = TosaBuilder(NODES), folded(model)
         file = Writer(source, graph).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
 

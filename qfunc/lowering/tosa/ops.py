@@ -23,6 +23,12 @@ from qfunc.lowering.tosa.pooling import average_pool, extreme_of_two, extreme_wr
 from qfunc.lowering.tosa.rescale import BOUNDS, clamp_codes, write_clamp
 from qfunc.lowering.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
 from qfunc.lowering.tosa.tables import CURVES, formula_table, requantize, sigmoid, table_function, table_writer
+from qfunc.lowering.tosa_composed.glu import glu, write_glu
+from qfunc.lowering.tosa_composed.indexing import embedding, gather
+from qfunc.lowering.tosa_composed.norms import group_norm, instance_norm, layer_norm, norm
+from qfunc.lowering.tosa_composed.prelu import prelu
+from qfunc.lowering.tosa_composed.rms_norm import rms_norm
+from qfunc.lowering.tosa_composed.softmax import masked_softmax, softmax
 from qfunc.lowering.windows import window
 
 
@@ -83,6 +89,7 @@ NODES: dict[str, OpWriter] = {
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": linear, "TRANSPOSE_CONV": conv_transpose,
     "BATCH_MATMUL": matmul, "ADD": sum_writer("ADD"), "SUB": sum_writer("SUB"), "MUL": product,
     "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean,
+    "SOFTMAX": softmax, "NORM": norm, "GLU": write_glu, "PRELU": prelu, "GATHER": gather,
     "REDUCE_MAX": extreme_writer("REDUCE_MAX"), "REDUCE_MIN": extreme_writer("REDUCE_MIN"),
     **{name: _bounded(name) for name in BOUNDS}, "MAXIMUM": _extreme(True), "MINIMUM": _extreme(False),
     **{name: table_writer(name) for name in CURVES},
@@ -98,6 +105,11 @@ STEPS = (
     | {op: node_writer(table_function) for op in CURVES}
     | {op: node_writer(by_formula(_of_two(name))) for op, name in (("Max", "MAXIMUM"), ("Min", "MINIMUM"))}
     | {"Tanh": node_writer(by_formula(node_writer(table_function)))}
+    | {"Mul": node_writer(rms_norm(node_writer(by_formula(WRITERS["Mul"]))))}
+    | {"LayerNormalization": node_writer(layer_norm), "GroupNormalization": node_writer(group_norm)}
+    | {"Where": node_writer(masked_softmax(WRITERS["Where"]))}
+    | {"Split": node_writer(glu(WRITERS["Split"]))}
+    | {"InstanceNormalization": node_writer(instance_norm), "Gather": node_writer(embedding(WRITERS["Gather"]))}
     | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transpose_node)}
 )
 """The writer of each operator of ONNX, like `nhwc.ops.WRITERS`."""

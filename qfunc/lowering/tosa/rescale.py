@@ -51,7 +51,7 @@ def to_codes(
     Raises:
         DeployError: sums outside the range of RESCALE.
     """
-    _require_range(out, pair, np.asarray(max_sums))
+    require_range(out, pair, np.asarray(max_sums))
     unclamped = unclamped_output(graph, out, fields)
     rescale(graph, acc, unclamped, pair, output_zero=qparams_of(out)[1])
     clamp_fused(graph, unclamped, out, fields)
@@ -71,8 +71,12 @@ def clamp_fused(graph: TosaBuilder, unclamped: NhwcTensor, out: NhwcTensor, fiel
         write_clamp(graph, unclamped, out, *bounds)
 
 
-def _require_range(out: NhwcTensor, pair: tuple[Array, Array], max_sums: Array) -> None:
-    # RESCALE accepts int32 values below 2^(shift - 1) and shifts from 2 to 62.
+def require_range(out: NhwcTensor, pair: tuple[Array, Array], max_sums: Array) -> None:
+    """Raise unless RESCALE takes the values: it accepts int32 below 2^(shift - 1) and shifts from 2 to 62.
+
+    Raises:
+        DeployError: names the tensor.
+    """
     m, e = pair
     limit = np.where(m == 0, 2.0**31, np.minimum(2.0 ** (e - 1.0), 2.0**31))
     if bool((max_sums >= limit).any()) or int(e.min()) < 2 or int(e.max()) > 62:
@@ -128,6 +132,6 @@ def clamp_codes(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: int, hi
 
 
 __all__ = [
-    "BOUNDS", "clamp_codes", "clamp_fused", "multiplier", "qparams_of", "rescale", "scale_ratio", "to_codes", "to_int32",
-    "unclamped_output", "write_clamp",
+    "BOUNDS", "clamp_codes", "clamp_fused", "multiplier", "qparams_of", "require_range", "rescale", "scale_ratio", "to_codes",
+    "to_int32", "unclamped_output", "write_clamp",
 ]  # fmt: skip

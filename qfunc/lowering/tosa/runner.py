@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,15 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed, or rejects the file.
         """
-        return self.session(artifact.files).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: the reference model is not installed, or rejects the file.
+        """
+        return self.session(artifact.files).run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -122,17 +130,14 @@ class Session:
         Raises:
             VerifyError: the reference model rejects the file, or reports that its result is unpredictable.
         """
-        batches = [np.asarray(i, np.float32) for i in inputs]
         codes = []
-        for number, entry in enumerate(self.values["inputs"]):
-            if entry["input"] >= len(batches):
-                wanted = f"one of {len(batches)} inputs"
-                raise damage_error("model.values.json", f"inputs[{number}].input", str(entry["input"]), wanted)
-            steps = np.rint(batches[entry["input"]] / np.float32(entry["scale"]))
+        for entry, values in self._given("inputs", inputs):
+            steps = np.rint(values.astype(np.float32) / np.float32(entry["scale"]))
             codes.append(np.clip(steps + entry["zero_point"], -128, 127).astype(np.int8))
+        codes += [values.astype(np.int32) for _, values in self._given("indices", inputs)]
         results, status_name = [], ""
         with _capture_output() as text:
-            for i in range(len(batches[0])):
+            for i in range(len(codes[0]) if codes else 1):
                 outputs, status = self.model.run(self.file, [np.ascontiguousarray(b[i : i + 1]) for b in codes])
                 status_name = status_name or ("" if status == self.model.GraphStatus.TOSA_VALID else status.name)
                 results.append(outputs)
@@ -141,6 +146,14 @@ class Session:
             output = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
             raise VerifyError(where="TosaRunner", found=f"{status_name} {output}".strip(), wanted="TOSA_VALID", do=do)
         return [np.concatenate(parts) for parts in zip(*results, strict=True)]
+
+    def _given(self, field: str, inputs: Sequence[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+        # The entries of model.values.json with the values of their inputs.
+        for number, entry in enumerate(self.values.get(field, ())):
+            if entry["input"] >= len(inputs):
+                wanted = f"one of {len(inputs)} inputs"
+                raise damage_error("model.values.json", f"{field}[{number}].input", str(entry["input"]), wanted)
+            yield entry, np.asarray(inputs[entry["input"]])
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs for one batch, in real values."""

@@ -33,6 +33,7 @@ _ATTRIBUTES: dict[str, Fields] = {
     "CLAMP": (("min_val", "bytes"), ("max_val", "bytes"), ("nan_mode", "u32")),
     **dict.fromkeys(("REDUCE_MAX", "REDUCE_MIN"), (*_AXIS, ("nan_mode", "u32"))),
     **dict.fromkeys(("MAXIMUM", "MINIMUM"), (("nan_mode", "u32"),)),
+    "ARITHMETIC_RIGHT_SHIFT": (("round", "u8"),),
     "REDUCE_SUM": _AXIS, "CONCAT": _AXIS, "REVERSE": _AXIS, "TRANSPOSE": (("perms", "[i32]"),), "RESIZE": (("mode", "u32"),),
     "RESCALE": (("scale32", "u8"), ("rounding_mode", "u32"), ("per_channel", "u8"), ("input_unsigned", "u8"),
                 ("output_unsigned", "u8")),
@@ -57,8 +58,8 @@ _END: dict[str, Kind] = {"scale": Number(), "zero_point": Count(-(1 << 31), 1 <<
 VALUES = JsonObject({
     "inputs": Many(JsonObject({"input": Count(), **_END})), "outputs": Many(JsonObject(_END)),
     "tensors": Keyed(JsonObject({"tensor": Text(), "shape": Sizes(), "last": Flag()})),
-})  # fmt: skip
-"""The fields of model.values.json, which `TosaBuilder.listed` writes."""
+}, {"indices": Many(JsonObject({"input": Count(), "tensor": Text()}))})  # fmt: skip
+"""The fields of model.values.json, which `TosaBuilder.values_json` writes."""
 
 
 def operator(op: str, inputs: Sequence[str], output: str, **attributes: object) -> Table:

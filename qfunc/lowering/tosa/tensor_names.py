@@ -21,15 +21,16 @@ def with_tensor_names(file: bytes, values: bytes, inputs: Sequence[str], outputs
     A tensor inside the file that has a new name already becomes "NAME.inner".
     """
     entries, block = json.loads(values), block_of(file)
-    uses = Counter(e["input"] for e in entries["inputs"])
-    pairs: list[tuple[str, str]] = [(e["tensor"], inputs[int(e["input"])]) for e in entries["inputs"] if uses[e["input"]] == 1]
+    given = [*entries["inputs"], *entries.get("indices", ())]
+    uses = Counter(e["input"] for e in given)
+    pairs: list[tuple[str, str]] = [(e["tensor"], inputs[int(e["input"])]) for e in given if uses[e["input"]] == 1]
     pairs += [(e["tensor"], name) for e, name in zip(entries["outputs"], outputs, strict=True) if name]
     renamed: dict[str, str] = dict(pairs)
     tensors = {t["name"] for t in (*block["tensors"], *block["shapes"])}
     taken = UniqueNames(tensors | set(renamed.values()))
     renamed |= {n: taken.fresh(f"{n}.inner") for n in renamed.values() if n in tensors and n not in renamed}
     new = serialize_block(_renamed(block, renamed))
-    for entry in (*entries["inputs"], *entries["outputs"], *entries["tensors"].values()):
+    for entry in (*given, *entries["outputs"], *entries["tensors"].values()):
         entry["tensor"] = renamed.get(entry["tensor"], entry["tensor"])
     return new, json.dumps(entries, indent=1).encode()
 

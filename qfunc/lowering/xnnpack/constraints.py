@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 LEGALITY = (
-    Refuse(Op((*UNWRITTEN, "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
+    Refuse(Op((*UNWRITTEN, "argmax", "argmin", "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
 )
 
 
 def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits: int = 8) -> None:
-    """Raise if s_x s_w / s_y of a product on codes is 2^bits or more: XNNPACK's multipliers are below 2^8.
+    """Raise if s_x s_w / s_y of a layer on codes is 2^bits or more: XNNPACK's multipliers are below 2^8.
 
     Raises:
         DeployError: names the tensor.
@@ -33,6 +34,20 @@ def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits:
         do = "Calibrate on inputs of the deployed range."
         found = f"s_x * s_w / s_y = {ratio:g}"
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=f"a ratio below 2^{bits}", do=do)
+
+
+def takes_product(a: NhwcTensor, b: NhwcTensor, out: NhwcTensor) -> bool:
+    """Return True if XNNPACK multiplies the codes of two tensors: s_a s_b / s_y is in [2^-16, 2^8)."""
+    if a.qparams is None or b.qparams is None or out.qparams is None:
+        return True
+    ratio = np.float32(a.qparams.scale[0]) * np.float32(b.qparams.scale[0]) / np.float32(out.qparams.scale[0])
+    return bool(2.0**-16 <= ratio < 2.0**8)
+
+
+def takes_sum(inputs: Sequence[NhwcTensor], out: NhwcTensor) -> bool:
+    """Return True if XNNPACK adds the codes of two tensors: each s_x / s_y is in [2^-10, 2^8)."""
+    scales = [np.float32(t.qparams.scale[0]) for t in inputs if t.qparams is not None]
+    return out.qparams is None or all(2.0**-10 <= s / np.float32(out.qparams.scale[0]) < 2.0**8 for s in scales)
 
 
 def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
@@ -63,4 +78,4 @@ def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a number as its exponent", do=do)
 
 
-__all__ = ["LEGALITY", "require_multiplier", "require_number_exponent", "require_slope"]
+__all__ = ["LEGALITY", "require_multiplier", "require_number_exponent", "require_slope", "takes_product", "takes_sum"]

@@ -31,6 +31,7 @@ class XnnpackLowering:
     """
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
+    one_size: ClassVar[str] = "a .pte"
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -39,17 +40,18 @@ class XnnpackLowering:
             DeployError: a tensor that is not int8, or an op that XNNPACK does not have.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.constant_folding import folded
         from qfunc.lowering.inline_functions import without_functions
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
-        from qfunc.lowering.qdq_reader import QdqModel
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
         from qfunc.lowering.xnnpack.ops import NODES
 
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
-        file = Writer(QdqModel(without_functions(model)), graph).write(WRITERS)
+        source, _ = folded(without_functions(model))
+        file = Writer(source, graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.values_json()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
-from qfunc.lowering.xnnpack.constraints import require_multiplier, require_slope
+from qfunc.lowering.xnnpack.constraints import require_multiplier, require_slope, takes_product, takes_sum
 from qfunc.lowering.xnnpack.reductions import gelu_by_tanh, log_softmax, maximum, mean, minimum, power, total
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, mirror, nearest, pad, reshape, resize, slices, tile, transpose
@@ -28,8 +28,16 @@ def _binary(kind: str) -> OpWriter:
 
 
 def _product(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    require_multiplier(inputs[0], inputs[1], out)
-    _binary("XNNMultiply")(graph, inputs, out, fields)
+    product = _binary("XNNMultiply")
+    (product if takes_product(inputs[0], inputs[1], out) else _in_float32(product))(graph, inputs, out, fields)
+
+
+def _sum(kind: str) -> OpWriter:
+    def write(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
+        exact = _binary(kind)
+        (exact if takes_sum(inputs, out) else _in_float32(exact))(graph, inputs, out, fields)
+
+    return write
 
 
 def _clamp(name: str) -> OpWriter:
@@ -156,7 +164,7 @@ NODES: dict[str, OpWriter] = {
     "QUANTIZE": _unary("XNNConvert"), "DEQUANTIZE": _unary("XNNConvert"),
     "CONV_2D": _conv, "DEPTHWISE_CONV_2D": _depthwise, "TRANSPOSE_CONV": _conv_transpose,
     "FULLY_CONNECTED": _linear,
-    "BATCH_MATMUL": _matmul, "ADD": _binary("XNNAdd"), "SUB": _binary("XNNSubtract"), "MUL": _product,
+    "BATCH_MATMUL": _matmul, "ADD": _sum("XNNAdd"), "SUB": _sum("XNNSubtract"), "MUL": _product,
     "DIV": _binary("XNNDiv"),
     "MAXIMUM": _binary("XNNMaximum"), "MINIMUM": _binary("XNNMinimum"),
     "RELU": _clamp("RELU"), "RELU6": _clamp("RELU6"), "RELU_N1_TO_1": _clamp("RELU_N1_TO_1"),

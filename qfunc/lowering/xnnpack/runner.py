@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,15 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        return self.session(file_of(artifact.files, "model.pte")).run(inputs)
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: ExecuTorch is not installed.
+        """
+        return self.session(file_of(artifact.files, "model.pte")).run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.

@@ -13,7 +13,10 @@ from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
 from qfunc.numerics.rounding import round_by
 
-__all__ = ["average_inside", "fixed_bits", "hard_swish16", "mean_fixed", "two_slopes"]
+__all__ = ["GATE_BITS", "average_inside", "fixed_bits", "gate_table", "glu_codes", "hard_swish16", "mean_fixed", "two_slopes"]
+
+GATE_BITS = 23
+"""The fractional bits of the gate of a gated linear unit."""
 
 
 def two_slopes(
@@ -161,3 +164,25 @@ def prelu_codes(
 def scale_channels(x: Tensor, slope: Tensor) -> Tensor:
     """Return x times `slope`, which has one number or one per channel (axis 1)."""
     return x * (slope.reshape(-1, *[1] * (x.ndim - 2)) if x.ndim > 1 else slope)
+
+
+def gate_table(scale: float, zero_point: int) -> Tensor:
+    """Return round(2^23 sigmoid(s (q - z))) for the codes -128 ... 127, as int64.
+
+    >>> gate_table(1.0, 0)[128].item() / 2**23
+    0.5
+    """
+    codes = torch.arange(-128, 128, dtype=torch.float64)
+    return torch.round(torch.sigmoid((codes - zero_point) * scale) * 2.0**GATE_BITS).long()
+
+
+def glu_codes(codes: Tensor, dim: int, scale: float, zero_in: int, scale_out: float, zero: int, low: int, high: int) -> Tensor:
+    """Return the codes of a * sigmoid(b), a and b the halves along `dim`: see `specs.GluTable`.
+
+    >>> glu_codes(torch.tensor([8.0, 0.0]), -1, 0.5, 0, 0.25, 0, -128, 127).tolist()
+    [8.0]
+    """
+    value, gate = codes.long().chunk(2, dim)
+    m, e = fixed_multiplier(torch.tensor(scale / scale_out * 2.0**-GATE_BITS, dtype=torch.float64))
+    product = (value - zero_in) * gate_table(scale, zero_in)[gate + 128]
+    return (scale_fixed(product, m, e, ["half_up"]) + zero).clamp(low, high).float()

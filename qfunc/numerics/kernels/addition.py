@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.vector import in_vector_loop
+from qfunc.numerics.kernels.vector import in_vectors, wrapped
 from qfunc.numerics.rounding import round_by
 
 
@@ -72,7 +72,7 @@ def _scalar_along_last(a: Tensor, b: Tensor, channels_last: bool) -> bool:
 
 def add_shifted(
     a: Tensor, b: Tensor, zeros: tuple[int, int], pairs: list[tuple[int, int]], left_shift: int, steps: list[str],
-    zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False,
+    zero_point: int, low: int, high: int, sign: int = 1, lanes: int | None = None, channels_last: bool = False, bits: int = 32,
 ) -> Tensor:  # fmt: skip
     """Return the codes of a + sign * b in fixed point: see `specs.SumShifted`.
 
@@ -87,15 +87,12 @@ def add_shifted(
         if lanes is not None and 31 < e <= 31 + left_shift:
             exact_product = (t - z).long() << left_shift - (e - 31)
             exact_product = fixed_point.scale_fixed(exact_product, torch.tensor(multiplier), torch.tensor(31), steps)
-            terms[i] = torch.where(_in_vector_loop(a, b, lanes, channels_last), exact_product, terms[i])
-    return (fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps) + zero_point).clamp(low, high).float()
-
-
-def _in_vector_loop(a: Tensor, b: Tensor, lanes: int, channels_last: bool) -> Tensor:
-    if channels_last and a.ndim == b.ndim == 4:
-        last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
-        return in_vector_loop(last[0], last[1], lanes).permute(0, 3, 1, 2)
-    return in_vector_loop(a.shape, b.shape, lanes)
+            terms[i] = torch.where(in_vectors(a, b, lanes, channels_last), exact_product, terms[i])
+    total = fixed_point.scale_fixed(terms[0] + sign * terms[1], *m[2], steps)
+    if lanes is None or bits == 32:
+        return (total + zero_point).clamp(low, high).float()
+    vectors = in_vectors(a, b, lanes, channels_last, numbers=lanes // 2)
+    return torch.where(vectors, wrapped(total + zero_point, bits), total + zero_point).clamp(low, high).float()
 
 
 def add_scaled(

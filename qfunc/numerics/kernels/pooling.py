@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.integer import average_pool_real
@@ -22,42 +22,76 @@ def mean_scaled(
     codes: Tensor, zero_in: int, scale_in: float, dims: list[int], keep: bool, scale: float, zero_point: int, low: int,
     high: int, rounding: str, place: str,
 ) -> Tensor:  # fmt: skip
-    """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n))."""
-    total = (codes - zero_in).double().sum(dims, keepdim=keep)
+    """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
+
+    With place "before", R(float32(sum(q) * M) + c), where c = float32(z - float32(n * z_x * M)) has both zero points and
+    M = float32(float32(s_x / s_y) * float32(1 / n)).  For outputs much finer than inputs, c has no room for z.
+    """
+    total, given, made = codes.double().sum(dims, keepdim=keep), torch.tensor(scale_in), torch.tensor(scale)
     count = torch.tensor(float(codes.numel() // max(total.numel(), 1)))
-    multiplier = torch.tensor(scale_in) / (torch.tensor(scale) * count)
-    return integer.requantize(total, multiplier, zero_point, low, high, rounding, place)
+    if place == "after":
+        centred, multiplier = total - zero_in * count, given / (made * count)
+        return integer.requantize(centred, multiplier, zero_point, low, high, rounding, place)
+    multiplier = given / made * (1 / count)
+    real = total.float() * multiplier + (zero_point - zero_in * count * multiplier)
+    return round_by(real, rounding, low).clamp(low, high)
 
 
-def windows_to(codes: Tensor, size: list[int | None], path: str) -> list[int]:
-    """Return the sizes of the windows of an adaptive pool, which do not overlap; None keeps an axis.
+def adaptive_runs(length: int, count: int) -> list[tuple[int, int, int, int]]:
+    """Return the windows of an adaptive pool along an axis, as runs: (first entry, window, stride, number of windows).
 
-    >>> windows_to(torch.zeros(1, 2, 6, 8), [3, None], "pool")
-    [2, 1]
+    Window i has the entries from floor(i n / m) up to ceil((i + 1) n / m), for n entries and m windows.
+
+    >>> adaptive_runs(8, 4), adaptive_runs(7, 3)
+    ([(0, 2, 2, 4)], [(0, 3, 2, 3)])
+    """
+    runs: list[tuple[int, int, int, int]] = []
+    for i in range(count):
+        first, window = i * length // count, -(-(i + 1) * length // count) - i * length // count
+        start, same, stride, n = runs[-1] if runs else (0, 0, 0, 0)
+        step = stride if n > 1 else first - start
+        if window == same and step > 0 and first == start + n * step:
+            runs[-1] = (start, same, step, n + 1)
+        else:
+            runs.append((first, window, window, 1))
+    return runs
+
+
+Pool = Callable[[Tensor, list[int], list[int]], Tensor]
+
+
+def adaptive(codes: Tensor, size: list[int | None], pool: Pool) -> Tensor:
+    """Return an adaptive pool to a size; None keeps an axis.  Runs of windows are pooled by pool(part, kernel, stride).
+
+    >>> x = torch.arange(7.0).reshape(1, 1, 7)
+    >>> adaptive(x, [3], lambda part, kernel, stride: F.avg_pool1d(part, kernel, stride)).tolist()
+    [[[1.0, 3.0, 5.0]]]
+    """
+    rank = len(size)
+
+    def joined(part: Tensor, kernel: list[int], stride: list[int]) -> Tensor:
+        axis = len(kernel)
+        if axis == rank:
+            return pool(part, kernel, stride)
+        length, wanted = codes.shape[axis - rank], size[axis]
+        runs = adaptive_runs(length, length if wanted is None else wanted)
+        parts = [
+            joined(part.narrow(axis - rank, first, (n - 1) * step + window), [*kernel, window], [*stride, step])
+            for first, window, step, n in runs
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, axis - rank)
+
+    return joined(codes, [], [])
+
+
+def average_to(codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool) -> Tensor:
+    """Average codes over the windows of an adaptive pool to a size; None keeps an axis.
 
     Raises:
-        EmulationError: a size that does not divide the input's, which no runtime computes as an average pool.
+        EmulationError: the codes are no batch of images.
     """
-    spatial = list(codes.shape[-len(size) :])
-    out_size = [s if s is not None else n for s, n in zip(size, spatial, strict=True)]
-    if any(n % s for n, s in zip(spatial, out_size, strict=True)):
-        raise EmulationError(
-            where=f"unit {path!r}", found=f"adaptive pooling of {tuple(spatial)} to {tuple(out_size)}",
-            wanted="a size that divides the input's", do="Resize the input, or pool to a divisor of its size.",
-        )  # fmt: skip
-    return [n // s for n, s in zip(spatial, out_size, strict=True)]
-
-
-def average_to(
-    codes: Tensor, size: list[int | None], fill: int, rounding: str, low: int, high: int, centred: bool, path: str
-) -> Tensor:
-    """Average codes over windows that do not overlap, to a size that divides the input's; None keeps an axis.
-
-    Raises:
-        EmulationError: another size, or the codes are no batch of images.
-    """
-    kernel = windows_to(codes, size, path)
-    return fixed_curves.average_inside(codes, kernel, kernel, [0] * len(size), False, True, fill, rounding, low, high, centred)
+    return adaptive(codes, size, lambda part, kernel, stride: fixed_curves.average_inside(
+        part, kernel, stride, [0] * len(size), False, True, fill, rounding, low, high, centred))  # fmt: skip
 
 
 def quantize_interior(
@@ -90,19 +124,16 @@ def average_pool_codes(
 
 def adaptive_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, size: list[int | None], scale: float, zero_point: int, low: int, high: int,
-    rounding: str, division: bool, place: str, nines: bool, path: str,
+    rounding: str, division: bool, place: str, nines: bool,
 ) -> Tensor:  # fmt: skip
-    """Return the codes of average pooling to a size that divides the input's: windows that do not overlap.
+    """Return the codes of adaptive average pooling to a size in float.
 
     Raises:
-        EmulationError: another size, which no runtime computes as an average pool, or no batch of images.
+        EmulationError: the codes are no batch of images.
     """
-    kernel = windows_to(codes, size, path)
-    none = [0] * len(kernel)
-    return average_pool_codes(
-        codes, scale_in, zero_in, kernel, kernel, none, False, True, scale, zero_point, low, high, rounding, division, place,
-        nines,
-    )  # fmt: skip
+    return adaptive(codes, size, lambda part, kernel, stride: average_pool_codes(
+        part, scale_in, zero_in, kernel, stride, [0] * len(size), False, True, scale, zero_point, low, high, rounding, division,
+        place, nines))  # fmt: skip
 
 
 def average_codes(

@@ -9,19 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qfunc.errors import EmulationError
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
 
 __all__ = ["bilinear_codes", "steps"]
 
 
-def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, positions: str, bits: int) -> Tensor:
+def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, positions: str, bits: int, path: str = "") -> Tensor:
     """Return codes [N, C, H, W], resized with half-pixel centres or with aligned `corners`: see `specs.Bilinear`.
 
     >>> bilinear_codes(torch.tensor([[[[0.0, 4.0]]]]), (1, 4), False, "integer", 10).tolist()
     [[[[0.0, 1.0, 3.0, 4.0]]]]
+
+    Raises:
+        EmulationError: rational positions with a denominator of more than 2^bits.
     """
     if positions == "rational":
-        return _resize_rational(codes.long(), size, corners)
+        return _resize_rational(codes.long(), size, corners, bits, path)
     place = _integer_places if positions == "integer" else _float_places
     (top, bottom, y), (left, right, x) = (
         place(n, m, corners, bits) for n, m in zip(codes.shape[-2:], size, strict=True)
@@ -44,8 +48,14 @@ def _interpolate(q: Tensor, rows: _Places, columns: _Places) -> Tensor:
     return rows_between[0] * (height - y) + rows_between[1] * y
 
 
-def _resize_rational(q: Tensor, size: tuple[int, int], corners: bool) -> Tensor:
+def _resize_rational(q: Tensor, size: tuple[int, int], corners: bool, bits: int, path: str) -> Tensor:
     rows, columns = (_rational_places(n, m, corners) for n, m in zip(q.shape[-2:], size, strict=True))
+    steps_between = max(rows[3], columns[3])
+    if steps_between > 1 << bits:
+        raise EmulationError(
+            where=f"unit {path!r}", found=f"a resize of {tuple(q.shape[-2:])} to {size}, in steps of 1 / {steps_between}",
+            wanted=f"at most {1 << bits} steps between two entries", do="Resize to a size with a larger common divisor.",
+        )  # fmt: skip
     m, e = fixed_multiplier(torch.tensor(1.0 / (rows[3] * columns[3]), dtype=torch.float64))
     return scale_fixed(_interpolate(q, rows, columns), m, e, ["half_up"]).float()
 
@@ -96,7 +106,11 @@ def _float_places(size_in: int, size_out: int, corners: bool, bits: int) -> tupl
     return before.long(), (before.long() + 1).clamp(max=size_in - 1), weight
 
 
-def resize_codes(codes: Tensor, size: Any, factor: Any, corners: bool, positions: str, bits: int) -> Tensor:
-    """Return codes resized bilinearly to a size or by a factor."""
+def resize_codes(codes: Tensor, size: Any, factor: Any, corners: bool, positions: str, bits: int, path: str) -> Tensor:
+    """Return codes resized bilinearly to a size or by a factor.
+
+    Raises:
+        EmulationError: rational positions with a denominator of more than 2^bits.
+    """
     out_size = F.interpolate(codes[:1, :1], size, factor).shape[-2:]
-    return bilinear_codes(codes, (out_size[0], out_size[1]), corners, positions, bits)
+    return bilinear_codes(codes, (out_size[0], out_size[1]), corners, positions, bits, path)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.integer import int32_codes, quantize_int32
 from qfunc.numerics.rounding import round_by
 
@@ -41,11 +42,48 @@ def quantize_lanes(
     return torch.cat([vector, last]).reshape(x.shape)
 
 
-def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
+def product_lanes(
+    acc: Tensor, a: Tensor, b: Tensor, m: Tensor, e: Tensor, bits: int, lanes: int, zero_point: int, low: int, high: int,
+    channels_last: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the codes of the product `acc` of a and b: see `specs.ProductLanes`.
+
+    `channels_last`: as that of `addition.add_shifted`.
+
+    >>> a, m = torch.tensor([200.0, 10.0]), torch.tensor(2**30)
+    >>> product_lanes(a * a, a, a, m, torch.tensor(30), 16, 2, 3, -128, 127).tolist()
+    [-128.0, 103.0]
+    """
+    p = fixed_point.scale_fixed(acc, m, e, ("srdhm", "half_away"))
+    half = 1 << (bits - 1)
+    narrow = wrapped(p.clamp(-half, half - 1) + zero_point, bits)
+    return torch.where(in_vectors(a, b, lanes, channels_last, numbers=lanes), narrow, p + zero_point).clamp(low, high).float()
+
+
+def wrapped(x: Tensor, bits: int) -> Tensor:
+    """Return integers modulo 2^bits, as signed integers of `bits` bits.
+
+    >>> wrapped(torch.tensor([32770, 32767, -115712]), 16).tolist()
+    [-32766, 32767, 15360]
+    """
+    half = 1 << (bits - 1)
+    return torch.remainder(x + half, 2 * half) - half
+
+
+def in_vectors(a: Tensor, b: Tensor, lanes: int, channels_last: bool, *, numbers: int = 0) -> Tensor:
+    """Return `in_vector_loop` of two tensors; with `channels_last`, axis 1 of images is the last in memory."""
+    if channels_last and a.ndim == b.ndim == 4:
+        last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
+        return in_vector_loop(last[0], last[1], lanes, numbers=numbers).permute(0, 3, 1, 2)
+    return in_vector_loop(a.shape, b.shape, lanes, numbers=numbers)
+
+
+def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int, *, numbers: int = 0) -> Tensor:
     """Return True for the entries of a + b that the vector loop of a kernel computes: see `specs.SumShifted`.
 
     a and b are shapes in memory order.  The kernel processes rows of equal trailing sizes one after the other, each in
-    whole runs of `lanes`.  It uses no vectors where one number is added to many, or where the broadcast side changes twice.
+    whole runs of `lanes`, or of `numbers` where one number meets many.  It uses no vectors where that is 0, and where the
+    broadcast side changes twice.
 
     >>> in_vector_loop((2, 5), (5,), 2).long().tolist()
     [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]]
@@ -57,9 +95,9 @@ def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int) -> Tensor:
     axes = [pair for pair in pairs if pair != (1, 1)][::-1]
     groups = [(kind, math.prod(map(max, sizes))) for kind, sizes in itertools.groupby(axes, _kind)]
     sides = [kind for kind, _ in groups if kind]
-    by_rows = bool(groups) and not groups[0][0] and len(set(sides)) == len(sides)
-    run = groups[0][1] if by_rows else 0
-    return torch.arange(math.prod(shape)).view(shape) % max(run, 1) < run // lanes * lanes
+    together = (numbers if groups[0][0] else lanes) if groups and len(set(sides)) == len(sides) else 0
+    run = groups[0][1] if together else 0
+    return torch.arange(math.prod(shape)).view(shape) % max(run, 1) < run // max(together, 1) * together
 
 
 def _kind(sizes: tuple[int, int]) -> str:
@@ -67,4 +105,4 @@ def _kind(sizes: tuple[int, int]) -> str:
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
 
 
-__all__ = ["dequantize_sum", "in_vector_loop", "quantize_lanes"]
+__all__ = ["dequantize_sum", "in_vector_loop", "in_vectors", "product_lanes", "quantize_lanes", "wrapped"]

@@ -24,6 +24,11 @@ def limits_sizes(target: Target) -> bool:
     return bool(_rules(target))
 
 
+def limits_sizes_of(node: fx.Node, context: Context, target: Target) -> bool:
+    """Return True if a target or its lowering has a rule of the sizes of an op."""
+    return any(matches(rule.select, node, context) for rule, _ in _rules(target))
+
+
 def wrong_sizes(context: Context, groups: FusedGroups, rules: GroupRules, target: Target, sizes: Sizes) -> Iterator[Violation]:
     """Yield the ops with tensors of sizes that a target refuses, in the order of its rules.
 

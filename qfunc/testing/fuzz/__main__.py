@@ -13,6 +13,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from qfunc.errors import QfuncError
+from qfunc.execution.progress import tracked
 from qfunc.testing.fuzz.campaign import Result, campaign, read_results, runnable_target
 from qfunc.testing.fuzz.outcome import summary
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running = campaign(
         parsed.target, target, left, jobs=parsed.jobs, limit=parsed.limit, shrinking=parsed.shrink, known=shown
     )  # fmt: skip
-    for result in tqdm(running, total=len(left), desc=parsed.target, disable=None):
+    for result in tracked(running, parsed.target, "network", total=len(left)):
         results.append(result)
         if parsed.file:
             with parsed.file.open("a", encoding="utf-8") as file:

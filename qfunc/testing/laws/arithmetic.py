@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.analysis.verification_report import Report
-from qfunc.errors import EmulationError
+from qfunc.errors import EmulationError, QfuncError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
@@ -53,10 +53,17 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
     """
     if not trial.public or trial.run is None:
         return
-    report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
+    try:
+        report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
+    except (QfuncError, AssertionError):
+        raise
+    except Exception as e:
+        text = "The file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops."
+        raise AssertionError(f"the runner raised {type(e).__name__}: {e}. {text}") from e
     good = report.agreement.startswith("bit-exact") or report.within_bounds or bool(report.incomparable)
     if report.float_units and not isinstance(trial.run, InspectableRunner):
         # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
+        trial.float_kinds = {trial.partition.kinds[u.group.root] for u in trial.partition.float_units}
         good = not report.agreement.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or within_flips(report, flips)

@@ -223,7 +223,8 @@ REFUSED = {
     ),
     "sum of examples": (
         lambda x: x.cumsum(0),
-        "op 'cumsum': found an op along the batch, wanted another axis. Use an axis after the batch.",
+        "op 'cumsum': found CumSum that mixes the examples of a batch, wanted each by itself, because the file computes one "
+        "example. Compute it outside of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering()).",
     ),
 }
 

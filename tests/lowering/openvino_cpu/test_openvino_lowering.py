@@ -46,6 +46,13 @@ def nodes(proto: onnx.ModelProto) -> dict[str, tuple[int, Any, Any]]:
     return {n.input[0]: (n.attribute[0].i, held[n.input[1]], held[n.input[2]]) for n in made}
 
 
+def weights(proto: onnx.ModelProto) -> dict[str, tuple[Any, Any, Any, int]]:
+    """Weight -> (codes, scale, zero point, axis)."""
+    held = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
+    made = [n for n in proto.graph.node if n.op_type == "DequantizeLinear"]
+    return {n.input[0].removesuffix(".codes"): (*(held[i] for i in n.input), n.attribute[0].i) for n in made}
+
+
 def test_levels_and_ranges() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 8, 6)
@@ -53,23 +60,40 @@ def test_levels_and_ranges() -> None:
     _, proto = deployed(OPENVINO, net, x)
     found = nodes(proto)
     assert {o.domain: o.version for o in proto.opset_import}["org.openvinotoolkit"] == 1
-    assert {t: levels for t, (levels, _, _) in found.items() if t.endswith("weight")} == {
-        "a.weight": 255, "b.weight": 255, "fc.weight": 255,
-    }  # fmt: skip
-    assert {levels for t, (levels, _, _) in found.items() if not t.endswith("weight")} == {256}
+    assert {levels for levels, _, _ in found.values()} == {256}
     # The input is signed, 127 steps to its largest magnitude; relus are unsigned, from 0.
     _, low, high = found["x"]
     top = float(x.abs().max())
     assert np.allclose([low, high], [-top * 128 / 127, top], rtol=1e-6)
     relu = next(v for t, v in found.items() if t.startswith("relu"))
     assert float(relu[1]) == 0
-    for name in ("a.weight", "b.weight", "fc.weight"):
-        _, low, high = found[name]
+    stored = weights(proto)
+    assert set(stored) == {"a.weight", "b.weight", "fc.weight"}
+    for name, (codes, scale, zero, axis) in stored.items():
         weight = net.get_parameter(name).detach()
-        wanted = weight.flatten(1).abs().amax(1).reshape([-1] + [1] * (weight.ndim - 1))
-        assert low.shape == high.shape == tuple(wanted.shape)
-        assert np.allclose(high, wanted, rtol=1e-6)
-        assert np.array_equal(-low, high)
+        assert (codes.dtype, axis) == (np.int8, 0)
+        assert np.allclose(127 * scale, weight.flatten(1).abs().amax(1), rtol=1e-6)
+        assert not zero.any()
+        assert np.abs(codes * scale.reshape([-1] + [1] * (weight.ndim - 1)) - weight.numpy()).max() <= 0.51 * scale.max()
+        assert np.abs(codes).max() == 127
+
+
+def test_weights_take_a_byte() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)), torch.randn(2, 3, 8, 8)
+    calibrated = qfunc.calibrate([x], False)(qfunc.quantize(OPENVINO)(net))
+    size = len(qfunc.deploy(OPENVINO)(calibrated).files["model.onnx"])
+    elements = sum(p.numel() for p in net.parameters() if p.ndim > 1)
+    assert elements < size < 1.15 * elements  # scales, biases and nodes are the rest
+
+
+def test_weights_that_openvino_reads_in_float_only_stay_float() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 2, 4)
+    calibrated = qfunc.calibrate([x], False)(qfunc.quantize(OPENVINO)(nn.LSTM(4, 6)))
+    graph = onnx.load_from_string(qfunc.deploy(OPENVINO)(calibrated).files["model.onnx"]).graph
+    (lstm,) = (n for n in graph.node if n.op_type == "LSTM")
+    assert not {n.op_type for n in graph.node if set(n.output) & set(lstm.input)} & {"DequantizeLinear"}
 
 
 def test_the_formula_gives_the_simulation() -> None:
@@ -100,8 +124,17 @@ def test_weights_of_fewer_levels_keep_their_step(fmt: Int, levels: int, ends: tu
         net.weight.abs_() if not fmt.signed else None
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
     proto = onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"])
-    found, low, high = nodes(proto)["weight"]
     site = next(s for s in sites if s.role == "weight")
+    if fmt.bits <= 8:
+        codes, steps, zero, axis = weights(proto)["weight"]
+        assert (codes.dtype, axis, zero.tolist()) == (np.dtype(np.int8 if fmt.signed else np.uint8), 0, [0] * 4)
+        # The codes are the model's own. The step is the float32 step of all levels of the byte, as OpenVINO computes it.
+        exact = net.weight.detach().double().numpy() / np.array(site.scale).reshape(-1, 1, 1, 1)
+        assert np.array_equal(codes, np.clip(np.rint(exact), fmt.qmin, fmt.qmax))
+        ranges = [[np.float32(end * s) for end in ends] for s in site.scale]
+        assert steps.tolist() == [float((high - low) / np.float32(levels - 1)) for low, high in ranges]
+        return
+    found, low, high = nodes(proto)["weight"]
     assert found == levels
     for channel, scale in enumerate(site.scale):
         step = (float(high[channel, 0, 0, 0]) - float(low[channel, 0, 0, 0])) / (found - 1)
@@ -133,9 +166,11 @@ def test_transposed_convolutions_have_ranges_along_their_second_axis() -> None:
     scheme = Scheme(Int(8, low=-127), Scale(PerChannel(1)), rounding="half_even_on_index")
     rules = tuple(evolve(r, weight=scheme) if r.weight is not None else r for r in OPENVINO.rules)
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
-    _, low, high = nodes(onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"]))["weight"]
-    assert low.shape == high.shape == (1, 5, 1, 1)
-    assert np.allclose(high.ravel(), net.weight.detach().abs().amax((0, 2, 3)), rtol=1e-6)
+    proto = onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"])
+    codes, scale, _, axis = weights(proto)["weight"]
+    assert (axis, scale.shape, codes.shape) == (1, (5,), (3, 5, 2, 2))
+    assert np.allclose(127 * scale, net.weight.detach().abs().amax((0, 2, 3)), rtol=1e-6)
+    assert np.abs(codes).max((0, 2, 3)).tolist() == [127] * 5
 
 
 def test_other_formats_are_refused_by_name() -> None:

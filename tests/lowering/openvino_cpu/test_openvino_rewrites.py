@@ -35,6 +35,11 @@ def class_token(net: Net, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([net.token.expand(x.size(0), -1, -1), rows], 1)
 
 
+def centred(scores: Tensor) -> Tensor:
+    """Scores minus the largest and the mean of each row."""
+    return torch.stack([scores - scores.amax(-1, keepdim=True), scores - scores.mean(-1, keepdim=True)], 1).abs().sum(1)
+
+
 def coordinates(net: Net, x: Tensor, y: Tensor) -> Tensor:
     """The places of a grid as channels, as in CoordConv."""
     grid = torch.stack(torch.meshgrid(torch.arange(6), torch.arange(4), indexing="ij"), 0).float()
@@ -119,6 +124,11 @@ NETS = {
         lambda net, x, y: F.relu(F.max_pool2d(y[..., :3], 2, 2, 1, ceil_mode=True))
     ),
     "averages that end after an image": Net(lambda net, x, y: F.relu(F.avg_pool2d(y, (3, 5), 2, ceil_mode=True))),
+    "an extreme of channels": Apply(lambda x: F.relu(x.amin(1, keepdim=True)) + x.amax((2, 3), keepdim=True)),
+    "a minimum before a linear layer": nn.Sequential(Apply(lambda x: x.amin((1, 2))), nn.Linear(4, 3)),
+    "a maximum of all examples": nn.Sequential(Apply(lambda x: x.amax(0, keepdim=True)), nn.Conv2d(3, 4, 1)),
+    "a product of activations that several ops read": Net(lambda net, x, y: centred(y @ y.transpose(2, 3))),
+    "joined codes, clipped between two codes": Apply(lambda x: torch.cat([x[..., ::2], x[..., 1::2]], 1).clamp(-0.77, 0.55)),
     "a class token": Net(class_token),
     "coordinates": Net(coordinates),
     "circular padding": nn.Sequential(nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")),
@@ -136,3 +146,26 @@ def test_the_runtime_computes_the_codes_of_the_emulation(name):
     steps = [row.largest_lsb for row in report.rows if row.kind in ("codes", "output")]
     assert max(steps) <= 1, report  # a tie may be rounded otherwise
     assert sum(row.mismatches for row in report.of("codes")) <= 2, report
+
+
+class OneToken(nn.Module):
+    """Attention of one token, whose softmax is 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.bias = nn.Linear(8, 24, bias=False), nn.Parameter(torch.randn(1, 1, 1, 1) * 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 1, 8] -> [N, 1, 1, 8]."""
+        q, k, v = self.qkv(x).view(x.shape[0], 1, 3, 1, 8).permute(2, 0, 3, 1, 4)
+        return F.softmax(q @ k.transpose(-2, -1) + self.bias, -1) @ v
+
+
+@needs_openvino
+def test_attention_of_one_token_loads():
+    torch.manual_seed(2)
+    batches = [torch.randn(2, 1, 8) for _ in range(2)]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(OneToken().eval()))
+    report = qfunc.verify(TARGET)(model, [*batches, torch.cat(batches)])
+    assert not any(row.mismatches for row in report.of("codes")), report

@@ -93,7 +93,7 @@ def test_every_op_is_what_the_kernels_compute(kernels, seed):
     _moved(model, seed)
     report = qfunc.verify(target, LiteRtRunner(kernels, threads=1))(model, batches)
     assert report.agreement.startswith("bit-exact: "), report
-    assert not report.float_units
+    assert dict(report.float_units) == {"sigmoid": "OutputQParams does not hold"}  # its codes are those of a concat
 
 
 @needs_litert
@@ -194,8 +194,6 @@ FORM = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no su
         (nn.ConvTranspose2d(4, 4, 2, dilation=2),
          "op 'conv_transpose2d': found the kind 'conv_transpose' with dilation=(2, 2), wanted an op that it runs: "
          f"{FORM}Resize the image and convolve it."),
-        (nn.MaxPool2d(2, dilation=2),
-         f"op 'max_pool2d': found the kind 'max_pool' with dilation=2, wanted an op that it runs: {FORM}Use dilation=1."),
         (nn.Upsample((7, 9), mode="bicubic"),
          "op 'interpolate': found the kind 'resize' with mode='bicubic', wanted an op that TfliteLowering() writes: TensorFlow "
          "Lite builtin_ops.h: no such operator on real values, or not in that form. Use mode='nearest' or mode='bilinear'. "

@@ -62,7 +62,7 @@ class Curves(nn.Module):
         return (
             torch.sigmoid(x), torch.tanh(x), F.hardswish(x), F.leaky_relu(x, 0.3), F.gelu(x), F.gelu(x, approximate="tanh"),
             F.elu(x, 0.7), F.hardsigmoid(x), F.softplus(x), F.mish(x),
-            F.silu(x),
+            F.silu(x), x ** (x.dim() - 1),
         )  # fmt: skip
 
 
@@ -191,20 +191,37 @@ def test_the_reader_of_tosa_finds_the_same():
     assert [(o.Op(), o.AttributeType()) for o in ops] == [(o.value(0), o.value(1, "<B")) for o in held.tables(1)]
 
 
+class TwoScales(nn.Module):
+    """An input whose part is quantized before the whole, with other scales."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 9, 8] -> [N, 9, 8]."""
+        a, b = x.chunk(2, -1)
+        return x * 0.3 + torch.cat((-3 * b, a), -1)
+
+
+@needs_tosa
+def test_codes_of_the_same_values_at_two_scales_are_told_apart():
+    model, batches = _calibrated(TwoScales(), TARGET, 2, 9, 8)
+    report = qfunc.verify(TARGET)(model, batches)
+    assert report.agreement.startswith("bit-exact: "), report
+
+
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda: nn.Softmax(-1), (2, 5),
-         "target 'tosa', op 'softmax': found the kind 'softmax', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
-         "such operator on integers, or not with these attributes. Remove it from the end of the model: the largest "
-         "logit is the same. For attention, choose another target."),
-        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), (2, 3, 5, 4),
-         "target 'tosa', op '1': found the kind 'group_norm', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
-         "such operator on integers, or not with these attributes. Compute it outside the deployed model, or "
+        (lambda: nn.LogSoftmax(-1), (2, 5),
+         "target 'tosa', op 'log_softmax': found the kind 'log_softmax', wanted an op that it runs: TOSA 1.0, profile PRO-INT, "
+         "has no such operator on integers, or not with these attributes. Remove it from the end of the model: the largest "
+         "logit is the same."),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.LocalResponseNorm(2)), (2, 3, 5, 4),
+         "target 'tosa', op '1': found the kind 'local_response_norm', wanted an op that it runs: TOSA 1.0, profile PRO-INT, "
+         "has no such operator on integers, or not with these attributes. Compute it outside the deployed model, or "
          "deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
-        (lambda: nn.PReLU(3), (2, 3, 5),
-         "target 'tosa', op 'prelu': found the kind 'prelu', wanted an op that it runs: TOSA 1.0, profile PRO-INT, has no "
-         "such operator on integers, or not with these attributes. Use leaky_relu."),
+        (lambda: Apply(lambda x: x + x.long().float()), (2, 3, 5),
+         "target 'tosa', op 'long'; op 'float': found the kind 'cast' with created=False, wanted an op that it runs: TOSA 1.0, "
+         "profile PRO-INT, has no such operator on integers, or not with these attributes. Compute it outside the deployed "
+         "model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."),
         (lambda: nn.Softplus(2.0), (2, 3, 5),
          "target 'tosa', op 'softplus': found the kind 'softplus' with beta=2.0, threshold=20.0, wanted an op that it runs: "
          "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes. Use nn.Softplus()."),

@@ -24,12 +24,15 @@ from qfunc.specs import (
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
     HardSwish16,
     Int,
     KeepFloat,
     Kernel,
+    NormFixed,
     Op,
     PerChannel,
+    ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
     Rule,
@@ -55,7 +58,7 @@ from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, se
 
 ANY = Op(
     ("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avg_pool", "leaky_relu", "hardswish", "softmax", "resize",
-     "max_pool", "relu", "sigmoid")
+     "max_pool", "relu", "sigmoid", "glu", "group_norm")
 )  # fmt: skip
 AFFINE = Scheme(BYTE, zero_point=ZeroPoint())
 TWOS = Scheme(BYTE, Scale(power_of_two=True))
@@ -66,6 +69,13 @@ class Sum(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
+
+
+class Product(nn.Module):
+    """x times y."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
 
 
 class Upsampled(nn.Module):
@@ -114,7 +124,7 @@ MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway 
 UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
 FLOORED = FloatRequantize("floor")
 EACH = Accumulator(10, SaturatesEachStep())
-LANES = FixedPointLanes()
+LANES, TWO, RUNS = FixedPointLanes(), ProductLanes(), SumShifted(lanes=16)
 HELD, ONES = FloatMultiplier(accumulator=Accumulator(32, SaturatesAtEnd())), nn.Conv2d(3, 4, 3)
 nn.init.ones_(ONES.weight)
 POOL = nn.AvgPool2d(3, 1)
@@ -179,13 +189,15 @@ WITNESSES = {
     "FixedPointLanes.steps": of(LANES, TURNED, X, steps="floor"),
     "FixedPointLanes.rest": of(LANES, TURNED, X, rest="floor"),
     "FixedPointLanes.lanes": of(evolve(LANES, rest="floor"), TURNED, X, lanes=3),
+    "ProductLanes.bits": witness(fixed(TWO, 1.0, 0.125, 5), TWO, evolve(TWO, bits=20), Product(), MULTIPLES, MULTIPLES),
+    "ProductLanes.lanes": witness(fixed(TWO, 1.0, 0.125, 5), TWO, evolve(TWO, lanes=3), Product(), MULTIPLES, MULTIPLES),
     "Shift.rounding": of(Shift("half_up"), scheme=TWOS, rounding="floor"),
     "Shift.accumulator": of(Shift("half_up"), scheme=TWOS, accumulator=10),
     "SumFma.rounding": of(SumFma(), Sum(), X, X.flip(0), rounding="floor"),
     "SumFma.fma": of(SumFma("floor"), Sum(), PAIRS, PAIRS.flip(3) * -0.4, fma=False),
     "SumShifted.left_shift": of(SumShifted(), Sum(), X, X.flip(0), left_shift=2),
     "SumShifted.steps": of(SumShifted(), Sum(), X, X.flip(0), steps="floor"),
-    "SumShifted.bits": of(SumShifted(), Sum(), X, 1000 * X, bits=9),
+    "SumShifted.bits": witness(fixed(RUNS, 1.0, 0.125, 5), RUNS, evolve(RUNS, bits=9), Sum(), MULTIPLES, MULTIPLES),
     "SumShifted.lanes": of(SumShifted(left_shift=2), Sum(), X, 1.5 * X.flip(0), lanes=4),
     "SumScaled.rounding": of(SumScaled(), Sum(), X, X.flip(0), rounding="floor"),
     "SumScaled.bits": of(SumScaled(), Sum(), X, X.flip(0), bits=7),
@@ -200,6 +212,8 @@ WITNESSES = {
     "FixedBits.bits": of(FixedBits(), nn.LeakyReLU(0.3), X, bits=3),
     "FixedBits.least": of(FixedBits(bits=4), nn.LeakyReLU(0.3), X, least=0.5),
     "HardSwish16": witness(chip_of(HardSwish16()), HardSwish16(), FloatKernel(rounding="floor"), nn.Hardswish(), X),
+    "GluTable": witness(chip_of(GluTable()), GluTable(), FloatKernel(rounding="floor"), nn.GLU(1), drawn(2, 4, 5, 5)),
+    "NormFixed": witness(chip_of(NormFixed()), NormFixed(), FloatKernel(rounding="floor"), nn.GroupNorm(1, 3, affine=False), X),
     "Bilinear.positions": of(Bilinear("integer", 10), Upsampled(), X, positions="float"),
     "Bilinear.bits": of(Bilinear("integer", 10), Upsampled(), X, bits=2),
     "SoftmaxFloat": witness(chip_of(SoftmaxFloat()), SoftmaxFloat(), SoftmaxTable("floor"), nn.Softmax(-1), X),

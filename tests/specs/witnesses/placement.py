@@ -28,6 +28,7 @@ from qfunc.specs import (
     FusionStep,
     GraphInput,
     GraphOutput,
+    InputRatios,
     Int,
     KeepFloat,
     Kernel,
@@ -40,6 +41,8 @@ from qfunc.specs import (
     Not,
     NoZeroPoint,
     Op,
+    OutputQParams,
+    ProductRatio,
     Rule,
     SameQParams,
     Scheme,
@@ -173,6 +176,13 @@ def of_bounds(before: Bounds | None, after: Bounds | None) -> Witness:
     return Witness(one, two, CLAMPED, (20 * X,), codes)
 
 
+def of_unit(**changes: Any) -> Witness:
+    """A convolution whose output has the qparams that its kernel wants, and one that wants others."""
+    given = OutputQParams(0.11, -100)
+    one, two = (chip(evolve(CUT, integer_if=q), rules=BOUNDED) for q in (given, evolve(given, **changes)))
+    return Witness(one, two, LAYER, (X,), codes)
+
+
 PRODUCT = Kernel(Op("matmul"), FloatMultiplier("floor"), integer_if=NoZeroPoint(0))
 MATMUL = chip(PRODUCT, rules=Rule(Op("matmul"), input=Cases(((Name("x"), BYTES),), default=AFFINE), output=AFFINE))
 
@@ -232,6 +242,12 @@ WITNESSES = {
     "ClampImplied": of_fusion(OUTSIDE, integer_if=()),
     "SameQParams.slots": of_kernel(evolve(CUT, integer_if=SameQParams()), integer_if=SameQParams("input")),
     "NoZeroPoint.operand": witness(MATMUL, PRODUCT, evolve(PRODUCT, integer_if=NoZeroPoint(1)), Product(), X, X.flip(0)),
+    "InputRatios.least": of_kernel(evolve(CUT, integer_if=InputRatios(0, 1e9)), integer_if=InputRatios(1e8, 1e9)),
+    "InputRatios.below": of_kernel(evolve(CUT, integer_if=InputRatios(0, 1e9)), integer_if=InputRatios(0, 1e-9)),
+    "ProductRatio.least": of_kernel(evolve(CUT, integer_if=ProductRatio(0, 1e9)), integer_if=ProductRatio(1e8, 1e9)),
+    "ProductRatio.below": of_kernel(evolve(CUT, integer_if=ProductRatio(0, 1e9)), integer_if=ProductRatio(0, 1e-9)),
+    "OutputQParams.scale": of_unit(scale=0.12),
+    "OutputQParams.zero_point": of_unit(zero_point=-99),
     "Tie.select": of_tie(select=Op("add")),
     "Tie.slots": of_tie(slots="input"),
     "Tie.leader": of_tie(leader="output"),

@@ -1,0 +1,64 @@
+"""The latency of a deployed plan, on its runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.errors import SpecError
+from qfunc.specs._check import integer
+from qfunc.specs._values import short
+from qfunc.specs.protocols import LoadingRunner, Runner
+
+Latency = Callable[[Sequence[Any], Sequence[Tensor]], Sequence[float]]
+"""(artifacts, the inputs of one batch) -> the seconds of each artifact."""
+
+_WARM = 2
+
+
+def _runner(instance: Any, attribute: Any, value: Any) -> None:
+    if not isinstance(value, Runner):
+        do = "Pass the target's own, target.runtime.runner, or another of qfunc.lowering."
+        raise SpecError(where="RunTime.runner", found=short(value), wanted="a runner", do=do)
+
+
+@frozen
+class RunTime:
+    """The least time of several runs of one batch, in seconds: other work of the machine can only add to it.
+
+    Each artifact is loaded once. They run in turns, so that a machine that becomes slower makes all of them slower, and each
+    runs twice before.
+
+    Args:
+        runner: A runner of this machine.
+        runs: The number of runs.
+    Raises:
+        SpecError: no runner, or fewer than one run.
+
+    >>> from qfunc.lowering import OnnxRuntimeRunner
+    >>> RunTime(OnnxRuntimeRunner(threads=1))
+    RunTime(runner=OnnxRuntimeRunner(optimise=True, threads=1), runs=30)
+    """
+
+    runner: Any = field(validator=_runner)
+    runs: int = field(default=30, validator=integer(1))
+
+    def __call__(self, artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
+        """Return the seconds of one batch for each artifact."""
+        runner, taken = self.runner, [list[float]() for _ in artifacts]
+        loads = isinstance(runner, LoadingRunner)
+        runs = [runner.loaded(a) if loads else partial(runner.run, a) for a in artifacts]
+        for _ in range(_WARM + self.runs):
+            for run, times in zip(runs, taken, strict=True):
+                start = time.perf_counter()
+                run(inputs)
+                times.append(time.perf_counter() - start)
+        return [min(times[_WARM:]) for times in taken]
+
+
+__all__ = ["Latency", "RunTime"]

@@ -1,0 +1,60 @@
+"""Remove sums, products and quotients with the number that changes nothing: x + 0, x - 0, x * 1, x / 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from qfunc.graph.constants import read_attr
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has, op_of
+from qfunc.ops.sizes import is_number
+
+
+def remove_neutral_arithmetic(network: fx.GraphModule) -> fx.GraphModule:
+    """Replace an op that returns its real input by the input, in place; two quantizers would round the same values twice.
+
+    Runtimes remove such ops, too, and may join the quantizers before and after them.  An input that may hold integers stays,
+    because x * 1.0 and x / 1 make real numbers of them.
+
+    >>> import torch
+    >>> from qfunc.frontend.capture import capture
+    >>> scaled = capture()(fx.symbolic_trace(lambda x: torch.exp(x) * 1.0))
+    >>> [n.name for n in remove_neutral_arithmetic(scaled).graph.nodes]
+    ['x', 'exp', 'output']
+    """
+    for node in list(network.graph.nodes):
+        kept = _kept(node)
+        if kept is not None and _is_real(kept, network):
+            node.replace_all_uses_with(kept)
+            network.graph.erase_node(node)
+    network.recompile()
+    return network
+
+
+def _kept(node: fx.Node) -> fx.Node | None:
+    # The operand that the op returns; None if it computes something.
+    op = op_of(node)
+    if op is None or op.neutral is None or len(node.args) != 2:
+        return None
+    orders = (node.args, node.args[::-1]) if has(node, Trait.COMMUTATIVE) else (node.args,)
+    return next((x for x, y in orders if isinstance(x, fx.Node) and not is_number(x) and _equals(y, op.neutral)), None)
+
+
+def _equals(value: Any, neutral: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == neutral
+
+
+def _is_real(node: fx.Node, network: fx.GraphModule) -> bool:
+    # True if the graph proves that a tensor has real values.
+    if node.op == "get_attr":
+        return bool(read_attr(network, node).is_floating_point())
+    if op_of(node) is None or has(node, Trait.INTEGER_RESULT) or has(node, Trait.CREATES):
+        return False
+    if not has(node, Trait.INTEGER_IF_INPUTS) and not has(node, Trait.MOVES_VALUES):
+        return True
+    return any(_is_real(n, network) for n in node.all_input_nodes if not is_number(n))
+
+
+__all__ = ["remove_neutral_arithmetic"]

@@ -1,0 +1,69 @@
+"""check_target with a simulator that is a function: what the chip lacks is in float, and the user learns what that hides."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
+from qfunc.specs import Algorithm, DerivedQParams, Int, Kernel, Op, Rule, Runtime, Scale, Scheme, Shift, Target
+from qfunc.testing import Block, SmallNet, check_target
+
+PLAIN, POOLED = (Block("conv", 3, 4, 3),), (Block("conv", 3, 4, 3), Block("mean"), Block("linear", 4, 5))
+
+
+CODES = Scheme(Int(8), Scale(power_of_two=True))
+MAC = Op(("conv", "linear"))
+CHIP = Target(
+    name="shifts",
+    rules=(Rule(MAC, input=CODES, weight=CODES, bias=DerivedQParams(), output=CODES),),
+    kernels=(Kernel(MAC, Shift("half_even")),),
+    runtime=Runtime("ONNX Runtime, whose sums of powers of two are exact"),
+    lowering=QdqLowering(),
+    source="invented",
+    weight=Algorithm(MinMax(), Fixed()),
+    activation=Algorithm(MinMax(), Fixed()),
+)
+"""A chip of convolutions and linear layers, on which a mean is in float."""
+
+
+def networks(blocks: tuple[Block, ...]) -> list[tuple[SmallNet, torch.Tensor]]:
+    return [(SmallNet(blocks), torch.randn((2, 3, 6, 6), generator=torch.Generator().manual_seed(0)))]
+
+
+def run(artifact, inputs):
+    return OnnxRuntimeRunner(optimise=False).run(artifact, inputs)
+
+
+def test_ops_in_float_in_all_networks_are_a_warning() -> None:
+    text = (
+        "check_target(shifts): found ops in float in each network (flatten, global_avg_pool), beside which errors of "
+        "one code are not seen at the outputs, wanted a network of the chip's integer ops. Give "
+        "models= of them, or a runner with `inside`."
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+        check_target(CHIP, run=run, models=st.sampled_from(networks(POOLED)), examples=1)
+
+
+def test_one_network_on_integers_is_enough() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_target(CHIP, run=run, models=st.sampled_from([*networks(POOLED), *networks(PLAIN)]), examples=2)
+
+
+def test_a_simulator_that_lacks_an_op_is_told_of_float_ops() -> None:
+    def lacks(artifact, inputs):
+        raise NotImplementedError("ReduceMean")
+
+    text = (
+        "check_target(shifts), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: ReduceMean. The "
+        "file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops.\n"
+    )
+    with pytest.raises(AssertionError, match=f"^{re.escape(text)}The model: "):
+        check_target(CHIP, run=lacks, models=networks(POOLED))
