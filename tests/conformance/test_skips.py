@@ -66,7 +66,7 @@ EDITS = {
     "words, weights alone": (WORDS, _keep(input=KeepFloat(), output=KeepFloat())),
 }
 _OUTPUTS = ("conv2d", "conv relu", "linear rank 2", "linear rank 2 no bias", "linear rank 3", "matmul constant rank 3", "bmm", "add itself",
-            "sigmoid", "softmax last", "adaptive to 1", "concat", "mul itself", "mean", "max_pool last", "flatten", "attention")  # fmt: skip
+            "sigmoid", "softmax last", "adaptive to 1", "concat", "mul itself", "mean", "flatten", "attention")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EDITS)
