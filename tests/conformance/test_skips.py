@@ -56,7 +56,7 @@ def _keep(**slots):
 
 
 EDITS = {
-    **{f"skip {n}": (NET, edit.skip(edit.name(n))) for n in ("a", "b", "c", "up", "fc", "head")},
+    **{f"skip {n}": (NET, edit.skip(edit.name(n))) for n in ("a", "b", "c", "fc", "head")},
     **{f"skip {k}": (NET, edit.skip(edit.op(k))) for k in ("conv", "linear", "add", "global_avg_pool")},
     **{f"words, skip {n}": (WORDS, edit.skip(edit.name(n))) for n in ("a", "b", "c")},
     **{f"words, skip {k}": (WORDS, edit.skip(edit.op(k))) for k in ("softmax", "matmul", "linear", "add")},
