@@ -22,7 +22,7 @@ FIXED_CURVES = (
         "tests/numerics/test_activations.py::test_integer_weights_of_neighbours",
     ),
     Mutation(
-        "softmax-cuts-its-shares-off", "qfunc.numerics.kernels.fixed_rows:softmax_fixed",
+        "softmax-cuts-its-shares-off", "qfunc.numerics.kernels.fixed_rows:_shares",
         'probability = shift_right(_high(reciprocal, e), over + 23, "half_away")',
         'probability = shift_right(_high(reciprocal, e), over + 23, "floor")',
         "tests/numerics/test_fixed_softmax.py::test_softmax_is_the_integers_of_its_source",

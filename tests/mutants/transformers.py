@@ -11,8 +11,8 @@ TRANSFORMERS = (
     ),
     Mutation(
         "guard-rounded-to-zero", "qfunc.passes.pipeline:prepare",
-        "return Prepared(match_epsilon_guards(match_masks(named)), formulas)",
-        "return Prepared(match_masks(named), formulas)",
+        "match_epsilon_guards(match_masks(named))",
+        "match_masks(named)",
         "tests/passes/test_match_epsilon_guards.py::test_linear_attention_is_finite_and_runs_as_simulated",
     ),
     Mutation(
