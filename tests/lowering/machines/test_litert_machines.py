@@ -40,3 +40,13 @@ def test_another_process_computes_what_this_one_computes(kernels: str) -> None:
     assert codes
     assert all(np.array_equal(a, b) for a, b in zip(outputs, other_outputs, strict=True))
     assert all(np.array_equal(codes[n], other_codes[n]) for n in codes)
+
+
+@needs_litert
+def test_an_artifact_that_is_loaded_once_takes_batches_of_other_sizes() -> None:
+    artifact = qfunc.deploy(targets.litert)(calibrated(targets.litert))
+    here, there = (LiteRtRunner(threads=1, machine=m).loaded(artifact) for m in (None, SamePython()))
+    for batch in (X, X[:1], X[1:], X):
+        wanted = LiteRtRunner(threads=1).run(artifact, [batch])[0]
+        assert np.array_equal(here([batch])[0], wanted)
+        assert np.array_equal(there([batch])[0], wanted)

@@ -68,6 +68,16 @@ def test_another_process_computes_what_this_one_computes() -> None:
     assert all(np.array_equal(codes[n], other_codes[n]) for n in codes)
 
 
+def test_an_artifact_is_loaded_once_for_many_batches() -> None:
+    artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
+    here, there = (OnnxRuntimeRunner(threads=1, machine=m) for m in (None, SamePython()))
+    opened, run = start(SamePython()).count, there.loaded(artifact)
+    gc.collect()  # the function alone holds the session
+    for x in (X, -X):
+        assert np.array_equal(run([x])[0], here.run(artifact, [x])[0])
+    assert start(SamePython()).count == opened + 1
+
+
 def test_sessions_that_nobody_holds_are_closed() -> None:
     model = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime)).files["model.onnx"]
     process, runner = start(SamePython()), OnnxRuntimeRunner(machine=SamePython())
