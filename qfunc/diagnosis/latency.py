@@ -42,7 +42,7 @@ class RunTime:
 
     >>> from qfunc.lowering import OnnxRuntimeRunner
     >>> RunTime(OnnxRuntimeRunner(threads=1))
-    RunTime(runner=OnnxRuntimeRunner(optimise=True, threads=1), runs=30)
+    RunTime(runner=OnnxRuntimeRunner(threads=1), runs=30)
     """
 
     runner: Any = field(validator=_runner)
