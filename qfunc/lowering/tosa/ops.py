@@ -107,7 +107,7 @@ STEPS = (
     | {"Tanh": node_writer(by_formula(node_writer(table_function)))}
     | {"Mul": node_writer(rms_norm(node_writer(by_formula(WRITERS["Mul"]))))}
     | {"LayerNormalization": node_writer(layer_norm), "GroupNormalization": node_writer(group_norm)}
-    | {"Where": node_writer(masked_softmax(WRITERS["Where"]))}
+    | {"Where": node_writer(masked_softmax(node_writer(by_formula(WRITERS["Where"]))))}
     | {"Split": node_writer(glu(WRITERS["Split"]))}
     | {"InstanceNormalization": node_writer(instance_norm), "Gather": node_writer(embedding(WRITERS["Gather"]))}
     | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transpose_node)}
