@@ -98,3 +98,7 @@ __all__ = [
     "EVERY", "FEATURES", "Cpu", "arm64", "arm64_dotprod", "arm64_i8mm", "named", "of_text", "wasm_simd", "x86_64_avx2",
     "x86_64_sse4", "x86_64_vnni",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

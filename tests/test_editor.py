@@ -123,7 +123,7 @@ def test_jedi_goes_to_definitions(way, name, file, text, script):
 
 PUBLIC = (
     "", ".errors", ".estimators", ".functions", ".lowering", ".numerics", ".recipes", ".reconstruction", ".specs",
-    ".specs.edit", ".targets", ".testing", ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
+    ".specs.cpus", ".specs.edit", ".targets", ".testing", ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
 )  # fmt: skip
 AT_RUNTIME = f"""\
 import importlib, sys, types

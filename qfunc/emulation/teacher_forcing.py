@@ -40,7 +40,7 @@ class TeacherForced(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Return the node's value, or the runtime's."""
         value = super().run_node(n)
-        if n.name in self.reals and isinstance(value, Tensor):
+        if n.name in self.reals and isinstance(value, Tensor) and value.is_floating_point():
             real = in_model_order(self.shown[self.reals[n.name]], value, self.examples)
             if real.shape == value.shape:  # a runtime may keep a tensor in another layout
                 self.reals_of[n.name] = real

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.numerics import overflow as kernels
+from qfunc.numerics.sums import overflow as kernels
 from qfunc.testing import integer_oracle as oracle
 
 relaxed = settings(max_examples=40, deadline=None, derandomize=True)
