@@ -154,7 +154,8 @@ def _product(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     count = arguments[0].value.numel() // max(value.numel(), 1)
     largest: Tensor = _call(node, arguments, lambda a: a.value.abs() + a.error)
     factor: Tensor = _call(node, arguments, lambda a: (a.value.abs() + a.error).clamp(min=1))
-    return largest - value.abs() + count * (_U * largest + 2.0**-126 * factor)
+    error: Tensor = largest - value.abs() + count * (_U * largest + 2.0**-126 * factor)
+    return error
 
 
 def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:
