@@ -6,6 +6,7 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
   the magnitudes of the other factor;
 - functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
   errors; additions and products round once;
+- products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u;
 - norms: see `norm_bounds`.
 """
@@ -148,6 +149,15 @@ def _sum_of_products(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | N
     return error
 
 
+def _product(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    # A partial product below 2^-126 can be rounded to 0; the factors that follow multiply that error.
+    count = arguments[0].value.numel() // max(value.numel(), 1)
+    largest: Tensor = _call(node, arguments, lambda a: a.value.abs() + a.error)
+    factor: Tensor = _call(node, arguments, lambda a: (a.value.abs() + a.error).clamp(min=1))
+    error: Tensor = largest - value.abs() + count * (_U * largest + 2.0**-126 * factor)
+    return error
+
+
 def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:
     operands = [a.value for a in arguments if isinstance(a, Approximation)]
     x, kind = operands[0], kind_of(node)
@@ -210,6 +220,7 @@ def _log_softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 _RULES: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
     **dict.fromkeys(("linear", "matmul", "conv", "conv_transpose"), _sum_of_products),
     **dict.fromkeys(("mean", "sum", "cumsum", "global_avg_pool", "avg_pool", "adaptive_avg_pool"), _sum_of_products),
+    "prod": _product,
     "resize": _resize, "pad": _pad, "amax": _largest, "amin": _largest, "max_pool": _window_maximum,
     "adaptive_max_pool": _window_maximum, "softmax": _softmax, "log_softmax": _log_softmax, **NORMS,
 }  # fmt: skip

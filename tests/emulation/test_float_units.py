@@ -32,6 +32,7 @@ OPS = {
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "mean": lambda x: x.mean((1, 2)),
     "sum": lambda x: x.sum(1),
+    "prod": lambda x: x.prod(1),
     "global_avg_pool": lambda x: x.mean((2, 3)),
     "avg_pool": lambda x: F.avg_pool2d(x, 2, 1, 1),
     "adaptive_avg_pool": lambda x: F.adaptive_avg_pool2d(x, (5, 2)),
@@ -187,6 +188,27 @@ def test_the_report_tells_what_was_compared_and_what_was_not() -> None:
     assert report.unbounded == (("n", "the runtime shows no tensor after it"),)
     assert report.units_shown == "the runtime shows its outputs only"
     assert "\nnot compared, a: the runtime shows its outputs only\n" in str(report)
+
+
+def test_a_product_that_float32_rounds_to_zero_is_within_its_bound() -> None:
+    """1e-25 1e-25 1e30 = 1e-20, and 0 in float32 from the left: the partial product 1e-50 is no number of float32."""
+    x = torch.tensor([[1e-25, 1e-25, 1e30]])
+    found = _bounded(lambda x: x.prod(1), x, torch.zeros_like(x))
+    assert float(x[0, 0] * x[0, 1] * x[0, 2]) == 0
+    assert 0 < float(found.value) <= float(found.error)
+
+
+def test_a_norm_of_equal_products_is_no_mismatch() -> None:
+    """OpenVINO multiplies in another order; the norm divides what that changes by a standard deviation near 0."""
+    pytest.importorskip("openvino")
+    torch.manual_seed(0)
+    modules = nn.Conv2d(8, 16, 3, padding=1), nn.LayerNorm(16), nn.Linear(16, 16)
+    net = Apply(lambda x, a, norm, b: b(norm(a(x).prod(1))), *modules)
+    target, x = targets.openvino, torch.randn(2, 8, 16, 16) * 1e-8
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, (x,))(net.eval()))
+    report = qfunc.verify(target)(model, [x])
+    assert "the float units agree within 1 LSB or their bounds" in report.verdict, report
+    assert any(row.largest_lsb > 1 for row in report.rows), report
 
 
 def test_ops_without_a_rule_are_listed() -> None:
