@@ -70,14 +70,10 @@ def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
 
 
 def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
-    # A value that is only moved has the same codes whether it is quantized before or after the move: a real value, and one
-    # with the same qparams before and after.
-    root, output = unit.group.root, partition.output_encoding(unit.group.output)
-    found = [partition.encoding(source, root) for slot, source in slots(root) if slot == "input"]
-    if any(e is not None for e in found):
-        kept = root is unit.group.output and output is not None and all(e is not None and e.same(output) for e in found)
-        return kept and partition.context.has(root, Trait.MOVES_VALUES)
-    return unit.kind in partition.target.commuting and only_moves_codes(root)
+    # A real value that is only moved has the same codes whether it is quantized before or after the move.
+    root = unit.group.root
+    coded = any(partition.encoding(source, root) is not None for slot, source in slots(root) if slot == "input")
+    return not coded and unit.kind in partition.target.commuting and only_moves_codes(root)
 
 
 def uncompared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:

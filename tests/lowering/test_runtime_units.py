@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from attrs import evolve
 from torch import Tensor, nn
 
@@ -16,7 +15,6 @@ from qfunc.lowering.openvino import units
 from qfunc.lowering.tflite import runner as tflite_runner
 from qfunc.lowering.tflite.units import changed_kernels
 from qfunc.specs import FloatKernel, Kernel, Op, Target, edit
-from tests.conformance.modules import Apply
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
@@ -102,17 +100,3 @@ def test_outputs_that_change_what_a_delegate_computes() -> None:
     assert changed_kernels(plain, exposed, {"a.codes", "b.codes", "c.codes"}) == (
         "reading the inner tensors changes the kernels of a.codes, c.codes"
     )
-
-
-def test_rows_that_are_taken_have_the_same_codes_before_and_after() -> None:
-    """ONNX Runtime gathers codes where the quantizers before and after are equal; the partition predicts a float unit."""
-    pytest.importorskip("onnxruntime")
-    torch.manual_seed(0)
-    net = Apply(lambda x, conv: F.adaptive_avg_pool2d(conv(x)[:, [0, 0]], (2, None)), nn.Conv2d(3, 8, 3, padding=1, bias=False))
-    nn.init.constant_(next(net.parameters()), 0.1)  # equal channels, so that those taken have the range of all
-    target, x = targets.onnxruntime, torch.randn(2, 3, 8, 16)
-    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, (x,))(net.eval()))
-    report = qfunc.verify(target)(model, [x])
-    assert any(path == "index" for path, _ in report.float_units)
-    assert report.disagreements == ()
-    assert report.verdict.startswith("bit-exact"), report
