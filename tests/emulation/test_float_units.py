@@ -200,7 +200,7 @@ def test_a_product_that_float32_rounds_to_zero_is_within_its_bound() -> None:
 
 def test_a_norm_of_equal_products_is_no_mismatch() -> None:
     """OpenVINO multiplies in another order; the norm divides what that changes by a standard deviation near 0."""
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="openvino is not installed")
     torch.manual_seed(0)
     modules = nn.Conv2d(8, 16, 3, padding=1), nn.LayerNorm(16), nn.Linear(16, 16)
     net = Apply(lambda x, a, norm, b: b(norm(a(x).prod(1))), *modules)
