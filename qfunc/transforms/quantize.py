@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import warn_of_unmet_formats
 from qfunc.execution.feed import Observe, feed_all
@@ -156,6 +157,7 @@ def simulation_of(
 ) -> Callable[[Any], Any]:
     """Return the transform of `quantize` for valid arguments; it does not warn."""
 
+    @paused_collection()
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False):
