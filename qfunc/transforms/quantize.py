@@ -124,6 +124,7 @@ def quantize(
     leaf_classes = require_leaves(leaves)
     simulate = simulation_of(target, example_inputs, names, leaf_classes, concrete_args, tracer, batch_norm)
 
+    @paused_collection()
     def transform(model: Any) -> Any:
         simulated = simulate(model)
         if isinstance(batch_norm, FoldBatchNorm):
@@ -157,7 +158,6 @@ def simulation_of(
 ) -> Callable[[Any], Any]:
     """Return the transform of `quantize` for valid arguments; it does not warn."""
 
-    @paused_collection()
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False):
