@@ -196,7 +196,7 @@ def test_the_garbage_collector_is_paused_by_transforms_and_runs_after_them() -> 
         before = sum(generation["collections"] for generation in gc.get_stats())
         transform(given)
         assert sum(generation["collections"] for generation in gc.get_stats()) - before <= 2, transform
-    with pytest.raises(qfunc.CalibrationError):
+    with pytest.raises(qfunc.errors.CalibrationError):
         qfunc.quantize(targets.onnxruntime)(model)
     assert gc.isenabled()
     gc.disable()
