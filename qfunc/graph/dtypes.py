@@ -52,7 +52,8 @@ def node_types(network: fx.GraphModule, context: Context | None = None) -> NodeT
         elif node.op == "call_function" and (node in integers or Trait.CREATES in traits):
             positions.add(node)
         elif Trait.POSITION_IF_INPUTS in traits:
-            tensors = [n for n in node.all_input_nodes if _is_tensor(n)]
+            read = node.args[:1] if node.target is cast_like else node.all_input_nodes  # of `like` only the dtype
+            tensors = [n for n in _nodes(read) if _is_tensor(n)]
             known = [n in positions or n in integers for n in tensors]
             if all(k or n in fixed for k, n in zip(known, tensors, strict=True)):
                 (positions if any(known) else fixed).add(node)

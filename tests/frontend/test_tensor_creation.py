@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
+from qfunc import targets
 from qfunc.errors import DeployError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.ops.node import kind_of
 from qfunc.specs import edit
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -152,3 +154,20 @@ def test_a_runtime_may_fold_a_grid_that_was_cast() -> None:
     x = torch.randn(2, 3, 5, 4)
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(Anchors().eval()))
     assert qfunc.verify(TARGET)(calibrated, [x]).disagreements == ()
+
+
+class ScaledGrid(nn.Module):
+    """A grid in the type of the image, times a constant: the cast reads an activation, but only its type."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, w = x.shape[-2:]
+        rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+        return x + (rows + columns).to(x.dtype) / 8 + rows.type_as(x) / w
+
+
+@pytest.mark.parametrize("name", ["tosa", "litert", "onnxruntime", "executorch_xnnpack", "openvino", "tensorrt"])
+def test_both_ways_to_capture_quantize_the_same_tensors_of_a_grid(name: str) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    quantized = [qfunc.quantize(getattr(targets, name), inputs)(ScaledGrid()) for inputs in (None, (x,))]
+    traced, exported = ([q.module.site.slot for q in quantizer_nodes(m)] for m in quantized)
+    assert sorted(traced) == sorted(exported)

@@ -35,9 +35,9 @@ def scale_ratio(qparams: QParams, *factors: float) -> Array:
 
 
 def multiplier(real: Array) -> tuple[Array, Array]:
-    """Return (m, e) with real ~ m * 2^-e, m of 31 bits: see `specs.FixedPoint`."""
+    """Return (m, e) with real ~ m * 2^-e, m of 31 bits: see `specs.FixedPoint`; m = 0 has the shift of the widest range."""
     m, e = fixed_multiplier(torch.from_numpy(np.atleast_1d(np.asarray(real, np.float64))))
-    return m.numpy(), e.numpy()
+    return m.numpy(), np.where(m.numpy() == 0, 62, e.numpy())
 
 
 def to_codes(
@@ -77,8 +77,8 @@ def require_range(out: NhwcTensor, pair: tuple[Array, Array], max_sums: Array) -
     Raises:
         DeployError: names the tensor.
     """
-    m, e = pair
-    limit = np.where(m == 0, 2.0**31, np.minimum(2.0 ** (e - 1.0), 2.0**31))
+    _, e = pair
+    limit = np.minimum(2.0 ** (e - 1.0), 2.0**31)
     if bool((max_sums >= limit).any()) or int(e.min()) < 2 or int(e.max()) > 62:
         worst = int(np.argmax(np.broadcast_to(max_sums, limit.shape) / limit))
         raise DeployError(

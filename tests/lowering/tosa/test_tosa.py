@@ -255,6 +255,18 @@ def test_sums_beyond_what_a_rescale_takes_are_refused():
         qfunc.deploy(TARGET)(model)
 
 
+@needs_tosa
+def test_outputs_whose_products_are_below_a_code_are_their_biases():
+    """Their multiplier is 0, and RESCALE still checks the sums by the shift."""
+    net = nn.Conv2d(2, 3, 1)
+    with torch.no_grad():
+        net.weight.mul_(torch.tensor([1.0, 1e-10, 1e-12])[:, None, None, None])
+        net.bias.copy_(torch.tensor([1.0, 1.0, -1.0]) * 1e-3)
+    x = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(net))
+    assert qfunc.verify(TARGET)(model, [x, 1e8 * x]).verdict.startswith("bit-exact: 0 of")
+
+
 @pytest.mark.skipif(INSTALLED, reason="tosa-tools is installed")
 def test_the_extra_is_named_where_it_is_missing():
     model, batches = _calibrated(nn.Linear(6, 4), TARGET, 2, 6)
