@@ -66,14 +66,14 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
 
 
 def at_extremum(node: fx.Node, x: Any, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return how far x at the places is from its extremum, and the bound of that, or None if x has no error.
+    """Return how far x at the places is from its extremum, and the bound of that, or None for other ops and an exact x.
 
     Args:
         node: An argmax or argmin of the float network.
         x: What it reads.
         places: The result.
     """
-    if not isinstance(x, Approximation) or not bool(x.error.any()):
+    if kind_of(node) not in ("argmax", "argmin") or not isinstance(x, Approximation) or not bool(x.error.any()):
         return None
     dim, value = attribute(node, "dim"), x.value if kind_of(node) == "argmax" else -x.value
     values, errors = (t.flatten() if dim is None else t.movedim(dim, -1) for t in (value, x.error))

@@ -14,7 +14,7 @@ from qfunc.emulation.error_bounds import approximate, at_extremum
 from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
-from qfunc.ops.node import kind_of, op_of
+from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import Copy, FloatKernel, FloatRequantize
@@ -216,7 +216,7 @@ class FloatUnits:
         for index, node in enumerate(unflatten(output)[: len(known.outputs)]):
             value = state.get(node) if isinstance(node, fx.Node) else None
             actual = known.outputs[index]
-            if node in self.float_nodes and kind_of(node) in ("argmax", "argmin"):
+            if node in self.float_nodes and node.all_input_nodes:
                 read = self._read(node.all_input_nodes[0], node, state, known)
                 if (place := at_extremum(node, read, actual)) is not None:
                     yield node, Bounded(f"output {index}", *place)
