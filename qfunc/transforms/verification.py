@@ -42,6 +42,9 @@ from qfunc.transforms.scores import Scores
 from qfunc.transforms.unit_check import uncompared, wrong_executions, wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
+NUMBERS = "numbers, which have codes"
+"""What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
+
 
 class Verification:
     """A calibrated model, its artifact in a runner and its emulation, compared batch by batch."""
@@ -347,7 +350,7 @@ def _require_numbers(value: Tensor, where: str) -> None:
     if bool((nan := value.isnan()).any()):
         do = "Keep the inputs of the op before it in float by edit.skip, if they are 0 as codes only, as in 0 / 0."
         found = f"NaN before the quantizer in {int(nan.sum()):,} of {nan.numel():,} elements"
-        raise VerifyError(where=where, found=found, wanted="numbers, which have codes", do=do)
+        raise VerifyError(where=where, found=found, wanted=NUMBERS, do=do)
 
 
 def _range_lsb(value: Tensor) -> float:
