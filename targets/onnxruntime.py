@@ -51,8 +51,8 @@ U8, S8 = Int(8, signed=False), Int(8, low=-127)
 ACTIVATION = Scheme(U8, zero_point=ZeroPoint())
 WEIGHT = Scheme(S8, Scale(PerChannel()))
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand",
-         "split", "chunk", "resize", "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "flip", "pixel_shuffle",
-         "pixel_unshuffle", "channel_shuffle")  # fmt: skip
+         "split", "chunk", "resize", "repeat_heads", "repeat", "tile", "repeat_interleave", "take", "index", "gather", "flip",
+         "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")  # fmt: skip
 EXTREMES = ("amax", "amin")  # ReduceMax and ReduceMin take uint8
 MASKS = ("mask", "where")  # they write -infinity, or a large negative number in its place
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,16 +65,15 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     return None if error is None else Approximation(value.double(), error.double())
 
 
-def at_extremum(node: fx.Node, state: Mapping[fx.Node, Any], places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return how far x at the places is from its extremum, and the bound of that, or None for other ops.
+def at_extremum(node: fx.Node, x: Any, places: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return how far x at the places is from its extremum, and the bound of that, or None for other ops and an exact x.
 
     Args:
         node: An argmax or argmin of the float network.
-        state: The `Approximation` of each node.
+        x: What it reads.
         places: The result.
     """
-    x = state.get(node.all_input_nodes[0]) if kind_of(node) in ("argmax", "argmin") else None
-    if not isinstance(x, Approximation) or not bool(x.error.any()):
+    if kind_of(node) not in ("argmax", "argmin") or not isinstance(x, Approximation) or not bool(x.error.any()):
         return None
     dim, value = attribute(node, "dim"), x.value if kind_of(node) == "argmax" else -x.value
     values, errors = (t.flatten() if dim is None else t.movedim(dim, -1) for t in (value, x.error))

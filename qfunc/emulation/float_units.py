@@ -216,9 +216,10 @@ class FloatUnits:
         for index, node in enumerate(unflatten(output)[: len(known.outputs)]):
             value = state.get(node) if isinstance(node, fx.Node) else None
             actual = known.outputs[index]
-            place = at_extremum(node, state, actual) if node in self.float_nodes else None
-            if place is not None:
-                yield node, Bounded(f"output {index}", *place)
+            if node in self.float_nodes and node.all_input_nodes:
+                read = self._read(node.all_input_nodes[0], node, state, known)
+                if (place := at_extremum(node, read, actual)) is not None:
+                    yield node, Bounded(f"output {index}", *place)
             if self.flips and (dequantized := self._dequantized_output(node, output, known, actual)) is not None:
                 yield node, Bounded(f"output {index}", *dequantized, sums=True)
             if not isinstance(value, Approximation) or not (bool(value.error.any()) or node in self.float_nodes):

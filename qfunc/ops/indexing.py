@@ -40,19 +40,18 @@ def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
     >>> take(torch.tensor([[1, 2, 3]]), 1, (0, 2))
     tensor([[1, 3]])
     """
-    return input.index_select(dim, torch.tensor(places, device=input.device))
+    return index(input, (*(None,) * dim, torch.tensor(places)))
 
 
 def index_call(x: Any, key: Any, is_number: Callable[[Any], bool]) -> Call | None:
-    """Return the canonical call of x[:, [0, 2]] or x[:, places], which index one axis by a list or tensor; else None."""
+    """Return the canonical call of x[:, [0, 2]] or x[:, places, others], which index axes by a list or tensors; else None."""
     entries = key if isinstance(key, tuple) else (key,)
     *before, last = entries or (None,)
-    if any(b != slice(None) for b in before):
-        return None
-    if isinstance(last, list) and last and all(type(i) is int for i in last):
+    if isinstance(last, list) and last and all(type(i) is int for i in last) and all(b == slice(None) for b in before):
         return take, (x, len(before), tuple(last))
-    if isinstance(last, fx.Node) and not is_number(last):
-        return index, (x, (*(None,) * len(before), last))
+    tensors = [isinstance(e, fx.Node) and not is_number(e) for e in entries]
+    if any(tensors) and all(t or (isinstance(e, slice) and e == slice(None)) for t, e in zip(tensors, entries, strict=True)):
+        return index, (x, tuple(e if t else None for t, e in zip(tensors, entries, strict=True)))
     return None
 
 

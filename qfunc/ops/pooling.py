@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -28,6 +29,18 @@ def _pool(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         return None
     call = bind(op, args[:length], kwargs)
     return call and (call[0], (*call[1][:2], call[1][2] or call[1][1], *call[1][3:]))
+
+
+def _average(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    # divisor_override=4 of windows of 2 x 2 is the mean that counts padding, unless windows reach beyond it by ceil_mode.
+    call = _pool(op, args, kwargs)
+    if call is None:
+        return None
+    *rest, kernel, stride, padding, ceil_mode, _, divisor = call[1]
+    lengths = kernel if isinstance(kernel, tuple | list) else (kernel,)
+    lengths = lengths * (op.spatial or 1) if len(lengths) == 1 else lengths
+    is_size = ceil_mode is False and all(type(n) is int for n in lengths) and divisor == math.prod(lengths)
+    return (call[0], (*rest, kernel, stride, padding, ceil_mode, True, None)) if is_size else call
 
 
 def _adaptive_avg(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -59,10 +72,10 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: torch.max_pool3d(x, 2, 1, 1)),
     op("avg_pool", F.avg_pool1d, _AVG, rewrites={"avg_pool1d": _pool}, spatial=1, traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool1d(x[0], 3)),
-    op("avg_pool", F.avg_pool2d, _AVG + " divisor_override=None", rewrites={"avg_pool2d": _pool}, spatial=2,
+    op("avg_pool", F.avg_pool2d, _AVG + " divisor_override=None", rewrites={"avg_pool2d": _average}, spatial=2,
        traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool2d(x, 3)),
-    op("avg_pool", F.avg_pool3d, _AVG + " divisor_override=None", rewrites={"avg_pool3d": _pool}, spatial=3,
+    op("avg_pool", F.avg_pool3d, _AVG + " divisor_override=None", rewrites={"avg_pool3d": _average}, spatial=3,
        traits=_MEAN | _INTEGER,
        example=lambda x: F.avg_pool3d(x, 3)),
     op("global_avg_pool", global_avg_pool, "input keepdim dim=(-2,-1)", "global_avg_pool", traits=_MEAN,

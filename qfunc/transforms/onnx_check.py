@@ -90,8 +90,10 @@ class _TeacherForced(fx.Interpreter):
         candidates = [p for p in self.places.get(module.site.name, []) if p.shape == value.shape]
         if not candidates:
             return value
-        nearest = min(candidates, key=lambda p: float((p.double() - value.double()).square().sum()))
-        if not self.difference and not allclose(torch.where(_is_tie(args[0], module), value, nearest), value):
+        nearest = min(candidates, key=lambda p: float((p.double() - value.double()).square().nansum()))
+        # NaN, as 0 / 0 is of values that became 0 as codes, has no code in the simulation, and any code in a runtime.
+        undecided = _is_tie(args[0], module) | args[0].isnan()
+        if not self.difference and not allclose(torch.where(undecided, value, nearest), value):
             self.difference = f"tensor {module.site.name!r}"
         return nearest.to(value.dtype)
 

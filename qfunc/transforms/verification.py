@@ -42,6 +42,9 @@ from qfunc.transforms.scores import Scores
 from qfunc.transforms.unit_check import uncompared, wrong_executions, wrong_predictions
 from qfunc.transforms.validate import describe, require_public
 
+NUMBERS = "numbers, which have codes"
+"""What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
+
 
 class Verification:
     """A calibrated model, its artifact in a runner and its emulation, compared batch by batch."""
@@ -141,8 +144,10 @@ class Verification:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
             raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
-        expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime)
+        expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime, where)
         for index, (emulated, actual, value) in enumerate(zip(expected, runtime, simulated, strict=True)):
+            if self._output_encoding(index) is not None:
+                _require_numbers(emulated, f"{where}, output {index}")
             lsb = self._lsb(index, emulated)
             self._tally(f"output {index}", "output").add(emulated, actual, lsb)
             self._tally(f"simulation {index}", "simulation").add(value, emulated, lsb)
@@ -173,16 +178,20 @@ class Verification:
             raise run_error(e, self.runner, [tuple(v.shape) for v in leaves], self.shapes, where) from e
         return _require_list(run[0]), run[1]
 
-    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor]) -> list[Tensor]:
+    def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor], where: str) -> list[Tensor]:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
         unknown = {u.group.output.name for u in self.unknown_units}
         forced = TeacherForced(self.emulation, self.encodings, self.shown_reals, unknown, codes, examples, self.joined)
 
+        unknown_codes: list[tuple[str, Tensor]] = []
+
         def compare(name: str, value: Any) -> None:
             if name in self.encodings:
                 path, _ = self.encodings[name]
+                if bool(value.isnan().any()):
+                    unknown_codes.append((path, value))
                 actual = in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined)
                 self._tally(path, "codes").add(value, actual, 1.0)
             if name in self.reals:
@@ -195,6 +204,8 @@ class Verification:
             arguments = with_fixed_arguments(self.emulation, leaves)
             interpreter = ObservingInterpreter(self.emulation, compare, {*self.encodings, *self.reals})
             outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
+            for path, value in unknown_codes[:1]:
+                _require_numbers(value, f"{where}, tensor {path!r}")
             differs = self.inside is not None and (
                 self._any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
             )
@@ -236,9 +247,12 @@ class Verification:
         node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
         return node, unflatten(node)
 
-    def _lsb(self, index: int, value: Tensor) -> float:
+    def _output_encoding(self, index: int) -> Encoding | None:
         node, leaves = self._outputs()
-        encoding = self.partition.encoding(leaves[index], node) if index < len(leaves) else None
+        return self.partition.encoding(leaves[index], node) if index < len(leaves) else None
+
+    def _lsb(self, index: int, value: Tensor) -> float:
+        encoding = self._output_encoding(index)
         if encoding is not None and encoding.qparams.scale.ndim == 0:
             return encoding.scale
         return _range_lsb(value)
@@ -246,11 +260,10 @@ class Verification:
     def _exact(self, tally: Tally) -> bool:
         # Return True if emulation computes every bit: for units with kernels, quantizers of inputs, and moves.
         if tally.name.startswith("output "):
-            node, leaves = self._outputs()
-            index = int(tally.name.removeprefix("output "))
+            leaves, index = self._outputs()[1], int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            return self.partition.encoding(leaves[index], node) is not None or leaves[index] in self.exact
+            return self._output_encoding(index) is not None or leaves[index] in self.exact
         return all(n in self.exact for n in self.at_path.get(tally.name, ()))
 
     def report(self) -> Report:
@@ -330,6 +343,14 @@ def _require_list(outputs: Any) -> list[Any]:
 
 def _tensors(value: Any) -> list[Tensor]:
     return [v for v in flatten(value) if isinstance(v, Tensor)]
+
+
+def _require_numbers(value: Tensor, where: str) -> None:
+    # What NaN becomes is a matter of the processor's instructions.
+    if bool((nan := value.isnan()).any()):
+        do = "Keep the inputs of the op before it in float by edit.skip, if they are 0 as codes only, as in 0 / 0."
+        found = f"NaN before the quantizer in {int(nan.sum()):,} of {nan.numel():,} elements"
+        raise VerifyError(where=where, found=found, wanted=NUMBERS, do=do)
 
 
 def _range_lsb(value: Tensor) -> float:

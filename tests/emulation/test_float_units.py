@@ -84,12 +84,26 @@ def test_the_place_of_an_extremum_is_bounded_by_the_error_of_the_values():
     network = capture()(Apply(lambda x: torch.argmax(x, -1)))
     place = next(n for n in network.graph.nodes if n.op == "call_function")
     x = torch.tensor([[1.0, 3.0, 3.0 - 1e-4]], dtype=torch.float64)
-    state = {place.all_input_nodes[0]: Approximation(x, torch.full_like(x, 1e-4))}
+    read = Approximation(x, torch.full_like(x, 1e-4))
     for index, within in ((0, False), (1, True), (2, True)):
-        deviation, bound = at_extremum(place, state, torch.tensor([index]))
+        deviation, bound = at_extremum(place, read, torch.tensor([index]))
         assert bool(deviation <= bound) is within
-    assert at_extremum(place, state, torch.tensor([3])) is None
-    assert at_extremum(place, {place.all_input_nodes[0]: Approximation.exact(x)}, torch.tensor([2])) is None
+    assert at_extremum(place, read, torch.tensor([3])) is None
+    assert at_extremum(place, Approximation.exact(x), torch.tensor([2])) is None
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_an_extremum_of_codes_is_not_one_of_the_real_values_before_them(name):
+    """The average is a float unit, whose largest code several values have; the place is that of the first one."""
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(1)
+    conv, find = nn.Conv2d(3, 8, 3, padding=1), getattr(torch, name)
+    net = Apply(lambda x, conv: find(F.avg_pool2d(conv(x), 2, 1, divisor_override=3), -1), conv).eval()
+    x = torch.randn(4, 3, 8, 8)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(net))
+    report = qfunc.verify(targets.onnxruntime)(model, [x, 2 * x])
+    assert report.verdict.startswith("bit-exact: 0 of"), report
+    assert ("avg_pool2d", "the target has no integer kernel for it") in report.float_units
 
 
 def test_an_instance_norm_that_stays_a_module_has_a_bound():

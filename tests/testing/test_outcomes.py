@@ -58,6 +58,16 @@ def test_a_function_as_a_runner_returns_other_shapes():
     assert (found.kind, found.stage, found.error) == ("mismatch", "verify", "VerifyError")
 
 
+def test_a_network_that_is_nan_as_codes_is_refused():
+    """Of |y| + 1, 1 is less than half a code: float divides 0 by 1, and the codes 0 by 0."""
+    inputs = (Input("x", "torch.cat([torch.zeros(1, 3), torch.randn(n, 3)]) * 1e3"),)
+    steps = ("y = self.a(x)", "z = self.b(y / (y.abs() + 1))")
+    program = Program(inputs, ("self.a = nn.Linear(3, 4, bias=False)", "self.b = nn.Linear(4, 2)"), steps, ("z",))
+    found = outcome(program)
+    assert (found.kind, found.stage, found.error) == ("refused", "verify", "VerifyError")
+    assert found.op == "NaN before the quantizer in # of # elements; wanted numbers, which have codes"
+
+
 def test_a_process_that_aborts_is_a_wrong_file():
     found = run_in_process(LINEAR, TARGET, Crasher())
     assert (found.kind, found.stage, found.error) == ("wrong file", "run", "SIGABRT")

@@ -15,6 +15,8 @@ import qfunc
 from qfunc import lowering, targets
 from qfunc.errors import FileError, VerifyError
 from qfunc.lowering.artifact import Artifact
+from qfunc.specs import Op, edit
+from tests.conformance.modules import Apply
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated
 from tests.transforms.nets import NAMES, DictInput
@@ -159,3 +161,33 @@ def test_a_runner_of_another_target_names_the_file_that_it_needs(runner: Any, wa
             f"{wanted}: found no such file among {', '.join(sorted(files))}, wanted one. "
             "Deploy the model for the target of this runner."
         )
+
+
+QUOTIENTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "softsign": ("truediv", lambda y: y / (y.abs() + 1)),
+    "mean": ("truediv", lambda y: y / (y.abs().mean(1, keepdim=True) + 1)),
+    "remainder": ("remainder", lambda y: torch.remainder(y, y.abs() + 1)),
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+@pytest.mark.parametrize("shown", [False, True], ids=["of the outputs", "of all tensors"])
+def test_what_divides_0_by_0_as_codes_is_named(name: str, shown: bool) -> None:
+    """Where |y| + 1 has values of 1000, the code of 1 is 0.  `deploy` blames no writer, and the runtime is not wrong."""
+    op, function = QUOTIENTS[name]
+    torch.manual_seed(1)
+    parts = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 4, 1)
+    net = Apply(lambda x, first, last: last(function(first(x))), *parts).eval()
+    x = torch.randn(4, 3, 8, 8)
+    target = edit.skip(Op("add"))(TARGET)
+    cured = qfunc.calibrate([1000 * x], progress=False)(qfunc.quantize(target)(net))
+    assert qfunc.verify(target)(cured, [0 * x]).verdict.startswith("bit-exact")
+    done = qfunc.calibrate([1000 * x], progress=False)(qfunc.quantize(TARGET)(net))
+    assert "model.onnx" in qfunc.deploy(TARGET)(done).files
+    with pytest.raises(VerifyError) as raised:
+        qfunc.verify(TARGET, None if shown else faithful)(done, [0 * x])
+    where, count = (f"tensor {op!r}", "2,048") if shown else ("output 0", "1,024")
+    assert str(raised.value) == (
+        f"verify, batch 1, {where}: found NaN before the quantizer in {count} of {count} elements, wanted numbers, which have "
+        "codes. Keep the inputs of the op before it in float by edit.skip, if they are 0 as codes only, as in 0 / 0."
+    )

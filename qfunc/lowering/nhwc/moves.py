@@ -95,7 +95,7 @@ def gather(step: OpContext) -> None:
     A file of one example has slices and CONCATENATION for constant places.
 
     Raises:
-        DeployError: indices that the model computes.
+        DeployError: indices that the model computes, or places on the batch's axis.
     """
     axis, given = int(step.attribute("axis", 0)), step.writer.tensors.get(step.node.input[1])
     places = step.number(1)
@@ -109,6 +109,9 @@ def gather(step: OpContext) -> None:
     step.on_codes(0, same=True)
     x = step.writer.plain(step.input())
     axis %= len(x.shape)
+    if step.source.varies(step.node.input[0]) == axis:
+        do = "Select examples outside of the deployed model."
+        raise step.refuse("positions along the batch", "positions along other axes", do)
     places = np.asarray(places, np.int32)
     wanted = (places % x.shape[axis]).astype(np.int32)
     if step.file.batched:

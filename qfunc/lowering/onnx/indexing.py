@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 
 from qfunc.errors import DeployError
+from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.creation import operands
 from qfunc.lowering.onnx.dynamic_shapes import number, sizes, vector
 from qfunc.lowering.onnx.formula import Write
-from qfunc.lowering.onnx.shape_inference import Shape
+from qfunc.ops.node import is_constant
 
 
 def _where(c: OpContext) -> str:
@@ -36,20 +38,36 @@ def _index(c: OpContext) -> str:
     axes = [k for k, _ in given]
     if len(given) == 1:
         return c.write("Gather", c.input(), c.read(given[0][1]), axis=axes[0])
-    if axes != list(range(len(given))):
-        do = "Index leading axes, or one axis at a time."
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        do = "Index axes that are neighbours, or one axis at a time."
         raise DeployError(
-            where=f"op {c.name!r}", found=f"positions on the axes {axes}", wanted="one axis, or the first ones", do=do
+            where=f"op {c.name!r}", found=f"positions on the axes {axes}", wanted="one axis, or neighbours", do=do
         )
-    # Positions of several axes are broadcast to one shape and concatenated along a new last axis.
-    g, rank = c.graph, max(c.shapes[i.name].rank for _, i in given)
-    shape = Shape(c.result.dims[:rank], torch.int64, c.result.tried[:rank])
-    target = vector(c, sizes(c, shape), f"{c.name}.positions_shape")
-    columns = []
-    for k, node in given:
-        full = g.node("Expand", [c.read(node), target], f"{c.name}.positions_{k}")
-        columns.append(g.node("Unsqueeze", [full, g.integers(-1, name=f"{c.name}.last")], f"{c.name}.column_{k}"))
-    return c.write("GatherND", c.input(), g.node("Concat", columns, f"{c.name}.positions", axis=-1))
+    # The axes become one, because ONNX Runtime gathers codes along one axis only.
+    dims = sizes(c, c.shape())
+    joined = vector(c, [*[0] * axes[0], -1, *dims[axes[-1] + 1 :]], f"{c.name}.joined_shape")
+    rows = c.quantize_inner(c.graph.node("Reshape", [c.input(), joined], f"{c.name}.joined"), "after")
+    return c.write("Gather", rows, _joined_positions(c, [(dims[k], i) for k, i in given]), axis=axes[0])
+
+
+def _joined_positions(c: OpContext, given: list[tuple[Any, fx.Node]]) -> str:
+    # i0 n1 n2 + i1 n2 + i2, where each place counts from the start of its axis.  The first one may count from the end: so
+    # does the sum then, and the size of that axis, in most models the batch, need not be known.
+    g, (first, *others) = c.graph, given
+    if all(is_constant(i) for _, i in given) and all(isinstance(n, int) for n, _ in others):
+        total = c.constant_value(first[1]).long()
+        total = total % first[0] if isinstance(first[0], int) else total
+        for n, i in others:
+            total = total * n + c.constant_value(i).long() % n
+        return g.constant(total, f"{c.name}.positions")
+    zero = g.integers(0, name=f"{c.name}.only_axis")
+    found = g.node("Cast", [c.read(first[1])], f"{c.name}.positions_0", to=element_type(torch.int64))
+    for k, (n, i) in enumerate(others, 1):
+        size = g.node("Squeeze", [vector(c, [n], f"{c.name}.size_{k}"), zero], f"{c.name}.length_{k}")
+        place = g.node("Cast", [c.read(i)], f"{c.name}.positions_{k}", to=element_type(torch.int64))
+        place = g.node("Mod", [place, size], f"{c.name}.from_start_{k}")
+        found = g.node("Add", [g.node("Mul", [found, size], f"{c.name}.before_{k}"), place], f"{c.name}.sum_{k}")
+    return found
 
 
 def _gather(c: OpContext) -> str:

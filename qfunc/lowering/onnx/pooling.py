@@ -24,6 +24,9 @@ def _pool(op: str) -> Write:
             "ceil_mode": int(c["ceil_mode"]),
         }
         dilation = per_axis(c["dilation"], rank) if op == "MaxPool" else [1] * rank
+        divisor = c["divisor_override"] if op != "MaxPool" and c.takes("divisor_override") else None
+        if divisor:
+            return _divided_sum(c, kernel, attributes, divisor)
         if c["ceil_mode"]:
             counts_padding = op != "MaxPool" and bool(c["count_include_pad"])
             attributes |= _as_in_pytorch(c, attributes, dilation, counts_padding)
@@ -31,29 +34,48 @@ def _pool(op: str) -> Write:
             attributes["dilations"] = dilation
         else:
             attributes["count_include_pad"] = int(c["count_include_pad"])
-            if c.takes("divisor_override") and c["divisor_override"]:
-                attributes["count_include_pad"] = 1  # the divisor is the same where the window reaches beyond the image
-                pooled = c.graph.node(op, [c.input()], f"{c.name}.mean", **attributes)
-                return c.write("Mul", pooled, c.graph.number(math.prod(kernel) / c["divisor_override"], f"{c.name}.factor"))
         return c.write(op, c.input(), **attributes)
 
     return write
+
+
+def _divided_sum(c: OpContext, kernel: list[int], attributes: dict[str, Any], divisor: int) -> str:
+    # The mean over windows that count all their entries, by the size of the window and the divisor: the divisor is the same
+    # where a window reaches beyond the image, and where it reaches beyond the padding by ceil_mode.
+    if c["ceil_mode"]:
+        if any(not n for n in (*c.shape().dims[2:], *c.result.dims[2:])):
+            found, do = "ceil_mode and a divisor for images whose size varies", "Use ceil_mode=False, or images of one size."
+            raise DeployError(where=f"op {c.name!r}", found=found, wanted="known sizes", do=do)
+        attributes |= {"ceil_mode": 0, "pads": _reached(c, attributes, [1] * len(kernel))}
+    pooled = c.graph.node("AveragePool", [c.input()], f"{c.name}.mean", **attributes, count_include_pad=1)
+    if divisor == math.prod(kernel):
+        return c.write("Max", pooled)  # a copy: a product by 1 would be removed, and the mean computed of codes
+    return c.write("Mul", pooled, c.graph.number(math.prod(kernel) / divisor, f"{c.name}.factor"))
+
+
+def _reached(c: OpContext, attributes: dict[str, Any], dilation: list[int]) -> list[int]:
+    # The pads with those at the end that the last windows reach.
+    pads, missing = attributes["pads"], [max((m - 1) * s - span, 0) for m, span, s in _spans(c, attributes, dilation)]
+    return [*pads[: len(missing)], *(p + more for p, more in zip(pads, missing, strict=False))]
+
+
+def _spans(c: OpContext, attributes: dict[str, Any], dilation: list[int]) -> list[tuple[int, int, int]]:
+    # For each axis: the number of windows, how far the first one can move inside of the padding, and the stride.
+    given = (attributes[n] for n in ("kernel_shape", "strides", "pads"))
+    axes = zip(c.shape().dims[2:], c.result.dims[2:], *given, dilation, strict=False)
+    return [(m or 0, (n or 0) + 2 * p - d * (k - 1) - 1, s) for n, m, k, s, p, d in axes]
 
 
 def _as_in_pytorch(c: OpContext, attributes: dict[str, Any], dilation: list[int], counts_padding: bool) -> dict[str, Any]:
     # PyTorch leaves out a last window that starts behind the image and its first padding; ONNX's shape inference counts it.
     # Such pools are written without ceil_mode.  Other axes that need it are padded at their end instead, which changes no
     # maximum, and no average that does not count padding.
-    axes = list(zip(c.shape().dims[2:], c.result.dims[2:], *(attributes[n] for n in ("kernel_shape", "strides", "pads")),
-                    dilation, strict=False))  # fmt: skip
-    if any(not n or not m for n, m, *_ in axes):
+    if any(not n for n in (*c.shape().dims[2:], *c.result.dims[2:])):
         return {}
-    spans = [(m, n + 2 * p - d * (k - 1) - 1, s) for n, m, k, s, p, d in axes]
-    missing = [max((m - 1) * s - span, 0) for m, span, s in spans]
-    if all(m == -(span // -s) + 1 for m, span, s in spans) or (any(missing) and counts_padding):
+    spans, pads = _spans(c, attributes, dilation), _reached(c, attributes, dilation)
+    if all(m == -(span // -s) + 1 for m, span, s in spans) or (pads != attributes["pads"] and counts_padding):
         return {}
-    pads = attributes["pads"]
-    return {"ceil_mode": 0, "pads": [*pads[: len(axes)], *(p + more for p, more in zip(pads, missing, strict=False))]}
+    return {"ceil_mode": 0, "pads": pads}
 
 
 def _global_avg_pool(c: OpContext) -> str:

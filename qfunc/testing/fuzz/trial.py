@@ -25,6 +25,7 @@ from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
+from qfunc.transforms.verification import NUMBERS
 from qfunc.transforms.verify import verify
 
 ROUNDING = 1e-3
@@ -115,6 +116,8 @@ class Trial:
         try:
             report = verify(self.target, self.runner)(calibrated, probes)
         except VerifyError as e:
+            if e.wanted == NUMBERS:
+                raise
             unrunnable = e.wanted == f"an artifact that {type(self.runner).__name__} runs"
             kind = kinds.WRONG_FILE if unrunnable else kinds.MISMATCH
             return Outcome(kind, "verify", type(e).__name__, str(e))

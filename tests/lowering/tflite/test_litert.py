@@ -173,6 +173,9 @@ def test_the_file_holds_the_models_qparams_and_codes():
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x.flip(0))), (1, 3, 5, 4),
          "op '1.flip': found a slice of the batch, wanted a slice of other axes. Select examples outside of the deployed "
          "model."),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x[[-1]])), (1, 3, 5, 4),
+         "op '1.getitem': found positions along the batch, wanted positions along other axes. Select examples outside of the "
+         "deployed model."),
         FLOAT["matmul constants broadcast"] + (
             "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
             "the batch of matrices.",),
