@@ -43,14 +43,14 @@ def remove_casts(network: fx.GraphModule) -> fx.GraphModule:
 def _is_float32(node: fx.Node, network: fx.GraphModule, known: Set[fx.Node], integers: Set[fx.Node]) -> bool:
     # True if the graph proves that a tensor is of float32; `known` has those before it.
     if node.op == "get_attr":
-        return read_attr(network, node).dtype == torch.float32
+        return bool(read_attr(network, node).dtype == torch.float32)
     if kind_of(node) in ("batch_norm", "dropout"):
         return node.args[0] in known
     op = op_of(node)
     if op is None or is_number(node) or node in integers or has(node, Trait.CREATES):
         return False
     if op.call is cast:
-        return attribute(node, "dtype") == torch.float32
+        return bool(attribute(node, "dtype") == torch.float32)
     if op.call is cast_like:
         return attribute(node, "like") in known
     if has(node, Trait.INTEGER_RESULT):
@@ -59,7 +59,7 @@ def _is_float32(node: fx.Node, network: fx.GraphModule, known: Set[fx.Node], int
     if weight is not None:  # torch takes no others together
         return weight in known
     tensors = [n for n in node.all_input_nodes if not is_number(n) and n not in integers]
-    return bool(tensors) and known.issuperset(tensors)
+    return bool(tensors) and known >= set(tensors)
 
 
 __all__ = ["remove_casts"]
