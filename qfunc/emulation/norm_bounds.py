@@ -95,7 +95,8 @@ def _response_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     d_error = abs(alpha) * (mean(2 * v.abs() * e + e * e) + (size + 4) * _U * square) + 2 * _U * (abs(k) + abs(alpha) * square)
     factor, ends = d**-beta, [(d + sign * d_error).clamp(min=0) ** -beta for sign in (-1, 1)]
     factor_error = torch.fmax(*[(end - factor).abs() for end in ends]) + (32 + 2 * abs(beta) * d.log().abs()) * _U * factor
-    return e * (factor + factor_error) + v.abs() * factor_error + 2 * _U * value.abs()
+    error: Tensor = e * (factor + factor_error) + v.abs() * factor_error + 2 * _U * value.abs()
+    return error
 
 
 def _scaled(node: fx.Node, arguments: Any, value: Tensor, error: Tensor, *, last: bool) -> Tensor:
