@@ -216,6 +216,16 @@ def test_a_response_norm_is_bounded_and_a_wrong_constant_is_beyond_the_bound() -
     assert bool(((wrong.double() - found.value).abs() > 100 * found.error).any())
 
 
+@pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, bias=False), nn.Linear(6, 4, bias=False)], ids=repr)
+def test_products_with_zero_weights_are_no_mismatch(layer: Any) -> None:
+    """OpenVINO returns 1e-30 for them."""
+    pytest.importorskip("openvino")
+    nn.init.zeros_(layer.weight)
+    target, batch = targets.openvino, torch.randn(2, 4, 6, 6)
+    calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(nn.Sequential(layer, nn.ReLU()).eval()))
+    assert qfunc.verify(target)(calibrated, [batch]).agreement.startswith("bit-exact")
+
+
 def test_a_norm_of_equal_products_is_no_mismatch() -> None:
     """OpenVINO multiplies in another order; the norm divides what that changes by a standard deviation near 0."""
     pytest.importorskip("openvino", reason="openvino is not installed")
