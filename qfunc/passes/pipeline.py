@@ -13,8 +13,7 @@ from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
-from qfunc.passes.remove_casts import remove_casts
-from qfunc.passes.remove_neutral_arithmetic import remove_neutral_arithmetic
+from qfunc.passes.remove_neutral_arithmetic import remove_casts, remove_neutral_arithmetic
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 

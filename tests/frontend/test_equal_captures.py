@@ -12,7 +12,7 @@ from qfunc import targets
 from qfunc.frontend.capture import capture
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import kind_of
-from qfunc.passes.remove_casts import remove_casts
+from qfunc.passes.remove_neutral_arithmetic import remove_casts
 from qfunc.placement.partition import Partition
 
 UNCHANGED = {

@@ -19,7 +19,7 @@ EMULATION = (
         "tests/frontend/test_equal_captures.py::test_a_size_of_a_convolution_keeps_it_on_integers",
     ),
     Mutation(
-        "casts-of-any-dtype-removed", "qfunc.passes.remove_casts:_is_float32",
+        "casts-of-any-dtype-removed", "qfunc.passes.remove_neutral_arithmetic:_is_float32",
         "return bool(tensors) and known >= set(tensors)",
         "return True",
         "tests/frontend/test_equal_captures.py::test_casts_of_other_dtypes_stay", case="torch.float64-a product with an input",
