@@ -90,7 +90,7 @@ def _is_float32(node: fx.Node, network: fx.GraphModule, known: Set[fx.Node], int
     # True if the graph proves that a tensor is of float32; `known` has those before it.
     if node.op == "get_attr":
         return bool(read_attr(network, node).dtype == torch.float32)
-    if kind_of(node) in ("batch_norm", "dropout"):
+    if node.op == "call_module" and kind_of(node) != "unknown":  # norms and dropouts
         return node.args[0] in known
     op = op_of(node)
     if op is None or is_number(node) or node in integers or has(node, Trait.CREATES):
