@@ -225,7 +225,10 @@ class InspectableRunner(Protocol):
 
 @runtime_checkable
 class RealView(Protocol):
-    """A view, as `InspectableRunner.inside` returns it, that also shows real tensors: its `run` returns them with the codes."""
+    """A view, as `InspectableRunner.inside` returns it, that also shows real tensors: its `run` returns them with the codes.
+
+    The examples of a batch are joined along the first axis of each, as of the outputs.
+    """
 
     @property
     def reals(self) -> frozenset[str]:

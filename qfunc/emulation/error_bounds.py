@@ -3,7 +3,7 @@
 u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are first order in u:
 
 - sums of n products: the bound is (n + 2) u times the sum of the products' magnitudes, plus the inputs' errors, summed with
-  the magnitudes of the other factor;
+  the magnitudes of the other factor; and 2^-99 for products with weights, because OpenVINO 2026.4 returns 1e-30 for 0;
 - functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
   errors; additions and products round once;
 - products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
@@ -29,6 +29,7 @@ __all__ = ["approximate", "at_extremum"]
 
 _U = UNIT
 _CURVE = 32
+_NOTHING = 2.0**-99
 _NEAR_ONE = 0.25
 """Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
 
@@ -137,6 +138,8 @@ def _sum_of_products(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | N
     factors = [a for a in arguments if isinstance(a, Approximation)]
     biases = [a for name, a in zip(names, arguments, strict=True) if name == "bias" and isinstance(a, Approximation)]
     error: Tensor = _call(node, arguments, lambda a: a.value.abs()) * (_terms(node, arguments, value) + 2) * _U
+    if kind_of(node) in ("linear", "matmul", "conv", "conv_transpose"):
+        error = error + _NOTHING
     for factor in factors:
         if any(factor is b for b in biases) or bool((factor.error == 0).all()):
             continue

@@ -80,6 +80,25 @@ def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool
     return offset_error * (factor + factor_error) + d.abs() * factor_error + _U * d.abs() * factor
 
 
+def _response_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    # The error of x d^-beta for d = k + alpha mean(x^2) over the channels near x; exp(-beta log d) has that of log d, too.
+    x, size = arguments[0], int(attribute(node, "size"))
+    alpha, beta, k = (float(attribute(node, name)) for name in ("alpha", "beta", "k"))
+    v, e = x.value, x.error
+
+    def mean(t: Tensor) -> Tensor:
+        padded = F.pad(t.flatten(2).unsqueeze(1), (0, 0, size // 2, (size - 1) // 2))
+        return F.avg_pool2d(padded, (size, 1), 1).reshape(t.shape)
+
+    square = mean(v * v)
+    d = k + alpha * square
+    d_error = abs(alpha) * (mean(2 * v.abs() * e + e * e) + (size + 4) * _U * square) + 2 * _U * (abs(k) + abs(alpha) * square)
+    factor, ends = d**-beta, [(d + sign * d_error).clamp(min=0) ** -beta for sign in (-1, 1)]
+    factor_error = torch.fmax(*[(end - factor).abs() for end in ends]) + (32 + 2 * abs(beta) * d.log().abs()) * _U * factor
+    error: Tensor = e * (factor + factor_error) + v.abs() * factor_error + 2 * _U * value.abs()
+    return error
+
+
 def _scaled(node: fx.Node, arguments: Any, value: Tensor, error: Tensor, *, last: bool) -> Tensor:
     # The error of x * weight + bias, given that of x.
     given = dict(zip(parameters_of(node), arguments, strict=True))
@@ -114,5 +133,6 @@ def approximate_module(module: nn.Module, inputs: tuple[Any, ...]) -> Approximat
 
 NORMS: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
     "layer_norm": _layer_norm, "rms_norm": _rms_norm, "group_norm": _group_norm, "instance_norm": _instance_norm,
+    "local_response_norm": _response_norm,
 }  # fmt: skip
 """The rule of each norm."""

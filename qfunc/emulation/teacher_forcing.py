@@ -20,7 +20,7 @@ class TeacherForced(fx.Interpreter):
 
     Args:
         encodings: (path, encoding) by node, of the tensors of codes.
-        reals: The runtime's name of each real tensor that it shows, by node.
+        reals: The runtime's name of each real tensor that it shows, by node; the examples are joined along its first axis.
         unknown: The nodes of `reals` without a known arithmetic.
         shown: What the runtime shows, by its names.
     """
@@ -41,7 +41,7 @@ class TeacherForced(fx.Interpreter):
         """Return the node's value, or the runtime's."""
         value = super().run_node(n)
         if n.name in self.reals and isinstance(value, Tensor) and value.is_floating_point():
-            real = in_model_order(self.shown[self.reals[n.name]], value, self.examples)
+            real = in_model_order(self.shown[self.reals[n.name]], value, self.examples, joined=True)
             if real.shape == value.shape:  # a runtime may keep a tensor in another layout
                 self.reals_of[n.name] = real
                 value = real if n.name in self.unknown else value

@@ -25,7 +25,7 @@ from qfunc.graph.record import NodeInfo, Record, attach
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.binding import dtype_of
 from qfunc.ops.canonicalize import DROPOUTS, argument, canonical, is_in_place
-from qfunc.ops.creation import casts_nothing, only_moves_device
+from qfunc.ops.creation import casts_nothing, only_moves
 from qfunc.ops.decompositions import attend
 from qfunc.ops.sizes import IN_PLACE_FUNCTIONS, short_name
 
@@ -127,7 +127,7 @@ class _Builder:
             return self._attention(node)
         if (first_term := is_sum_start(node, self.owner)) is not None:
             return self.env[first_term]
-        if casts_nothing(node, name or "") or only_moves_device(node, name or ""):
+        if casts_nothing(node, name or "") or only_moves(node, name or ""):
             return self.env[node.args[0]]  # type: ignore[index]
         if name == "meshgrid" and (given := meshgrid_arguments(node)) is not None:
             emit = self._emitter(node, self._path(node))

@@ -81,13 +81,13 @@ def cast_of(node: fx.Node, name: str) -> Call | None:
 
 
 def _like(node: fx.Node, name: str) -> fx.Node | None:
-    # x.type_as(y), x.to(y.dtype): the dtype is known only at run time.
+    # x.type_as(y), x.to(y.dtype), x.to(y): the dtype is known only at run time.
     value = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype", node.kwargs.get("other"))
     if not isinstance(value, fx.Node):
         return None
     if getattr(value.target, "__name__", "") == "getattr":
         return value.args[0] if value.args[1] == "dtype" and isinstance(value.args[0], fx.Node) else None
-    return value if name == "type_as" else None
+    return value if name in ("to", "type_as") else None
 
 
 def casts_nothing(node: fx.Node, name: str) -> bool:
@@ -96,12 +96,14 @@ def casts_nothing(node: fx.Node, name: str) -> bool:
     return name in CASTS and wanted is not None and bool(node.args) and dtype_of(node.args[0]) == wanted
 
 
-def only_moves_device(node: fx.Node, name: str) -> bool:
-    """Return True if a traced call only moves its tensor to a device; a captured model computes on the device of its inputs."""
+def only_moves(node: fx.Node, name: str) -> bool:
+    """Return True if a traced call only moves its tensor to a device, on which a captured model computes if its inputs are
+    there, or in memory.
+    """
     if name in ("cpu", "cuda"):
         return True
     given = (*node.args[1:], *(v for k, v in node.kwargs.items() if k not in ("non_blocking", "copy", "memory_format")))
-    return name == "to" and len(given) == 1 and _is_device(given[0])
+    return name == "to" and (not given or (len(given) == 1 and _is_device(given[0])))
 
 
 def _is_device(value: Any) -> bool:

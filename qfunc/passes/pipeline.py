@@ -13,7 +13,7 @@ from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
-from qfunc.passes.remove_neutral_arithmetic import remove_neutral_arithmetic
+from qfunc.passes.remove_neutral_arithmetic import remove_casts, remove_neutral_arithmetic
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
@@ -30,7 +30,7 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    plain = remove_neutral_arithmetic(decompose_products(decompose_attention(network, target)))
+    plain = remove_neutral_arithmetic(decompose_products(decompose_attention(remove_casts(network), target)))
     named = rewrite(plain, *QUOTIENTS, *NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(named)
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)

@@ -1,14 +1,18 @@
-"""Remove sums, products and quotients with the number that changes nothing: x + 0, x - 0, x * 1, x / 1."""
+"""Remove ops that return their input: x + 0, x - 0, x * 1, x / 1, and casts to the dtype that a tensor has."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
+import torch
 from torch import fx
 
 from qfunc.graph.constants import read_attr
+from qfunc.graph.dtypes import node_types
+from qfunc.ops.creation import cast, cast_like
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, op_of
+from qfunc.ops.node import attribute, has, kind_of, op_of
 from qfunc.ops.sizes import is_number
 
 
@@ -57,4 +61,51 @@ def _is_real(node: fx.Node, network: fx.GraphModule) -> bool:
     return any(_is_real(n, network) for n in node.all_input_nodes if not is_number(n))
 
 
-__all__ = ["remove_neutral_arithmetic"]
+def remove_casts(network: fx.GraphModule) -> fx.GraphModule:
+    """Replace a cast of float32 to float32 by its input, in place; a quantizer after it would round the same values twice.
+
+    The dtype of an input is not known, so that its cast stays: it may hold integers.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> scaled = capture()(fx.symbolic_trace(lambda x: torch.sigmoid(x.float()).type_as(x.float())))
+    >>> [n.name for n in remove_casts(scaled).graph.nodes]
+    ['x', 'float_1', 'sigmoid', 'output']
+    """
+    integers, known = node_types(network).integers, set[fx.Node]()
+    for node in list(network.graph.nodes):
+        if not _is_float32(node, network, known, integers):
+            continue
+        value = node.args[0] if kind_of(node) == "cast" else None
+        if isinstance(value, fx.Node) and value in known:
+            node.replace_all_uses_with(value)
+            network.graph.erase_node(node)
+        else:
+            known.add(node)
+    network.graph.eliminate_dead_code()
+    network.recompile()
+    return network
+
+
+def _is_float32(node: fx.Node, network: fx.GraphModule, known: Set[fx.Node], integers: Set[fx.Node]) -> bool:
+    # True if the graph proves that a tensor is of float32; `known` has those before it.
+    if node.op == "get_attr":
+        return bool(read_attr(network, node).dtype == torch.float32)
+    if node.op == "call_module" and kind_of(node) != "unknown":  # norms and dropouts
+        return node.args[0] in known
+    op = op_of(node)
+    if op is None or is_number(node) or node in integers or has(node, Trait.CREATES):
+        return False
+    if op.call is cast:
+        return bool(attribute(node, "dtype") == torch.float32)
+    if op.call is cast_like:
+        return attribute(node, "like") in known
+    if has(node, Trait.INTEGER_RESULT):
+        return False
+    weight = attribute(node, "weight") if "weight" in op.parameters else None
+    if weight is not None:  # torch takes no others together
+        return weight in known
+    tensors = [n for n in node.all_input_nodes if not is_number(n) and n not in integers]
+    return bool(tensors) and known >= set(tensors)
+
+
+__all__ = ["remove_casts", "remove_neutral_arithmetic"]

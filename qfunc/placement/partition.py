@@ -123,7 +123,8 @@ class Partition:
                 return carried
         if node.op == "get_attr":
             return None
-        read = [self._at_edge.get((node.name, reader.name)) for reader in node.users]
+        readers = [reader for reader in node.users if self.kinds[reader] != "size"]  # it reads no values
+        read = [self._at_edge.get((node.name, reader.name)) for reader in readers]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 
     def computes_on(self, encoding: Encoding) -> bool:

@@ -137,6 +137,8 @@ class _Placement:
             # Ops that only move codes come after the quantizer, as in the runtime.
             path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
+        while slot == "input" and producer is not source and self.context.kind(producer) in TRANSPARENT:
+            producer, node = moved_input(producer), producer  # evaluation has only the tensor before it
         self._place(producer, group, slot, value, rule, (node,))
 
     def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:

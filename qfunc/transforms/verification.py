@@ -63,6 +63,7 @@ class Verification:
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
         self.inside = runner.inside(self.artifact) if can_inspect else None
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
+        self.reals_joined = self.joined or isinstance(self.inside, RealView)
         self.tallies: dict[str, Tally] = {}
         self.rounded = 0
         self.encodings = self._encodings()
@@ -139,7 +140,8 @@ class Verification:
         runtime = [torch.as_tensor(v) for v in outputs]
         if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
             pairs = zip(runtime, simulated, strict=True)
-            runtime = [in_model_order(v, value, _examples(leaves)) if v.shape != value.shape else v for v, value in pairs]
+            examples, joined = _examples(leaves), self.reals_joined
+            runtime = [in_model_order(v, value, examples, joined=joined) for v, value in pairs]
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
@@ -196,7 +198,7 @@ class Verification:
                 self._tally(path, "codes").add(value, actual, 1.0)
             if name in self.reals:
                 path = self.reals[name]
-                actual = in_model_order(codes[path], value, examples, joined=self.joined)
+                actual = in_model_order(codes[path], value, examples, joined=True)
                 if actual.shape == value.shape:
                     self._tally(path, "real").add(value, actual, _range_lsb(value))
 

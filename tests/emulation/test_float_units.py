@@ -28,6 +28,9 @@ OPS = {
     "rms_norm": lambda x: F.rms_norm(x, [6]),
     "group_norm": lambda x: F.group_norm(x, 2, torch.linspace(-1, 1, 4), torch.ones(4)),
     "instance_norm": lambda x: F.instance_norm(x),
+    "local_response_norm": lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0),
+    "local_response_norm, even": lambda x: F.local_response_norm(x, 2, 1e-4, 1.5, 0.1),
+    "local_response_norm, of tanh": lambda x: F.local_response_norm(torch.tanh(x), 5, 2.0, -0.5, 1.0),
     "softmax": lambda x: torch.softmax(x, 1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "mean": lambda x: x.mean((1, 2)),
@@ -212,6 +215,31 @@ def test_a_product_that_float32_rounds_to_zero_is_within_its_bound() -> None:
     assert 0 < float(found.value) <= float(found.error)
 
 
+def test_a_response_norm_is_bounded_and_a_wrong_constant_is_beyond_the_bound() -> None:
+    """A kernel that divides the sum of squares by another number of channels."""
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    target, batch = targets.onnxruntime, torch.randn(2, 3, 6, 6)
+    norm = nn.LocalResponseNorm(3, alpha=0.5, k=2.0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 4, 1)).eval()
+    report = qfunc.verify(target)(qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(model)), [batch])
+    assert report.agreement.startswith("bit-exact")
+    assert not report.unbounded
+    found = _bounded(norm, batch, torch.zeros_like(batch))
+    wrong = nn.LocalResponseNorm(3, alpha=0.5 * 3 / 2, k=2.0)(batch)
+    assert bool(((wrong.double() - found.value).abs() > 100 * found.error).any())
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, bias=False), nn.Linear(6, 4, bias=False)], ids=repr)
+def test_products_with_zero_weights_are_no_mismatch(layer: Any) -> None:
+    """OpenVINO returns 1e-30 for them."""
+    pytest.importorskip("openvino")
+    nn.init.zeros_(layer.weight)
+    target, batch = targets.openvino, torch.randn(2, 4, 6, 6)
+    calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(nn.Sequential(layer, nn.ReLU()).eval()))
+    assert qfunc.verify(target)(calibrated, [batch]).agreement.startswith("bit-exact")
+
+
 def test_a_norm_of_equal_products_is_no_mismatch() -> None:
     """OpenVINO multiplies in another order; the norm divides what that changes by a standard deviation near 0."""
     pytest.importorskip("openvino", reason="openvino is not installed")
@@ -227,10 +255,10 @@ def test_a_norm_of_equal_products_is_no_mismatch() -> None:
 
 def test_ops_without_a_rule_are_listed() -> None:
     target, x = targets.onnxruntime, torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    net = Apply(lambda x, a, b: b(F.local_response_norm(a(x), 3)), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
+    net = Apply(lambda x, a, b: b(F.glu(a(x), 1)), nn.Conv2d(3, 4, 1), nn.Conv2d(2, 4, 1))
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
     report = qfunc.verify(target)(model, [x])
-    assert report.unbounded == (("local_response_norm", "no rule bounds the error of local_response_norm"),)
+    assert report.unbounded == (("glu", "no rule bounds the error of glu"),)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")

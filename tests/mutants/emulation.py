@@ -7,6 +7,24 @@ NARROW = "tests/conformance/test_narrow_accumulators.py::test_a_right_chip_passe
 
 EMULATION = (
     Mutation(
+        "examples-in-the-first-order", "qfunc.execution.joined_examples:in_model_order",
+        "return min([same, *_orders(tensor, like, examples)], key=lambda order: _distance(order, like))",
+        "return [same, *_orders(tensor, like, examples)][0]",
+        "tests/execution/test_joined_examples.py::test_examples_at_any_place_of_an_axis_come_into_the_order_of_the_model",
+    ),
+    Mutation(
+        "sizes-read-values", "qfunc.placement.partition:Partition._shared_encoding",
+        'if self.kinds[reader] != "size"]',
+        "]",
+        "tests/frontend/test_equal_captures.py::test_a_size_of_a_convolution_keeps_it_on_integers",
+    ),
+    Mutation(
+        "casts-of-any-dtype-removed", "qfunc.passes.remove_neutral_arithmetic:_is_float32",
+        "return bool(tensors) and known >= set(tensors)",
+        "return True",
+        "tests/frontend/test_equal_captures.py::test_casts_of_other_dtypes_stay", case="torch.float64-a product with an input",
+    ),
+    Mutation(
         "modules-called-as-functions", "qfunc.emulation.builder:EmulationBuilder.copy_op",
         "return self.graph.create_node(op.op, op.target, args, kwargs,",
         "return self.graph.create_node(op.op, op.target, args, {},",

@@ -133,6 +133,24 @@ TIES = (
         BOUND, case="0.001-layer_norm",
     ),
     Mutation(
+        "response-norms-of-exact-squares", "qfunc.emulation.norm_bounds:_response_norm",
+        "mean(2 * v.abs() * e + e * e)",
+        "torch.zeros_like(e)",
+        BOUND, case="0.001-local_response_norm",
+    ),
+    Mutation(
+        "products-without-the-errors-of-their-factors", "qfunc.emulation.error_bounds:_product",
+        "error: Tensor = largest - value.abs() +",
+        "error: Tensor =",
+        BOUND, case="0.001-prod",
+    ),
+    Mutation(
+        "products-never-underflow", "qfunc.emulation.error_bounds:_product",
+        " + 2.0**-126 * factor)",
+        ")",
+        "tests/emulation/test_float_units.py::test_a_product_that_float32_rounds_to_zero_is_within_its_bound",
+    ),
+    Mutation(
         "errors-of-factors-are-forgotten", "qfunc.emulation.error_bounds:_sum_of_products",
         "error = error + _call(node, arguments, magnitude)",
         "pass",

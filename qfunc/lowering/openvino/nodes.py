@@ -22,13 +22,15 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     """Replace each quantizer by a node, and each weight by its codes and their dequantization, in place.
 
     A weight of more than 8 bits, or of a recurrent layer, stays float, with a node between it and its readers: OpenVINO has no
-    other form for it.
+    other form for it.  So does a weight with a zero point of a transposed convolution, which OpenVINO 2026.4 would leave out.
     """
     quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
     weights = {tensor: s for s in sites if s.role not in ("activation", "bias") for tensor in s.tensors}
     held = {i.name: i for i in model.graph.initializer}
     stored = {name for name, site in weights.items() if isinstance(site.format, Int) and site.format.bits <= 8}
     stored -= {name for node in model.graph.node if node.op_type not in _PRODUCTS for name in node.input}
+    shifted = {name for name in stored if weights[name].low >= 0 or any(weights[name].zero_point)}
+    stored -= shifted & {name for node in model.graph.node if node.op_type == "ConvTranspose" for name in node.input}
     rank = {name: len(value.dims) for name, value in held.items()}
     rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in quantizers.values()) else {}
     nodes: list[onnx.NodeProto] = []
@@ -76,15 +78,16 @@ def _node(constants: list[onnx.TensorProto], site: QuantizedTensor, tensor: str,
 def _dequantized(constants: list[onnx.TensorProto], site: QuantizedTensor, value: Any, name: str) -> onnx.NodeProto:
     # OpenVINO reads it as Convert, Subtract, Multiply, the form of its own int8 models, and folds it into the int8 kernel. The
     # step is the one that OpenVINO computes from the range of a FakeQuantize: its last bit differs from the scale's.
+    # Unsigned codes are stored 128 lower: OpenVINO has no convolution of them whose result is quantized.
     low, high, levels = _range(site)
-    channels, dtype = len(site.scale) > 1, np.int8 if site.low < 0 else np.uint8
+    channels, shift = len(site.scale) > 1, 128 if site.low >= 0 else 0
     axis = (site.axis or 0) % value.ndim if channels else 0
     shape = [-1 if i == axis else 1 for i in range(value.ndim)] if channels else ()
     scale, zero = (np.array(v).reshape(shape) for v in (site.scale, site.zero_point))
     arrays = {
-        "codes": (np.rint(value / scale) + zero).astype(dtype),
+        "codes": (np.rint(value / scale) + zero - shift).astype(np.int8),
         "scale": ((high - low) / np.float32(levels - 1)).reshape([-1] if channels else ()),
-        "zero": zero.astype(dtype).reshape([-1] if channels else ()),
+        "zero": (zero - shift).astype(np.int8).reshape([-1] if channels else ()),
     }
     constants.extend(numpy_helper.from_array(array, f"{name}.{word}") for word, array in arrays.items())
     inputs = [f"{name}.{word}" for word in arrays]

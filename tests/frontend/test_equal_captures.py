@@ -1,0 +1,117 @@
+"""Ops that change no value, and sizes, leave the same codes by torch.fx and by torch.export."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.frontend.capture import capture
+from qfunc.graph.view import QuantizedModel
+from qfunc.ops.node import kind_of
+from qfunc.passes.remove_neutral_arithmetic import remove_casts
+from qfunc.placement.partition import Partition
+
+UNCHANGED = {
+    "to(dtype)": lambda x: x.to(torch.float32),
+    "float": lambda x: x.float(),
+    "type": lambda x: x.type(torch.float32),
+    "type_as": lambda x: x.type_as(x),
+    "to(x.dtype)": lambda x: x.to(x.dtype),
+    "to(x)": lambda x: x.to(x),
+    "to(memory_format)": lambda x: x.to(memory_format=torch.channels_last),
+    "to(device)": lambda x: x.to("cpu"),
+    "clone": lambda x: x.clone(),
+    "detach": lambda x: x.detach(),
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
+    "view of sizes": lambda x: x.view(x.size(0), -1, x.size(2), x.shape[3]),
+    "reshape of sizes": lambda x: x.reshape(x.shape[0], x.shape[1], x.shape[2], x.shape[3]),
+    "times 1": lambda x: x * 1,
+}
+PLACES = {
+    targets.onnxruntime: ("conv", "pool", "sum"),
+    targets.openvino: ("activation", "sum"),
+    targets.litert: ("resize",),
+}
+
+
+class Net(nn.Module):
+    """A convolutional network with a function at one place."""
+
+    def __init__(self, function, place: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.head, self.function, self.place = nn.Linear(64, 5), function, place
+
+    def at(self, place: str, x):
+        return self.function(x) if place == self.place else x
+
+    def forward(self, x):
+        y = F.relu(self.at("conv", self.first(x)))
+        y = F.interpolate(y, size=(7, 9), mode="bilinear", align_corners=False)
+        y = F.interpolate(self.at("pool", F.max_pool2d(y, 2)), size=4)
+        y = self.at("resize", y)
+        y = self.at("sum", y) + y
+        y = F.relu(self.second(self.at("activation", torch.sigmoid(y))))
+        return self.head(torch.flatten(y, 1))
+
+
+@pytest.mark.parametrize("target", PLACES, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_an_op_that_changes_nothing_changes_no_code(target, name):
+    for place in PLACES[target]:
+        if (name, place) == ("dropout", "conv"):  # in training it parts what would fuse
+            continue
+        torch.manual_seed(0)
+        model, batches = Net(UNCHANGED[name], place).eval(), [torch.randn(n, 3, 8, 8) for n in (2, 3)]
+        results = []
+        for quantized in (qfunc.quantize(target)(model), qfunc.quantize(target, batches[0])(model)):
+            calibrated = qfunc.calibrate(batches[:1], progress=False)(quantized)
+            results.append(qfunc.emulate(target)(calibrated)(batches[1]))
+        assert torch.equal(*results), place
+
+
+def test_a_size_of_a_convolution_keeps_it_on_integers():
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.places = nn.Conv2d(3, 8, 2, 2), nn.Parameter(torch.randn(1, 24, 8))
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y.reshape(y.shape[0], y.shape[1], -1).transpose(1, 2) + self.places
+
+    batch = torch.randn(2, 3, 12, 8)
+    for target in (targets.openvino, targets.onnxruntime, targets.litert):
+        calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(Patches().eval()))
+        units = {u.path: u for u in Partition(QuantizedModel(calibrated), target).units}
+        assert units["conv"].integer, target.name
+
+
+KEPT = {
+    "an input": lambda x: torch.exp(x.float()),
+    "a comparison": lambda x: (torch.exp(x.float()) > 1).float(),
+    "of double": lambda x: torch.exp(x.float()).double().float(),
+    "of half": lambda x: torch.exp(x.float()).half().float(),
+    "of indices": lambda x: torch.argmax(torch.exp(x.float()), 0).float(),
+    "to half": lambda x: torch.exp(x.float()).half(),
+    "to an input's dtype": lambda x: torch.exp(x.float()).type_as(x),
+    "a sum with double": lambda x: (torch.exp(x.float()) + x.double()).float(),
+    "a product with an input": lambda x: (torch.exp(x.float()) * x).float(),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+def test_casts_of_other_dtypes_stay(name, dtype):
+    x = torch.tensor([1, 2, 3]).to(dtype)
+    network = capture()(fx.symbolic_trace(KEPT[name]))
+    before = [kind_of(n) for n in network.graph.nodes]
+    after = [kind_of(n) for n in remove_casts(network).graph.nodes]
+    assert before == after
+    found, wanted = network(x), KEPT[name](x)
+    assert torch.equal(found, wanted)
+    assert found.dtype == wanted.dtype
