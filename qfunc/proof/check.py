@@ -13,17 +13,13 @@ import hashlib
 import importlib.util
 import json
 import platform
-import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-TYPES = {"F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4",
-         "I64": "<i8", "U64": "<u8", "BOOL": "?"}  # fmt: skip
-PACKAGES = {"litert": ("ai_edge_litert.interpreter", "tflite_runtime.interpreter")}
+TYPES = {"F32": "<f4", "F64": "<f8", "I8": "i1", "U8": "u1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "BOOL": "?"}
 RESOLVERS = {"xnnpack": "AUTO", "reference": "BUILTIN_REF", "optimised": "BUILTIN_WITHOUT_DEFAULT_DELEGATES"}
 NCNN_OFF = ("use_vulkan_compute", "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed",
             "use_bf16_storage", "use_packing_layout")  # fmt: skip
@@ -63,11 +59,9 @@ def compared(entry: Any, actual: Any, expected: Any) -> Row:
     return Row(name, expected.size, int(differs.sum()), float(distance.max(initial=0.0)), wanted, bool(good))
 
 
-def installed(runtime: str) -> Any:
-    """Import the first package of a runtime that is there."""
-    names = PACKAGES.get(runtime, (runtime,))
-    found = next((name for name in names if importlib.util.find_spec(name.split(".")[0])), names[0])
-    return importlib.import_module(found)
+def installed(*names: str) -> Any:
+    """Import the first of some modules whose package is there."""
+    return importlib.import_module(next((n for n in names if importlib.util.find_spec(n.split(".")[0])), names[0]))
 
 
 def run_onnxruntime(proof: Any, paths: list[Path], inputs: list[Any], names: list[str]) -> tuple[list[Any], list[Any]]:
@@ -86,16 +80,15 @@ def run_onnxruntime(proof: Any, paths: list[Path], inputs: list[Any], names: lis
 
 def message(number: int, content: bytes) -> bytes:
     """Return a field of protobuf that holds bytes: its number, the length of its content in groups of 7 bits, the content."""
-    length, size = b"", len(content)
+    size, length = len(content), b""
     while size > 127:
-        length, size = length + bytes([size % 128 + 128]), size // 128
+        size, length = size // 128, length + bytes([size % 128 + 128])
     return bytes([8 * number + 2]) + length + bytes([size]) + content
 
 
 def run_litert(proof: Any, paths: list[Path], inputs: list[Any], names: list[str]) -> tuple[list[Any], list[Any]]:
     """Run a model, and the same with inner tensors as outputs."""
-    litert, model = installed("litert"), paths[0].read_bytes()
-
+    litert, model = installed("ai_edge_litert.interpreter", "tflite_runtime.interpreter"), paths[0].read_bytes()
     options = {"experimental_op_resolver_type": getattr(litert.OpResolverType, RESOLVERS[proof["kernels"]])}
     places = {d["name"]: d["index"] for d in litert.Interpreter(model_content=model, **options).get_tensor_details()}
     found = []
@@ -113,7 +106,7 @@ def run_litert(proof: Any, paths: list[Path], inputs: list[Any], names: list[str
     return found[0], [np.moveaxis(c, -1, 1) if n.endswith(".nhwc") else c for n, c in zip(names, codes, strict=True)]
 
 
-def with_outputs(model: bytes, places: Sequence[int]) -> bytes:
+def with_outputs(model: bytes, places: list[int]) -> bytes:
     """Return a .tflite file whose list of outputs is longer: it is written to the end, where a flatbuffer may have it."""
     data = bytearray(model)
 
@@ -123,18 +116,17 @@ def with_outputs(model: bytes, places: Sequence[int]) -> bytes:
     def field(table: int, index: int) -> int:
         return table + number(table - number(table, "<i4") + 4 + 2 * index, "<u2")
 
-    graphs = field(number(0), 2)
-    first = graphs + number(graphs) + 4
+    first = field(number(0), 2) + number(field(number(0), 2)) + 4
     outputs = field(first + number(first), 2)  # the fields of a graph: tensors, inputs, outputs
-    old = outputs + number(outputs)
-    listed = bytes(data[old + 4 : old + 4 + 4 * number(old)]) + np.array(places, "<i4").tobytes()
+    old = outputs + number(outputs) + 4
+    listed = bytes(data[old : old + 4 * number(old - 4)]) + np.array(places, "<i4").tobytes()
     data += bytes(-len(data) % 4)
     data[outputs : outputs + 4] = (len(data) - outputs).to_bytes(4, "little")
     return bytes(data + (len(listed) // 4).to_bytes(4, "little") + listed)
 
 
 def run_ncnn(proof: Any, paths: list[Path], inputs: list[Any], names: list[str]) -> tuple[list[Any], list[Any]]:
-    """Run the examples one by one, as ncnn has no batches; "@1" after a name is another axis of the examples, "+" joins them."""
+    """Run the examples one by one, as ncnn has no batches."""
     ncnn = installed("ncnn")
     net, found = ncnn.Net(), []
     for option in NCNN_OFF:
@@ -150,12 +142,8 @@ def run_ncnn(proof: Any, paths: list[Path], inputs: list[Any], names: list[str])
             x = x.astype(np.int32) if np.issubdtype(x.dtype, np.integer) else x
             extractor.input(entry["blob"], ncnn.Mat(np.ascontiguousarray(x)).clone())
         found.append([np.array(extractor.extract(*blob)[1]) for blob in blobs])
-    joined = []
-    for (name, _), parts in zip(blobs, zip(*found, strict=True), strict=True):
-        axis = re.fullmatch(r".*@(\d+)(\+?)", name)
-        several = axis is not None and axis[2] == "+"
-        joined.append((np.concatenate if several else np.stack)(parts, int(axis[1]) if axis else 0))
-    return joined[: len(proof["outputs"])], joined[len(proof["outputs"]) :]
+    joined, count = [np.stack(parts) for parts in zip(*found, strict=True)], len(proof["outputs"])
+    return joined[:count], joined[count:]
 
 
 def run_openvino(proof: Any, paths: list[Path], inputs: list[Any], names: list[str]) -> tuple[list[Any], list[Any]]:
@@ -168,12 +156,10 @@ def run_openvino(proof: Any, paths: list[Path], inputs: list[Any], names: list[s
         network.add_outputs([ports[name] for name in added])
         network.reshape({port: list(x.shape) for port, x in zip(network.inputs, inputs, strict=True)})
         compiled = core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        found.append([value.copy() for value in compiled(list(inputs)).values()])
-    qparams = [e["qparams"] for e in proof["tensors"] if e["shown"] is not None]
-    for value, qparam in zip(found[1][len(found[0]) :], qparams, strict=True):
-        shape = [-1 if axis == (qparam["axis"] or 0) % value.ndim else 1 for axis in range(value.ndim)]
-        scale, zero = (np.float64(qparam[k]).reshape(shape if len(qparam[k]) > 1 else ()) for k in ("scale", "zero_point"))
-        codes.append(np.rint(value / scale) + zero)
+        found.append([value.copy() for value in compiled(inputs).values()])
+    for value, q in zip(found[1][len(found[0]) :], [e["qparams"] for e in proof["tensors"] if e["shown"]], strict=True):
+        shape = [-1 if axis == q["axis"] % value.ndim else 1 for axis in range(value.ndim)] if q["axis"] is not None else []
+        codes.append(np.rint(value / np.reshape(q["scale"], shape)) + np.reshape(q["zero_point"], shape))
     return found[0], codes
 
 
@@ -183,17 +169,6 @@ def tensors_of(content: bytes) -> dict[str, Any]:
     header = {name: entry for name, entry in json.loads(content[8:start]).items() if name != "__metadata__"}
     return {name: np.frombuffer(content[start + e["data_offsets"][0] : start + e["data_offsets"][1]],
                                 TYPES[e["dtype"]]).reshape(e["shape"]) for name, e in header.items()}  # fmt: skip
-
-
-def verdict(rows: Sequence[Row], changed: Sequence[str] = ()) -> tuple[str, bool]:
-    """Return a sentence, and True if every row is right and no file has changed."""
-    equal, first = [r for r in rows if r.wanted == "equal"], next((r.name for r in rows if not r.good), None)
-    if first is not None:
-        return f"FAILED: the first tensor that differs is {first}", False
-    if changed:
-        return f"FAILED: changed since they were written: {', '.join(changed)}", False
-    close = f"; {len(rows) - len(equal)} others are close" if len(equal) < len(rows) else ""
-    return f"equal: 0 of {sum(r.elements for r in equal):,} elements of {len(equal)} tensors differ{close}", True
 
 
 def main(folder: Path) -> int:
@@ -206,17 +181,19 @@ def main(folder: Path) -> int:
     except Exception as error:  # of damaged files, and those of the runtimes, which have no common base
         print(f"the check cannot be made: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    version = getattr(sys.modules[installed(proof["runtime"]).__name__.split(".")[0]], "__version__", "")
-    print(" ".join(f"{proof['runtime']} {version} on {platform.machine()}, emulated for {proof['cpu']}".split()) + "\n")
+    package = next(m for m in ("onnxruntime", "ai_edge_litert", "tflite_runtime", "ncnn", "openvino") if m in sys.modules)
+    version = getattr(sys.modules[package], "__version__", "of unknown version")
+    print(f"{package} {version} on {platform.machine()}, emulated for {proof['cpu']}\n")
     width = max(len(r.name) for r in rows)
     print(f"{'tensor':<{width}}  {'elements':>12}  {'differing':>10}  {'largest, in codes':>18}  wanted")
-    for r in rows:
-        print(
-            f"{r.name:<{width}}  {r.elements:>12,}  {r.differing:>10,}  {r.largest:>18.4g}  {r.wanted}{'' if r.good else '  <--'}"
-        )
-    text, good = verdict(rows, changed)
-    print(f"\n{text}")
-    return int(not good)
+    for name, elements, differing, largest, wanted, good in rows:
+        print(f"{name:<{width}}  {elements:>12,}  {differing:>10,}  {largest:>18.4g}  {wanted}{'' if good else '  <--'}")
+    first = next((f"FAILED: the first tensor that differs is {r.name}" for r in rows if not r.good), "")
+    text = first or (f"FAILED: changed since they were written: {', '.join(changed)}" if changed else "")
+    equal = [r.elements for r in rows if r.wanted == "equal"]
+    close = f"; {len(rows) - len(equal)} others are close" if len(equal) < len(rows) else ""
+    print(f"\n{text or f'equal: 0 of {sum(equal):,} elements of {len(equal)} tensors differ{close}'}")
+    return int(bool(text))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.errors import VerifyError
-from qfunc.files.ncnn_param import read_param, split_axis
+from qfunc.files.ncnn_param import read_param
 from qfunc.lowering.artifact import Artifact, file_of, name_of_file
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
@@ -95,8 +95,9 @@ def _in_tflite(artifact: Artifact) -> dict[str, str]:
 
 
 def _in_ncnn(artifact: Artifact) -> dict[str, str]:
+    # Without those whose examples are along another axis than the first.
     lines = read_param(file_of(artifact.files, _PARAM), _PARAM)
-    return {split_axis(blob)[0]: blob for line in lines for blob in line.outputs if split_axis(blob)[0].endswith(".codes")}
+    return {blob: blob for line in lines for blob in line.outputs if blob.endswith(".codes")}
 
 
 def _of_ncnn(runner: Any, artifact: Artifact) -> dict[str, Any]:
@@ -111,7 +112,12 @@ def _of_ncnn(runner: Any, artifact: Artifact) -> dict[str, Any]:
 
 def _of_openvino(runner: Any, artifact: Artifact) -> dict[str, Any]:
     sites = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
-    return {"qparams": {name: {k: s[k] for k in ("scale", "zero_point", "axis")} for s in sites for name in s["tensors"]}}
+    return {"qparams": {name: _qparams(site) for site in sites for name in site["tensors"]}}
+
+
+def _qparams(site: dict[str, Any]) -> dict[str, Any]:
+    axis = site["axis"] if len(site["scale"]) > 1 else None
+    return {"scale": site["scale"], "zero_point": site["zero_point"], "axis": axis}
 
 
 _RUNTIMES = (
