@@ -72,8 +72,8 @@ __all__ = [
     "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts",
     "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "diagnose", "emulate", "equalization_pairs",
     "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions",
-    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct",
-    "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
+    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized",
+    "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -2,9 +2,8 @@
 
 Needs NumPy and the runtime of the files: onnxruntime, ai-edge-litert or tflite-runtime, ncnn, or openvino.  Prints a row for
 each tensor.  "equal" tensors must not differ at all.  "close" ones follow sums of floats, whose order the processor chooses:
-few codes may round the other way, so that most of them must be within one code.
-
-The exit code is 0 if all rows are right, 1 if one is not or a file has changed, and 2 if the check cannot be made.
+few codes may round the other way, so that most of them must be within one code.  The exit code is 0 if all rows are right, 1
+if one is not or a file has changed, and 2 if the check cannot be made.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from qfunc.errors import FileError
 from qfunc.files.fields import Count, Flag, JsonObject, Many, Nullable, Number, Text, Word, require
 from qfunc.files.folder import read_file
 from qfunc.files.json_text import damage_error, parse
@@ -113,7 +113,7 @@ def read_proof(place: Path, artifact: Artifact) -> tuple[dict[str, Any], dict[st
     for i, name in enumerate(proof["files"]):
         if name not in artifact.files:
             raise damage_error(where, f"files[{i}]", repr(name[:60]), "a file of the package")
-    arrays = {name: t.numpy() for name, t in read_tensors(place / TENSORS).items()}
+    arrays = _arrays(place)
     for field in ("inputs", "tensors"):
         for i, entry in enumerate(proof[field]):
             if entry["tensor"] not in arrays:
@@ -123,21 +123,34 @@ def read_proof(place: Path, artifact: Artifact) -> tuple[dict[str, Any], dict[st
             raise damage_error(where, f"tensors[{i}]", "no place or no step", "a tensor's name or an output, and its step")
         if runtime.name == "openvino" and entry["shown"] is not None and "qparams" not in entry:
             raise damage_error(where, f"tensors[{i}].qparams", "no such field", "one for openvino")
-    _require_inputs(proof, arrays, artifact.files, where)
+    if runtime.name == "ncnn":
+        _require_inputs(proof, arrays, artifact.files, where)
+    elif runtime.name != "litert":
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.files.onnx_model import read_model
+
+        read_model(artifact.files[proof["files"][0]], proof["files"][0])  # runtimes would open the files that a model names
     return proof, arrays
+
+
+def _arrays(place: Path) -> dict[str, Any]:
+    found = read_tensors(place / TENSORS)
+    known = {getattr(torch, d) for d in ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")}
+    for name, tensor in found.items():
+        if tensor.dtype not in known:
+            raise damage_error(str(place / TENSORS), f"[{name[:60]!r}].dtype", str(tensor.dtype), "one that check.py reads")
+    return {name: tensor.numpy() for name, tensor in found.items()}
 
 
 def _require_inputs(proof: dict[str, Any], arrays: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> None:
     # With inputs of other shapes ncnn reads beyond its memory.
-    if proof["runtime"] != "ncnn":
-        return
     lines = read_param(files[proof["files"][0]], proof["files"][0])
     shapes = {line.outputs[0]: input_shapes([line]).get(line.name) for line in lines if line.kind == "Input" and line.outputs}
     for i, entry in enumerate(proof["inputs"]):
         array = arrays[entry["tensor"]]
         example = array.shape[1:] if array.ndim > 1 else (1,)
-        if array.ndim == 0 or shapes.get(entry.get("blob", "")) != example:
-            raise FileError(
-                where=f"{where}: inputs[{i}]", found=f"shape {list(array.shape)}", wanted="that of an input of the model",
-                do="Write the package again.",
-            )  # fmt: skip
+        wanted = shapes.get(entry.get("blob", ""))
+        if array.ndim == 0 or wanted != example:
+            raise damage_error(
+                where, f"inputs[{i}]", f"the shape {list(array.shape)[:8]}", f"examples of {wanted}, as in the model"
+            )
