@@ -1,4 +1,4 @@
-"""check.py on ARM64, under QEMU, where neither torch nor qfunc is installed."""
+"""The same network on ARM64, under QEMU where neither torch nor qfunc is installed, and in WebAssembly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+import qfunc
 from qfunc import targets
-from qfunc.lowering import Qemu
+from qfunc.lowering import Node, OnnxRuntimeRunner, Qemu
 from qfunc.specs import cpus, edit
 from tests.lowering.machines.machines import require
-from tests.proof.packages import package, run_check, spoil_tensor
+from tests.proof.packages import X, calibrated, package, run_check, spoil_tensor
 
 
 def target_of(name: str, cpu: cpus.Cpu) -> Any:
@@ -39,3 +40,10 @@ def test_a_package_passes_on_arm64_and_one_that_was_spoilt_does_not(name: str, c
     spoil_tensor(folder, "relu.codes")
     code, shown, said = run_check(folder, tmp_path, python, machine.environment())
     assert (code, shown.splitlines()[-1]) == (1, "FAILED: the first tensor that differs is relu"), shown + said
+
+
+def test_the_network_is_bit_exact_in_webassembly() -> None:
+    require(Node())
+    target = edit.cpu("wasm-simd")(targets.onnxruntime)
+    report = qfunc.verify(target, OnnxRuntimeRunner(threads=1, machine=Node()))(calibrated(target), [X])
+    assert report.verdict.startswith("bit-exact: 0 of "), report
