@@ -26,7 +26,7 @@ def test_the_programs_print_what_the_page_says(capsys: pytest.CaptureFixture[str
         exec(compile(program, "docs/device.md", "exec"), names)
         assert capsys.readouterr().out == printed
     main(names["folder"])
-    found, shown = (text.splitlines()[2:8] for text in (capsys.readouterr().out, blocks("console")[0]))
+    found, shown = (text.splitlines()[2:9] for text in (capsys.readouterr().out, blocks("console")[0]))
     assert [line[:22] for line in found] == [line[:22] for line in shown]  # this processor may compute other codes
     assert json.loads((names["folder"] / "proof.json").read_text())["cpu"] == "arm64-dotprod"
 
