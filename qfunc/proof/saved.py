@@ -38,7 +38,7 @@ def with_proof_check(directory: str | os.PathLike[str], report: SavedReport) -> 
 
 def _proof(place: Path, report: SavedReport) -> Check:
     proof, tensors = read_proof(place, Artifact(read_folder(place)))
-    runtime = proof["runtime"]
+    runtime: str = proof["runtime"]
     module = _MODULES.get(runtime, runtime)
     changed = any(r.name == "files" and r.outcome == "failed" for r in report.rows)
     if changed and runtime in ("litert", "ncnn"):
