@@ -12,10 +12,10 @@ from torch import Tensor, fx
 from qfunc.emulation.teacher_forcing import code_nodes
 from qfunc.emulation.writer import build_emulation
 from qfunc.graph.arguments import flatten, with_fixed_arguments
+from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.ops.traits import Trait
-from qfunc.placement.partition import Partition
-from qfunc.specs import cpus
+from qfunc.placement.partition import Partition, Unit
+from qfunc.specs import FloatKernel, cpus
 from qfunc.specs.protocols import FlippingRunner
 from qfunc.transforms.verification import lsb_of_output, outputs_of
 
@@ -71,14 +71,10 @@ def _integers(codes: Tensor) -> Tensor:
 
 
 def _exact_nodes(partition: Partition) -> set[fx.Node]:
-    """Return the nodes whose values are exact, and all those before them.
-
-    Float ops that round more than once are exact on the processor that they were compared on only.
-    """
+    """Return the nodes whose values are exact, as all those before them are."""
     runtime = partition.target.runtime
-    here = runtime.cpu is None or not runtime.builds or runtime.cpu == cpus.x86_64_vnni
-    unlike = [] if here else [u.kind for u in partition.units if not u.integer and not _moves(partition, u.group.root)]
-    alone = partition.exact_nodes(unlike)
+    compared = runtime.cpu is None or not runtime.builds or runtime.cpu == cpus.x86_64_vnni
+    alone = partition.exact_nodes([] if compared else [u.kind for u in partition.units if _is_curve(u)])
     found = {n for n in partition.network.graph.nodes if n.op in ("placeholder", "get_attr")}
     runner: Any = runtime.runner
     if isinstance(runner, FlippingRunner) and runner.flips:
@@ -86,10 +82,20 @@ def _exact_nodes(partition: Partition) -> set[fx.Node]:
     for unit in partition.units:
         inside = unit.group.nodes
         read = (source for n in inside for source in n.all_input_nodes if source not in inside)
-        if unit.group.output in alone and found.issuperset(read):
+        if (unit.group.output in alone or _moves(partition, unit)) and found.issuperset(read):
             found.add(unit.group.output)
     return found
 
 
-def _moves(partition: Partition, node: fx.Node) -> bool:
-    return partition.context.has(node, Trait.MOVES_VALUES)
+def _is_curve(unit: Unit) -> bool:
+    # A curve or norm in float rounds more than once, in the order of the processor that it was compared on.
+    arithmetic = None if unit.kernel is None or unit.integer else unit.kernel.arithmetic
+    return arithmetic is not None and not (isinstance(arithmetic, FloatKernel) and not arithmetic.function)
+
+
+def _moves(partition: Partition, unit: Unit) -> bool:
+    # A move in float between equal qparams, such as a padding, gives the codes that it gets; between others it rounds.
+    root, output = unit.group.root, partition.output_encoding(unit.group.output)
+    read = [e for n in root.all_input_nodes if (e := partition.encoding(n, root)) is not None]
+    only_moves = unit.kind in partition.target.commuting and only_moves_codes(root)
+    return only_moves and root is unit.group.output and (output is None or all(e.same(output) for e in read))

@@ -79,6 +79,25 @@ def test_tensors_after_an_op_without_a_kernel_need_not_be_equal() -> None:
     assert found == {"x": True, "first": True, "interpolate": False, "last": False, "output 0": False}
 
 
+class Padded(nn.Module):
+    """The bypass of a residual network without weights: every second pixel, and channels of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.other = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 8, 3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        return self.other(y) + nn.functional.pad(y[:, :, ::2, ::2], (0, 0, 0, 0, 2, 2))
+
+
+@pytest.mark.parametrize("target", [ONNXRUNTIME, ARM], ids=["here", "arm64"])
+def test_moves_in_float_between_equal_qparams_are_exact(target: Any) -> None:
+    found = exact(package(target, Padded()))
+    assert found["pad"]
+    assert all(found.values()), found
+
+
 def test_curves_in_float_are_exact_on_the_processor_that_they_were_compared_on() -> None:
     found = {}
     for cpu in ("x86-64-vnni", "arm64"):
