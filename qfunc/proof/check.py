@@ -188,11 +188,11 @@ def main(folder: Path) -> int:
     for name, elements, differing, largest, wanted, good in rows:
         print(f"{name:<{width}}  {elements:>12,}  {differing:>10,}  {largest:>18.4g}  {wanted}{'' if good else '  <--'}")
     first = next((f"FAILED: the first tensor that differs is {r.name}" for r in rows if not r.good), "")
-    text = first or (f"FAILED: changed since they were written: {', '.join(changed)}" if changed else "")
-    equal = [r.elements for r in rows if r.wanted == "equal"]
-    close = f"; {len(rows) - len(equal)} others are close" if len(equal) < len(rows) else ""
-    print(f"\n{text or f'equal: 0 of {sum(equal):,} elements of {len(equal)} tensors differ{close}'}")
-    return int(bool(text))
+    failed = first or (f"FAILED: changed since they were written: {', '.join(changed)}" if changed else "")
+    equal, others = [r.elements for r in rows if r.wanted == "equal"], sum(r.wanted == "close" for r in rows)
+    passed = f"{'equal' if equal else 'close'}: 0 of {sum(equal):,} elements of {len(equal)} tensors differ"
+    print(f"\n{failed or passed + (f'; {others} others are close' if others else '')}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
