@@ -15,7 +15,7 @@ from qfunc.graph.arguments import flatten, with_fixed_arguments
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import FloatKernel, cpus
+from qfunc.specs import FloatKernel
 from qfunc.specs.protocols import FlippingRunner
 from qfunc.transforms.verification import lsb_of_output, outputs_of
 
@@ -73,7 +73,7 @@ def _integers(codes: Tensor) -> Tensor:
 def _exact_nodes(partition: Partition) -> set[fx.Node]:
     """Return the nodes whose values are exact, as all those before them are."""
     runtime = partition.target.runtime
-    compared = runtime.cpu is None or not runtime.builds or runtime.cpu == cpus.x86_64_vnni
+    compared = not runtime.builds or runtime.cpu == runtime.builds[0].cpu  # the processor of the kernels in float
     alone = partition.exact_nodes([] if compared else [u.kind for u in partition.units if _is_curve(u)])
     found = {n for n in partition.network.graph.nodes if n.op in ("placeholder", "get_attr")}
     runner: Any = runtime.runner
