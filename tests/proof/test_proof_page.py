@@ -32,13 +32,17 @@ class Silent(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
+    def end_headers(self) -> None:
+        self.send_header("Access-Control-Allow-Origin", "*")  # as the servers of npm packages do
+        super().end_headers()
+
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, host: str = "laptop") -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"http://laptop:{server.server_port}"  # as for a phone, and unlike localhost, no secure context
+            yield f"http://{host}:{server.server_port}"  # as for a phone, and unlike localhost, no secure context
         finally:
             server.shutdown()
 
@@ -47,7 +51,7 @@ def shown(folder: Path, profile: Path) -> tuple[str, str, list[list[str]], str]:
     """Return (state, verdict, rows, whole page) in a browser without a network."""
     if BROWSER is None:
         pytest.skip("no browser is installed")
-    offline = "--host-resolver-rules=MAP laptop 127.0.0.1, MAP * ~NOTFOUND"
+    offline = "--host-resolver-rules=MAP laptop 127.0.0.1, MAP cdn 127.0.0.1, MAP * ~NOTFOUND"
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", offline, f"--user-data-dir={profile}")
     with served(folder) as address:
         command = (BROWSER, *options, "--virtual-time-budget=60000", "--dump-dom", f"{address}/index.html")
@@ -95,6 +99,13 @@ def test_a_byte_of_the_weights_or_of_the_codes_is_red(folder: Path, tmp_path: Pa
     (folder / "model.onnx").write_bytes(flipped(content, content.index(weights.raw_data) + 40))
     state, verdict, rows, _ = shown(folder, tmp_path / "profile")
     assert (state, verdict) == ("failed", "Different The first tensor that differs is other.")
+
+
+def test_onnxruntime_web_may_be_elsewhere(folder: Path, tmp_path: Path) -> None:
+    with served(folder, "cdn") as address:
+        place = package(TARGET, onnxruntime_web=f"{address}/").save(tmp_path / "linked")
+        state, verdict, _, _ = shown(place, tmp_path / "profile")
+    assert (state, verdict) == ("equal", "Equal 0 of 6,876 elements of 7 tensors differ on 4 examples.")
 
 
 def test_a_network_without_an_exact_tensor_is_not_green(folder: Path, tmp_path: Path) -> None:
