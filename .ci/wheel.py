@@ -34,7 +34,7 @@ def main(modules: list[str]) -> None:
     report = qfunc.verify(targets.onnxruntime)(calibrated, batches)
     assert report.agreement.startswith(("bit-exact", "not comparable")), report.verdict
     with tempfile.TemporaryDirectory() as folder:
-        saved = qfunc.deploy(targets.onnxruntime)(calibrated).save(Path(folder, "out"))
+        saved = qfunc.prove(targets.onnxruntime)(calibrated, batches[0]).save(Path(folder, "out"))
         names = sorted(p.name for p in saved.iterdir())
     made = ", ".join(names)
     print(f"qfunc-torch {version('qfunc-torch')}: {len(modules)} modules imported; {report.verdict}; {made}")

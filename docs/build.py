@@ -55,13 +55,13 @@ CONTENTS = {
         "from_mqbench",
     ),
     "Chips": ("targets", "datasheets", "new_target"),
-    "Exactness": ("exactness", "conformance", "peers", "fuzzing", "numerics"),
+    "Exactness": ("exactness", "device", "conformance", "peers", "fuzzing", "numerics"),
     "Reference": ("api/index", "examples/index"),
     "Project": ("architecture", "contributing", "style", "changelog"),
 }
 """The pages of the site, by section."""
 
-FOLDERS = ("frontend", "transforms", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis")
+FOLDERS = ("frontend", "transforms", "proof", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis")
 """The folders of the functions of `qfunc`, in the order in which a user meets them."""
 
 IMAGE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)*static/([^)\s]+)\)")

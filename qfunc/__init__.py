@@ -28,6 +28,7 @@ try:
     from qfunc.corrections.smooth import smooth_quant
     from qfunc.diagnosis.diagnose import diagnose
     from qfunc.frontend.capture import capture
+    from qfunc.proof.prove import prove
     from qfunc.quantizers.recompute import recompute_quantized
     from qfunc.reconstruction.methods import adaround, brecq, qdrop
     from qfunc.reconstruction.reconstruct import reconstruct
@@ -71,8 +72,8 @@ __all__ = [
     "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts",
     "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "diagnose", "emulate", "equalization_pairs",
     "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions",
-    "load", "mixed_precision", "parameter_groups", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct",
-    "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
+    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized",
+    "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

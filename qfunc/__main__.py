@@ -6,7 +6,8 @@
     python -m qfunc diagnose MODEL.pt2 --target A --data DATA.npz
                                     print why a model loses accuracy on a target, and what recovers it
     python -m qfunc inspect DIR     print the quantized tensors and the units of an artifact
-    python -m qfunc verify DIR      check the files of artifact.save or qfunc.save: exit code 1 if a check fails
+    python -m qfunc verify DIR      check the files of artifact.save or qfunc.save, and the proof of qfunc.prove, if they have
+                                    one: exit code 1 if a check fails
     python -m qfunc targets         list the targets
     python -m qfunc show A          print a target as the code that builds it
     python -m qfunc diff A B        print the differences of two targets: exit code 1 if there are any
@@ -121,8 +122,9 @@ def _check(parsed: argparse.Namespace) -> Result:
 def _verify(parsed: argparse.Namespace) -> Result:
     from qfunc.analysis.report_format import table
     from qfunc.lowering.saved_check import check_saved
+    from qfunc.proof.saved import with_proof_check
 
-    result = check_saved(parsed.dir)
+    result = with_proof_check(parsed.dir, check_saved(parsed.dir))
     skipped = sum(r.outcome == "skipped" for r in result.rows)
     passed = f"no check failed, {skipped} skipped" if skipped else "every check passed"
     text = f"{result.kind} for {result.target}: {passed if result.good else 'FAILED'}\n"

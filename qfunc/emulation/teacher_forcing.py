@@ -9,8 +9,9 @@ from torch import Tensor, fx
 
 from qfunc.execution.joined_examples import in_model_order
 from qfunc.placement.encoding import Encoding
+from qfunc.placement.partition import Partition
 
-__all__ = ["TeacherForced", "same"]
+__all__ = ["TeacherForced", "code_nodes", "same"]
 
 
 class TeacherForced(fx.Interpreter):
@@ -58,3 +59,22 @@ class TeacherForced(fx.Interpreter):
 def same(a: Tensor, b: Tensor) -> bool:
     """Return True if no element differs; NaN equals NaN."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def code_nodes(partition: Partition, emulation: fx.GraphModule, shown: Set[str]) -> dict[str, tuple[str, Encoding]]:
+    """Return (path, encoding) by node of the emulation, for each tensor of codes whose name, "PATH.codes", is in `shown`."""
+    names = {n.name for n in emulation.graph.nodes}
+    integer = {u.group.output for u in partition.units if u.integer}
+    of_tensor: dict[str, Encoding] = {}
+    for each in partition.at_path.values():
+        of_tensor.setdefault(each.quantizer.tensor, each)
+    found: dict[str, tuple[str, Encoding]] = {}
+    for node, path in partition.paths.items():
+        if f"{path}.codes" not in shown or node.op == "get_attr":
+            continue
+        output = partition.output_encoding(node)
+        encoding = output or of_tensor.get(node.name)
+        name = node.name if node in integer and output is not None else f"{node.name}_codes"
+        if encoding is not None and name in names:
+            found[name] = (path, encoding)
+    return found

@@ -27,14 +27,23 @@ def file_of(files: Mapping[str, bytes], name: str) -> bytes:
     Raises:
         FileError: there is no such file.
     """
-    if name not in files:
-        renamed = name.startswith("model.") and not any(n.startswith(("model.", "model_")) for n in files)
-        named = [n for n in files if renamed and n.endswith(name.removeprefix("model"))]
-        if named:
-            return files[min(named, key=len)]  # net.onnx, not net_float.onnx
+    return files[name_of_file(files, name)]
+
+
+def name_of_file(files: Mapping[str, bytes], name: str) -> str:
+    """Return the name of one file of an artifact, by its default name.
+
+    Raises:
+        FileError: there is no such file.
+    """
+    if name in files:
+        return name
+    renamed = name.startswith("model.") and not any(n.startswith(("model.", "model_")) for n in files)
+    named = [n for n in files if renamed and n.endswith(name.removeprefix("model"))]
+    if not named:
         do = "Deploy the model for the target of this runner."
         raise FileError(where=name, found=f"no such file among {', '.join(sorted(files))}", wanted="one", do=do)
-    return files[name]
+    return min(named, key=len)  # net.onnx, not net_float.onnx
 
 
 def digests(files: Mapping[str, bytes]) -> dict[str, str]:

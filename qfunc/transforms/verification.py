@@ -13,7 +13,7 @@ from qfunc.analysis.quantized_weights import multiply_accumulates
 from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Comparison, Report, Tally
 from qfunc.emulation.float_units import FloatUnits, Known
-from qfunc.emulation.teacher_forcing import TeacherForced, same
+from qfunc.emulation.teacher_forcing import TeacherForced, code_nodes, same
 from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
@@ -66,7 +66,8 @@ class Verification:
         self.reals_joined = self.joined or isinstance(self.inside, RealView)
         self.tallies: dict[str, Tally] = {}
         self.rounded = 0
-        self.encodings = self._encodings()
+        shown = frozenset[str]() if self.inside is None else self.inside.tensors
+        self.encodings = {} if self.emulation is None else code_nodes(self.partition, self.emulation, shown)
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
@@ -79,26 +80,6 @@ class Verification:
         for node, path in self.partition.paths.items():
             if node.op != "get_attr":
                 self.at_path.setdefault(path, []).append(node)
-
-    def _encodings(self) -> dict[str, tuple[str, Encoding]]:
-        # Return (path, encoding) by node of the emulation, for every tensor of codes that the artifact shows.
-        encodings: dict[str, tuple[str, Encoding]] = {}
-        if self.emulation is None or self.inside is None:
-            return encodings
-        shown, names = self.inside.tensors, {n.name for n in self.emulation.graph.nodes}
-        integer = {u.group.output for u in self.partition.units if u.integer}
-        of_tensor: dict[str, Encoding] = {}
-        for each in self.partition.at_path.values():
-            of_tensor.setdefault(each.quantizer.tensor, each)
-        for node, path in self.partition.paths.items():
-            if f"{path}.codes" not in shown or node.op == "get_attr":
-                continue
-            output = self.partition.output_encoding(node)
-            encoding = output or of_tensor.get(node.name)
-            name = node.name if node in integer and output is not None else f"{node.name}_codes"
-            if encoding is not None and name in names:
-                encodings[name] = (path, encoding)
-        return encodings
 
     def _node_name(self, name: str) -> str:
         # The node of the float network for a node of the emulation that has its codes.
@@ -148,9 +129,9 @@ class Verification:
             raise VerifyError(where="verify, outputs of the runtime", found=str(found), wanted=str(wanted), do=do)
         expected = simulated if self.emulation is None else self._emulate(leaves, codes, runtime, where)
         for index, (emulated, actual, value) in enumerate(zip(expected, runtime, simulated, strict=True)):
-            if self._output_encoding(index) is not None:
+            if encoding_of_output(self.partition, index) is not None:
                 _require_numbers(emulated, f"{where}, output {index}")
-            lsb = self._lsb(index, emulated)
+            lsb = lsb_of_output(self.partition, index, emulated)
             self._tally(f"output {index}", "output").add(emulated, actual, lsb)
             self._tally(f"simulation {index}", "simulation").add(value, emulated, lsb)
         if self.scores is not None:
@@ -223,7 +204,7 @@ class Verification:
                 for path, emulated, actual in forced.pairs if differs else ():
                     self._add_alone(path, emulated, actual, 1.0, within)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
-                    self._add_alone(f"output {index}", emulated, actual, self._lsb(index, emulated), within)
+                    self._add_alone(f"output {index}", emulated, actual, lsb_of_output(self.partition, index, emulated), within)
         return outputs
 
     def _add_alone(
@@ -245,27 +226,14 @@ class Verification:
     def _tally(self, name: str, kind: str) -> Tally:
         return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
 
-    def _outputs(self) -> tuple[fx.Node, list[fx.Node]]:
-        node = next(n for n in self.partition.network.graph.nodes if n.op == "output")
-        return node, unflatten(node)
-
-    def _output_encoding(self, index: int) -> Encoding | None:
-        node, leaves = self._outputs()
-        return self.partition.encoding(leaves[index], node) if index < len(leaves) else None
-
-    def _lsb(self, index: int, value: Tensor) -> float:
-        encoding = self._output_encoding(index)
-        if encoding is not None and encoding.qparams.scale.ndim == 0:
-            return encoding.scale
-        return _range_lsb(value)
-
     def _exact(self, tally: Tally) -> bool:
         # Return True if emulation computes every bit: for units with kernels, quantizers of inputs, and moves.
         if tally.name.startswith("output "):
-            leaves, index = self._outputs()[1], int(tally.name.removeprefix("output "))
+            leaves = outputs_of(self.partition)[1]
+            index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            return self._output_encoding(index) is not None or leaves[index] in self.exact
+            return encoding_of_output(self.partition, index) is not None or leaves[index] in self.exact
         return all(n in self.exact for n in self.at_path.get(tally.name, ()))
 
     def report(self) -> Report:
@@ -330,6 +298,26 @@ class Verification:
             found += wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
         found += wrong_executions(self.partition, _executed(inside) or {})
         return (*found, inside.difference) if inside.difference else tuple(found)
+
+
+def outputs_of(partition: Partition) -> tuple[fx.Node, list[fx.Node]]:
+    """Return the output node of the network, and the nodes of the outputs."""
+    node = next(n for n in partition.network.graph.nodes if n.op == "output")
+    return node, unflatten(node)
+
+
+def encoding_of_output(partition: Partition, index: int) -> Encoding | None:
+    """Return the codes of an output; None if it is real, or one of several values of an op that is returned as a whole."""
+    node, leaves = outputs_of(partition)
+    return partition.encoding(leaves[index], node) if index < len(leaves) else None
+
+
+def lsb_of_output(partition: Partition, index: int, value: Tensor) -> float:
+    """Return the value of one code of an output, or 1/255 of its range if it has no codes."""
+    encoding = encoding_of_output(partition, index)
+    if encoding is not None and encoding.qparams.scale.ndim == 0:
+        return encoding.scale
+    return _range_lsb(value)
 
 
 def _executed(inside: Any) -> Mapping[str, str] | None:

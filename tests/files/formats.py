@@ -29,6 +29,7 @@ from qfunc.lowering.tosa import schema as tosa
 from qfunc.lowering.xnnpack import schema as xnnpack
 from qfunc.lowering.xnnpack.pte import delegate_of
 from qfunc.numerics.qparams import Affine
+from qfunc.proof.package import read_proof
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
 from tests.files.damage import JSON, Damage, damage_archive, damage_bytes, damage_safetensors
@@ -93,6 +94,11 @@ def formats(folder: Path) -> Iterator[Format]:
     yield _at("verify model", model / "qfunc.json", JSON, lambda: check_saved(model))
     yield _at("verify tensors", model / "model.safetensors", damage_safetensors, lambda: check_saved(model))
     yield _at("verify artifact", deployed / "qfunc.json", JSON, lambda: check_saved(deployed))
+    target = targets.onnxruntime
+    proven = qfunc.prove(target)(calibrated(target, layer), INPUT)
+    place = proven.save(folder / "proof")
+    yield _at("proof", place / "proof.json", JSON, lambda: read_proof(place, proven))
+    yield _at("proof tensors", place / "proof.safetensors", damage_safetensors, lambda: read_proof(place, proven))
     index, first, again = unit / "reconstruction.json", unit / "unit-0000.safetensors", Checkpoint(unit, BELONGS)
     yield _at("checkpoint index", index, JSON, lambda: Checkpoint(unit, BELONGS))
     yield _at("checkpoint unit", first, damage_safetensors, lambda: again.read(0, UNIT))
