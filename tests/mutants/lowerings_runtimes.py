@@ -60,6 +60,12 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
+        "openvino-fuses-functions-of-maxima", "qfunc.lowering.openvino.barriers:_is_pooled",
+        "reader.op_type in _NOT_INCREASING",
+        "False",
+        "tests/lowering/openvino_cpu/test_openvino_rewrites.py::test_functions_of_the_maxima_of_a_convolution",
+    ),
+    Mutation(
         "openvino-averages-count-what-is-after-the-padding", "qfunc.lowering.openvino.pooling:_separate_padding",
         '_set_attribute(node, "count_include_pad", 0)',
         "return []",

@@ -15,11 +15,12 @@ from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, copies
 __all__ = ["insert_barriers"]
 
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
+_NOT_INCREASING = ("Abs", "Gelu", "HardSwish", "Mish", "Mul", "PRelu")
 _LEAST = np.array(-3.4e38, np.float32)
 
 
 def insert_barriers(model: onnx.ModelProto) -> None:
-    """Insert barriers before norms and before additions of quantized convolutions, in place."""
+    """Insert barriers before norms, before additions of quantized convolutions and after pooled convolutions, in place."""
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
         node = onnx.NodeProto.FromString(node.SerializeToString())
@@ -28,9 +29,9 @@ def insert_barriers(model: onnx.ModelProto) -> None:
             nodes.append(_barrier(model, node.input[index], name))
             node.input[index] = name
         nodes.append(node)
-        if _is_spread(source, node):
+        if _is_spread(source, node) or _is_pooled(source, node):
             result = node.output[0]
-            node.output[0] = f"{result}.product"
+            node.output[0] = f"{result}.before"
             nodes.append(_barrier(model, node.output[0], result))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -44,6 +45,17 @@ def _barrier(model: onnx.ModelProto, value: str, name: str) -> onnx.NodeProto:
 def _is_spread(source: QdqModel, node: onnx.NodeProto) -> bool:
     # OpenVINO moves the factor s_a s_b of a product of two activations to its readers, wrongly if there are several.
     return node.op_type == "MatMul" and not any(name in source.constants for name in node.input)
+
+
+def _is_pooled(source: QdqModel, node: onnx.NodeProto) -> bool:
+    # The plugin fuses a function of the maxima of a convolution into the convolution.  The maxima of a function that is not
+    # increasing are others: max |x| is not |max x|.  SiLU and Mish are Mul here.
+    if node.op_type != "MaxPool" or (before := source.producers.get(node.input[0])) is None or before.op_type != "Conv":
+        return False
+    return any(
+        reader.op_type in _NOT_INCREASING or (reader.op_type == "LeakyRelu" and source.attribute(reader, "alpha", 0.01) < 0)
+        for reader in source.readers.get(node.output[0], ())
+    )
 
 
 def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:

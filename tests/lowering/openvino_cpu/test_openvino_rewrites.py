@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.specs import edit
 from tests.conformance.modules import Apply
 
 needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
@@ -169,3 +171,25 @@ def test_attention_of_one_token_loads():
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(OneToken().eval()))
     report = qfunc.verify(TARGET)(model, [*batches, torch.cat(batches)])
     assert not any(row.mismatches for row in report.of("codes")), report
+
+
+FUNCTIONS = {
+    "abs": torch.abs, "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish, "mish": F.mish, "square": torch.square,
+    "leaky": lambda y: F.leaky_relu(y, 0.2), "leaky, falling": lambda y: F.leaky_relu(y, -0.5),
+    "prelu": lambda y: F.prelu(y, torch.tensor([0.2, -0.5])), "sigmoid": torch.sigmoid, "relu": F.relu,
+}  # fmt: skip
+MIXED = edit.skip(edit.name("conv"))(TARGET)
+
+
+@needs_openvino
+@pytest.mark.parametrize("target", [TARGET, MIXED], ids=["int8", "float"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_the_maxima_of_a_convolution(name, target):
+    """The plugin would compute the function before the maxima, as if each function were increasing."""
+    torch.manual_seed(2)
+    net = nn.Sequential(OrderedDict(conv=nn.Conv2d(3, 2, 3, padding=1), pool=nn.MaxPool2d(2), rest=Apply(FUNCTIONS[name])))
+    net.append(nn.Conv2d(2, 4, 1))
+    batches = [4 * torch.randn(2, 3, 8, 8) for _ in range(2)]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target, (batches[0],))(net.eval()))
+    report = qfunc.verify(target)(model, batches)
+    assert "mismatch" not in report.verdict, report
