@@ -35,6 +35,7 @@ from qfunc.specs import (
     NoZeroPoint,
     Op,
     PerChannel,
+    QuantizeRange,
     Require,
     Rule,
     Runtime,
@@ -52,6 +53,7 @@ ACTIVATION = Cases(((NonNegative(), UNSIGNED),), default=SIGNED)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()), rounding="half_even_on_index")
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
 SYMMETRIC = Op("conv") & Attr("spatial", 3) & Attr("depthwise", True) | Op("matmul") & ~Attr("constant", "other")
+BY_RANGE = FloatRequantize(by_range=True)
 REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
 BOUND = Op(("relu", "clip"))
 NEAREST = Attr("mode", "nearest")
@@ -78,8 +80,11 @@ openvino = Target(
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "union"),),
     kernels=(
+        Kernel(SYMMETRIC & Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
         Kernel(SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
-        Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op(("linear", "matmul")), FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op("quantize"), QuantizeRange()),
         Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
+from qfunc.emulation.ranges import range_product, write_by_range
 from qfunc.emulation.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
@@ -61,6 +62,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
                     requantize_offset, acc, m, constant, zero, low, high, rounding, place, fused, name=job.name, result=True
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
+        case FloatRequantize(by_range=True):
+            return write_by_range(job, acc, product, bias)
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
@@ -89,8 +92,13 @@ def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
-    reciprocals = isinstance(arithmetic, FloatRequantize) and arithmetic.reciprocals
-    m = _product_of_reciprocals(job, product) if reciprocals else product.float()
+    match arithmetic:
+        case FloatRequantize(by_range=True):
+            m = range_product(job, product)
+        case FloatRequantize(reciprocals=True):
+            m = _product_of_reciprocals(job, product)
+        case _:
+            m = product.float()
     offset = torch.zeros(()) if bias is None else bias
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
 
