@@ -5,27 +5,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
-from qfunc.numerics.kernels.ranges import range_step, requantize_by_range, requantize_sums_by_range, weight_codes
+from qfunc.numerics.kernels.ranges import (
+    add_by_range,
+    range_step,
+    requantize_by_range,
+    requantize_sums_by_range,
+    weight_codes,
+)
 from qfunc.ops.node import slots
 
 
 def write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tensor | None) -> fx.Node:
     """Return the node of a convolution's codes: see `FloatRequantize(by_range=True)` of `specs`."""
     zero, low, high = job.range()
-    fmt, path = job.output.format, job.unit.path
-    m = job.emitter.constant(range_product(job, product), f"{path}.multiplier")
-    bounds, other = job.fused_sum()
+    output = (job.output.scale, zero, (job.output.format.qmin, job.output.format.qmax), (low, high))
+    m = job.emitter.constant(range_product(job, product), f"{job.unit.path}.multiplier")
+    bounds, edge = job.addend()
     clipped = any(most is not None for _, most in job.bounds())
-    if bias is None and other is None and not clipped:
-        return job.emitter.call(
-            requantize_sums_by_range, acc, m, job.output.scale, zero, (fmt.qmin, fmt.qmax), (low, high),
-            name=job.name, result=True,
-        )  # fmt: skip
-    offset = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{path}.offset")
+    if bias is None and edge is None and not clipped:
+        return job.emitter.call(requantize_sums_by_range, acc, m, *output, name=job.name, result=True)
+    offset = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{job.unit.path}.offset")
+    if edge is not None and isinstance(added := job.inputs[edge[0].name], Codes):
+        encoding = added.encoding
+        other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
+        return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
+    real = None if edge is None else job.real(*edge)
     return job.emitter.call(
-        requantize_by_range, acc, m, offset, job.output.scale, zero, (fmt.qmin, fmt.qmax), (low, high), clipped, bounds, other,
-        name=job.name, result=True,
+        requantize_by_range, acc, m, offset, *output, clipped, bounds, real, name=job.name, result=True
     )  # fmt: skip
 
 

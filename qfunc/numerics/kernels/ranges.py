@@ -69,7 +69,7 @@ def requantize_by_range(
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
 ) -> Tensor:
-    """Return the codes of clamp(acc*m + bias) + other: see `FloatRequantize(by_range=True)` of `specs`.
+    """Return the codes of clamp(acc*m + bias) + other real values: see `FloatRequantize(by_range=True)` of `specs`.
 
     Args:
         ends: The lowest and the highest code.
@@ -81,6 +81,33 @@ def requantize_by_range(
     value = value if other is None else value + other
     r, c = _levels(least, most, ends[1] - ends[0])
     index = integer.fma(value, r, c) if c else value * (r if clipped else 1 / (1 / r))
+    return (torch.round(index) + ends[0]).clamp(*clamp)
+
+
+def add_by_range(
+    acc: Tensor,
+    m: Tensor,
+    bias: Tensor,
+    bounds: Sequence[tuple[float | None, float | None]],
+    other: tuple[Tensor, float, int, int, int],
+    scale: float,
+    zero_point: int,
+    ends: tuple[int, int],
+    clamp: tuple[int, int],
+) -> Tensor:
+    """Return the codes of clamp(acc*m + bias) + other codes: see `FloatRequantize(by_range=True)` of `specs`.
+
+    The sum is computed in steps t of `other`, from its lowest code: (v - c t) (1/t) + q - qmin, and the ends are divided by t.
+
+    Args:
+        other: The codes, their scale, zero point, and lowest and highest code.
+    """
+    codes, scale_of_other, zero_of_other, lowest, highest = other
+    qparams = scale_of_other, zero_of_other, lowest, highest
+    step, (_, shift) = range_step(*qparams), _levels(*range_ends(*qparams), highest - lowest)
+    value = (clamp_to_bounds(acc.float() * m + bias, bounds) - shift * step) * step.reciprocal() + (codes.float() - lowest)
+    least, most = (end / step for end in range_ends(scale, zero_point, *ends))
+    index = integer.fma(value, *_levels(least, most, ends[1] - ends[0]))
     return (torch.round(index) + ends[0]).clamp(*clamp)
 
 
@@ -103,4 +130,12 @@ def _levels(least: Tensor, most: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return levels / width, -least * levels / width
 
 
-__all__ = ["quantize_by_range", "range_ends", "range_step", "requantize_by_range", "requantize_sums_by_range", "weight_codes"]
+__all__ = [
+    "add_by_range",
+    "quantize_by_range",
+    "range_ends",
+    "range_step",
+    "requantize_by_range",
+    "requantize_sums_by_range",
+    "weight_codes",
+]
