@@ -20,6 +20,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import OpenVinoLowering, OpenVinoRunner
 from qfunc.specs import (
+    FLOAT32,
     Algorithm,
     Attr,
     Cases,
@@ -60,6 +61,7 @@ NEAREST = Attr("mode", "nearest")
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
          "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (S8, U8)))
+INTO_REAL = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (FLOAT32,)))
 BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; the runtime's integers have 256 or 255 levels"
 
 openvino = Target(
@@ -84,6 +86,7 @@ openvino = Target(
         Kernel(SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
         Kernel(Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op(("linear", "matmul")), FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=INTO_REAL),
         Kernel(Op("quantize"), QuantizeRange()),
         Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
