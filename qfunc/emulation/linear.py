@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
-from qfunc.emulation.ranges import range_product, write_by_range
+from qfunc.emulation.ranges import range_bias, range_product, write_by_range
 from qfunc.emulation.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
@@ -92,14 +92,14 @@ def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
+    offset = torch.zeros(()) if bias is None else bias
     match arithmetic:
         case FloatRequantize(by_range=True):
-            m = range_product(job, product)
+            m, offset = range_product(job, product), range_bias(bias)
         case FloatRequantize(reciprocals=True):
             m = _product_of_reciprocals(job, product)
         case _:
             m = product.float()
-    offset = torch.zeros(()) if bias is None else bias
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
 
 

@@ -7,13 +7,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
-from qfunc.numerics.kernels.ranges import (
-    add_by_range,
-    range_step,
-    requantize_by_range,
-    requantize_sums_by_range,
-    weight_codes,
-)
+from qfunc.numerics.kernels.ranges import SMALLEST_BIAS, add_by_range, range_step, requantize_by_range, weight_codes
 from qfunc.ops.node import slots
 
 
@@ -24,17 +18,13 @@ def write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tensor
     m = job.emitter.constant(range_product(job, product), f"{job.unit.path}.multiplier")
     bounds, edge = job.addend()
     clipped = any(most is not None for _, most in job.bounds())
-    if bias is None and edge is None and not clipped:
-        return job.emitter.call(requantize_sums_by_range, acc, m, *output, name=job.name, result=True)
-    offset = job.emitter.constant(torch.zeros(()) if bias is None else bias, f"{job.unit.path}.offset")
+    offset = job.emitter.constant(range_bias(bias), f"{job.unit.path}.offset")
     if edge is not None and isinstance(added := job.inputs[edge[0].name], Codes):
         encoding = added.encoding
         other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
         return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
     real = None if edge is None else job.real(*edge)
-    return job.emitter.call(
-        requantize_by_range, acc, m, offset, *output, clipped, bounds, real, name=job.name, result=True
-    )  # fmt: skip
+    return job.emitter.call(requantize_by_range, acc, m, offset, *output, clipped, bounds, real, name=job.name, result=True)
 
 
 def range_product(job: UnitContext, product: Tensor) -> Tensor:
@@ -48,4 +38,13 @@ def range_product(job: UnitContext, product: Tensor) -> Tensor:
     return step * range_step(weight.qparams.scale, weight.qparams.zero_point.long(), *codes).reshape(product.shape)
 
 
-__all__ = ["range_product", "write_by_range"]
+def range_bias(bias: Tensor | None) -> Tensor:
+    """Return the bias that the file has.
+
+    >>> range_bias(None).item() > 0
+    True
+    """
+    return bias if bias is not None and bool(bias.any()) else torch.tensor(SMALLEST_BIAS)
+
+
+__all__ = ["range_bias", "range_product", "write_by_range"]

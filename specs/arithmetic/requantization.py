@@ -56,10 +56,10 @@ class FloatRequantize:
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
     float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
 
-    `by_range`, of convolutions: each scale is (h - l)/n, and y = R(v r + c) + qmin with one rounding for product and sum.
-    Here l and h are the real values of qmin and qmax, n = qmax - qmin, r = n/(h - l) and c = -l n/(h - l), each step in
-    float32.  With l = 0 and no upper bound, r is 1/(1/r).  Without bias, acc stands for v, and l and h are divided by
-    s_x s_w: product and sum are rounded one by one, with the first channel's c, unless there is one scale for all channels.
+    `by_range`: each scale is (h - l)/n, and y = R(v r + c) + qmin with one rounding for product and sum.  Here l and h are
+    the real values of qmin and qmax, n = qmax - qmin, r = n/(h - l) and c = -l n/(h - l), each step in float32.  With l = 0
+    and no upper bound, r is 1/(1/r).  A fused addition of codes q' with step t is (v - c' t)(1/t) + q' - qmin', and l and h
+    are divided by t.
 
     Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide; by range:
         measured, openvino 2026.4).

@@ -13,6 +13,9 @@ from torch import Tensor
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.requantize import clamp_to_bounds
 
+SMALLEST_BIAS = 1e-30
+"""The bias in the file of a product that has none, or zeros: without it, OpenVINO computes some products wrongly."""
+
 
 def range_ends(scale: float | Tensor, zero_point: int | Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
     """Return (l, h) in float32, of the codes `low` to `high`; h is rounded from float64, and l from h - s n.
@@ -111,19 +114,6 @@ def add_by_range(
     return (torch.round(index) + ends[0]).clamp(*clamp)
 
 
-def requantize_sums_by_range(
-    acc: Tensor, m: Tensor, scale: float, zero_point: int, ends: tuple[int, int], clamp: tuple[int, int]
-) -> Tensor:
-    """Return the codes of acc*m without a bias: see `FloatRequantize(by_range=True)` of `specs`.
-
-    The ends are divided by m, and every channel gets the shift of the first.
-    """
-    least, most = (end / m for end in range_ends(scale, zero_point, *ends))
-    r, c = _levels(least, most, ends[1] - ends[0])
-    index = acc.float() * r + c.flatten()[0] if m.numel() > 1 else integer.fma(acc.float(), r, c)
-    return (torch.round(index) + ends[0]).clamp(*clamp)
-
-
 def _levels(least: Tensor, most: Tensor, n: int) -> tuple[Tensor, Tensor]:
     # (r, c): the index of the level of x is x r + c.  A number over a tensor would be the reciprocal times the number.
     width, levels = most - least, torch.tensor(float(n))
@@ -131,11 +121,11 @@ def _levels(least: Tensor, most: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 __all__ = [
+    "SMALLEST_BIAS",
     "add_by_range",
     "quantize_by_range",
     "range_ends",
     "range_step",
     "requantize_by_range",
-    "requantize_sums_by_range",
     "weight_codes",
 ]
