@@ -84,8 +84,8 @@ openvino = Target(
     kernels=(
         Kernel(SYMMETRIC & Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
         Kernel(SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
-        Kernel(Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES),
-        Kernel(Op(("linear", "matmul")), FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op("conv") & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op(("linear", "matmul")) & ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=INTO_REAL),
         Kernel(Op("quantize"), QuantizeRange()),
         Kernel(REAL, FloatKernel(), formats=BYTES),

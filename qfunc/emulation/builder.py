@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes, quantize_int32
 from qfunc.numerics.kernels.pooling import quantize_interior
-from qfunc.numerics.kernels.ranges import quantize_by_range
+from qfunc.numerics.kernels.requantize import quantize_by_range
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.placement.encoding import Encoding

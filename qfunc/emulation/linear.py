@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.emulation.addition import shares_layout_with_convolution
+from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
-from qfunc.emulation.ranges import range_bias, range_product, write_by_range
 from qfunc.emulation.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
@@ -24,14 +24,19 @@ from qfunc.numerics.kernels.accumulators import (
     matmul_codes,
 )
 from qfunc.numerics.kernels.requantize import (
+    SMALLEST_BIAS,
+    add_by_range,
     add_fractional_bias,
     clamp_to_bounds,
     dequantize_acc,
+    range_step,
+    requantize_by_range,
     requantize_fixed,
     requantize_lanes,
     requantize_offset,
     requantize_shift,
     requantize_through_real,
+    weight_codes,
 )
 from qfunc.numerics.kernels.vector import product_lanes
 from qfunc.ops.node import attribute, slots
@@ -63,7 +68,7 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
         case FloatRequantize(by_range=True):
-            return write_by_range(job, acc, product, bias)
+            return _write_by_range(job, acc, product, bias)
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
@@ -95,12 +100,43 @@ def _real_terms(
     offset = torch.zeros(()) if bias is None else bias
     match arithmetic:
         case FloatRequantize(by_range=True):
-            m, offset = range_product(job, product), range_bias(bias)
+            m, offset = _range_product(job, product), _range_bias(bias)
         case FloatRequantize(reciprocals=True):
             m = _product_of_reciprocals(job, product)
         case _:
             m = product.float()
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tensor | None) -> fx.Node:
+    zero, low, high = job.range()
+    output = (job.output.scale, zero, (job.output.format.qmin, job.output.format.qmax), (low, high))
+    m = job.emitter.constant(_range_product(job, product), f"{job.unit.path}.multiplier")
+    bounds, edge = job.addend()
+    clipped = any(most is not None for _, most in job.bounds())
+    offset = job.emitter.constant(_range_bias(bias), f"{job.unit.path}.offset")
+    if edge is not None and isinstance(added := job.inputs[edge[0].name], Codes):
+        encoding = added.encoding
+        other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
+        return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
+    real = None if edge is None else job.real(*edge)
+    return job.emitter.call(requantize_by_range, acc, m, offset, *output, clipped, bounds, real, name=job.name, result=True)
+
+
+def _range_product(job: UnitContext, product: Tensor) -> Tensor:
+    # s_x s_w in float32, each scale the step of its range, in the shape of `product`.
+    encodings = {s: job.partition.encoding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight")}
+    x, weight = encodings["input"], encodings["weight"]
+    assert x is not None
+    assert weight is not None
+    step = range_step(x.scale, x.zero_point, x.format.qmin, x.format.qmax)
+    codes = weight_codes(weight.format.qmin, weight.format.qmax)
+    return step * range_step(weight.qparams.scale, weight.qparams.zero_point.long(), *codes).reshape(product.shape)
+
+
+def _range_bias(bias: Tensor | None) -> Tensor:
+    # The bias that the file has.
+    return bias if bias is not None and bool(bias.any()) else torch.tensor(SMALLEST_BIAS)
 
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:

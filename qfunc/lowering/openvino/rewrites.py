@@ -11,7 +11,7 @@ from qfunc.lowering.openvino.barriers import insert_barriers
 from qfunc.lowering.openvino.edits import integers, set_nodes
 from qfunc.lowering.openvino.pooling import replace_extremes, rewrite_pools
 from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
-from qfunc.numerics.kernels.ranges import SMALLEST_BIAS
+from qfunc.numerics.kernels.requantize import SMALLEST_BIAS
 
 __all__ = ["rewrite"]
 
