@@ -119,8 +119,14 @@ def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tenso
         encoding = added.encoding
         other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
         return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
-    real = None if edge is None else job.real(*edge)
-    return job.emitter.call(requantize_by_range, acc, m, offset, *output, clipped, bounds, real, name=job.name, result=True)
+    real, how = None if edge is None else job.real(*edge), (_read_by_convolutions(job), clipped)
+    return job.emitter.call(requantize_by_range, acc, m, offset, *output, *how, bounds, real, name=job.name, result=True)
+
+
+def _read_by_convolutions(job: UnitContext) -> bool:
+    # OpenVINO's convolutions read unsigned bytes, so that signed codes are stored as q - qmin.
+    readers = job.unit.group.output.users
+    return any(u.kind == "conv" and u.group.root in readers and u.integer for u in job.partition.units)
 
 
 def _range_product(job: UnitContext, product: Tensor) -> Tensor:

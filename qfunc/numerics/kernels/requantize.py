@@ -134,6 +134,7 @@ def requantize_by_range(
     zero_point: int,
     ends: tuple[int, int],
     clamp: tuple[int, int],
+    shifted: bool,
     clipped: bool,
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
@@ -143,14 +144,16 @@ def requantize_by_range(
     Args:
         ends: The lowest and the highest code.
         clamp: The codes that activations leave.
+        shifted: The result is stored as the index of its level, q - qmin.
         clipped: Some activation has an upper bound.
     """
     least, most = range_ends(scale, zero_point, *ends)
     value = clamp_to_bounds(acc.float() * m + bias, bounds)
     value = value if other is None else value + other
     r, c = _levels(least, most, ends[1] - ends[0])
-    index = integer.fma(value, r, c) if c else value * (r if clipped else 1 / (1 / r))
-    return (torch.round(index) + ends[0]).clamp(*clamp)
+    if shifted and c:
+        return (torch.round(integer.fma(value, r, c)) + ends[0]).clamp(*clamp)
+    return torch.round(value * (r if clipped else 1 / (1 / r))).clamp(*clamp)
 
 
 def add_by_range(

@@ -48,6 +48,7 @@ def networks(g: torch.Generator, step: float) -> dict[str, nn.Module]:
     forms: dict[str, nn.Module] = {
         "with a bias": nn.Sequential(layer(g, step), after[0]),
         "before a ReLU": nn.Sequential(layer(g, step), relu, after[0]),
+        "before a pool": nn.Sequential(layer(g, step), nn.MaxPool2d(2, 1), after[0]),
         "before an upper bound": nn.Sequential(layer(g, step), nn.Hardtanh(0.0, 100.2 * STEP), after[0]),
         "depthwise": nn.Sequential(layer(g, step, CHANNELS), after[0]),
         "depthwise before a ReLU": nn.Sequential(layer(g, step, CHANNELS), relu, after[0]),
