@@ -179,7 +179,8 @@ def add_by_range(
     step, (_, shift) = range_step(*qparams), _levels(*range_ends(*qparams), highest - lowest)
     value = (clamp_to_bounds(acc.float() * m + bias, bounds) - shift * step) * step.reciprocal() + (codes.float() - lowest)
     least, most = (end / step for end in range_ends(scale, zero_point, *ends))
-    index = integer.fma(value, *_levels(least, most, ends[1] - ends[0]))
+    r, c = _levels(least, most, ends[1] - ends[0])
+    index = integer.fma(value, r, c) if c else value * (1 / (1 / r))
     return (torch.round(index) + ends[0]).clamp(*clamp)
 
 

@@ -54,6 +54,7 @@ def networks(g: torch.Generator, step: float) -> dict[str, nn.Module]:
         "depthwise before a ReLU": nn.Sequential(layer(g, step, CHANNELS), relu, after[0]),
         "without a bias": nn.Sequential(layer(g, step, bias=False), after[0]),
         "without a bias before a ReLU": nn.Sequential(layer(g, step, bias=False), relu, after[0]),
+        "plus codes before a ReLU": Apply(lambda x, a, b, c: c(((y := a(x).relu()) + b(y)).relu()), layer(g, step), *after),
         "plus codes without a sign": Apply(lambda x, a, b, c: c((y := a(x).relu()) + b(y)), layer(g, step), *after),
         "plus codes with a sign": Apply(lambda x, a, b, c: c(x + b(a(x).relu())), layer(g, step), *after),
     }
@@ -79,12 +80,14 @@ def at_ties(model: nn.Module, target: Any, step: float, g: torch.Generator) -> t
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("shared", [False, True], ids=["a scale a channel", "one scale"])
 def test_sums_next_to_ties_are_those_of_the_runtime(name: str, shared: bool) -> None:
-    """0 codes differ, and no bit of the real result of the last convolution."""
+    """No bit of the real result of the last convolution differs, in the model as it is deployed."""
     target = edit.weights(bits=7)(targets.openvino)  # of which every x86-64 computes the same sums
     target = edit.weights(granularity=PerTensor())(target) if shared else target
     for seed in range(4):
         g = torch.Generator().manual_seed(seed)
         step = near(STEP * 0.7, g)
         model, x = at_ties(networks(g, step)[name], target, step, g)
-        report = qfunc.verify(target)(model, [x])
-        assert report.mismatches == 0, report
+        with torch.no_grad():
+            emulated = qfunc.emulate(target)(model)(x)
+        (found,) = target.runtime.runner.run(qfunc.deploy(target)(model), [x])
+        assert torch.equal(emulated, torch.from_numpy(found))
