@@ -5,7 +5,7 @@
 
 `ssdlite320_mobilenet_v3_large` starts from random weights, and only its heads are trained: nothing is downloaded. The artifact
 holds backbone, heads, anchors and their decoding; only the non-maximum suppression remains outside. The table is that of
-docs/detector.md. It takes about ten minutes on two cores.
+docs/detector.md. It takes about four minutes on two cores.
 """
 
 from __future__ import annotations

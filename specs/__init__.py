@@ -29,6 +29,7 @@ from qfunc.specs.arithmetic.operators import (
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
+    QuantizeRange,
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
@@ -132,10 +133,11 @@ __all__ = [
     "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2",
     "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind",
     "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio",
-    "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
-    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage",
-    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
-    "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
+    "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner",
+    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme",
+    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma",
+    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -20,6 +20,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import OpenVinoLowering, OpenVinoRunner
 from qfunc.specs import (
+    FLOAT32,
     Algorithm,
     Attr,
     Cases,
@@ -35,6 +36,7 @@ from qfunc.specs import (
     NoZeroPoint,
     Op,
     PerChannel,
+    QuantizeRange,
     Require,
     Rule,
     Runtime,
@@ -52,12 +54,14 @@ ACTIVATION = Cases(((NonNegative(), UNSIGNED),), default=SIGNED)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()), rounding="half_even_on_index")
 WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
 SYMMETRIC = Op("conv") & Attr("spatial", 3) & Attr("depthwise", True) | Op("matmul") & ~Attr("constant", "other")
+BY_RANGE = FloatRequantize(by_range=True)
 REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
 BOUND = Op(("relu", "clip"))
 NEAREST = Attr("mode", "nearest")
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
          "chunk", "expand", "resize")  # fmt: skip
 BYTES = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (S8, U8)))
+INTO_REAL = (("input", (S8, U8)), ("weight", (NARROW,)), ("output", (FLOAT32,)))
 BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; the runtime's integers have 256 or 255 levels"
 
 openvino = Target(
@@ -78,8 +82,12 @@ openvino = Target(
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "union"),),
     kernels=(
+        Kernel(SYMMETRIC & Op("conv"), BY_RANGE, integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
         Kernel(SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(0), NoZeroPoint(1)), formats=BYTES),
-        Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op("conv") & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op(("linear", "matmul")) & ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")) & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=INTO_REAL),
+        Kernel(Op("quantize"), QuantizeRange()),
         Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),

@@ -12,10 +12,11 @@ from torch import Tensor, fx, nn
 
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes, quantize_int32
 from qfunc.numerics.kernels.pooling import quantize_interior
+from qfunc.numerics.kernels.requantize import quantize_by_range
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import DequantizeSum, Log, QuantizeInt32, QuantizeLanes, Target
+from qfunc.specs import DequantizeSum, Log, QuantizeInt32, QuantizeLanes, QuantizeRange, Target
 
 
 @frozen(eq=False)
@@ -48,6 +49,7 @@ class EmulationBuilder:
         arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
         self.in_int32 = any(isinstance(a, QuantizeInt32) for a in arithmetics)
+        self.by_range = any(isinstance(a, QuantizeRange) for a in arithmetics)
         self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
         self.channels_last: set[str] = set()
@@ -103,7 +105,10 @@ class EmulationBuilder:
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
-        arguments = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax, scheme.rounding, scheme.division)
+        codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
+        if self.by_range:
+            return self.call(quantize_by_range, real, *codes, name=name)
+        arguments = (*codes, scheme.rounding, scheme.division)
         if self.quantize_lanes is not None:
             return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
         if self.in_int32:

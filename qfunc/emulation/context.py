@@ -87,13 +87,18 @@ class UnitContext:
 
     def fused_sum(self) -> tuple[list[tuple[float | None, float | None]], fx.Node | None]:
         """Return (bounds of the activations before a fused addition, the other operand in real units or None)."""
+        before, edge = self.addend()
+        return before, None if edge is None else self.real(*edge)
+
+    def addend(self) -> tuple[list[tuple[float | None, float | None]], tuple[fx.Node, fx.Node] | None]:
+        """Return (bounds of the activations before a fused addition, (the other operand, the addition) or None)."""
         before, after = self._split_at_sum()
         fused = self.unit.group.nodes[1:]
         if len(before) + len(after) == len(fused):
             return [], None
         addition = fused[len(before)]
         (other,) = (n for _, n in slots(addition) if n not in self.unit.group.nodes)
-        return [self._bounds(n) for n in before], self.real(other, addition)
+        return [self._bounds(n) for n in before], (other, addition)
 
     def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
         """Return an input of an op in real units; a weight or bias is the dequantized one."""

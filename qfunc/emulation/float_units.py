@@ -173,7 +173,8 @@ class FloatUnits:
         if any(i is None for i in inputs):
             return None
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
-            if not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
+            coded = self.partition.output_encoding(output) is not None
+            if coded and not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
                 return None  # codes that the runtime does not show may be others
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.emulation.addition import shares_layout_with_convolution
+from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext, operand_codes
 from qfunc.emulation.overflow import apply_overflow
 from qfunc.emulation.stages import requantize_in_stages
@@ -23,14 +24,19 @@ from qfunc.numerics.kernels.accumulators import (
     matmul_codes,
 )
 from qfunc.numerics.kernels.requantize import (
+    SMALLEST_BIAS,
+    add_by_range,
     add_fractional_bias,
     clamp_to_bounds,
     dequantize_acc,
+    range_step,
+    requantize_by_range,
     requantize_fixed,
     requantize_lanes,
     requantize_offset,
     requantize_shift,
     requantize_through_real,
+    weight_codes,
 )
 from qfunc.numerics.kernels.vector import product_lanes
 from qfunc.ops.node import attribute, slots
@@ -61,6 +67,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
                     requantize_offset, acc, m, constant, zero, low, high, rounding, place, fused, name=job.name, result=True
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
+        case FloatRequantize(by_range=True):
+            return _write_by_range(job, acc, product, bias)
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
@@ -89,10 +97,52 @@ def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier and the bias, in real units.
-    reciprocals = isinstance(arithmetic, FloatRequantize) and arithmetic.reciprocals
-    m = _product_of_reciprocals(job, product) if reciprocals else product.float()
     offset = torch.zeros(()) if bias is None else bias
+    match arithmetic:
+        case FloatRequantize(by_range=True):
+            m, offset = _range_product(job, product), _range_bias(bias)
+        case FloatRequantize(reciprocals=True):
+            m = _product_of_reciprocals(job, product)
+        case _:
+            m = product.float()
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tensor | None) -> fx.Node:
+    zero, low, high = job.range()
+    output = (job.output.scale, zero, (job.output.format.qmin, job.output.format.qmax), (low, high))
+    m = job.emitter.constant(_range_product(job, product), f"{job.unit.path}.multiplier")
+    bounds, edge = job.addend()
+    clipped = any(most is not None for _, most in job.bounds())
+    offset = job.emitter.constant(_range_bias(bias), f"{job.unit.path}.offset")
+    if edge is not None and isinstance(added := job.inputs[edge[0].name], Codes):
+        encoding = added.encoding
+        other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
+        return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
+    real, how = None if edge is None else job.real(*edge), (_read_by_convolutions(job), clipped)
+    return job.emitter.call(requantize_by_range, acc, m, offset, *output, *how, bounds, real, name=job.name, result=True)
+
+
+def _read_by_convolutions(job: UnitContext) -> bool:
+    # OpenVINO's convolutions read unsigned bytes, so that signed codes are stored as q - qmin.
+    readers = job.unit.group.output.users
+    return any(u.kind == "conv" and u.group.root in readers and u.integer for u in job.partition.units)
+
+
+def _range_product(job: UnitContext, product: Tensor) -> Tensor:
+    # s_x s_w in float32, each scale the step of its range, in the shape of `product`.
+    encodings = {s: job.partition.encoding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight")}
+    x, weight = encodings["input"], encodings["weight"]
+    assert x is not None
+    assert weight is not None
+    step = range_step(x.scale, x.zero_point, x.format.qmin, x.format.qmax)
+    codes = weight_codes(weight.format.qmin, weight.format.qmax)
+    return step * range_step(weight.qparams.scale, weight.qparams.zero_point.long(), *codes).reshape(product.shape)
+
+
+def _range_bias(bias: Tensor | None) -> Tensor:
+    # The bias that the file has.
+    return bias if bias is not None and bool(bias.any()) else torch.tensor(SMALLEST_BIAS)
 
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:

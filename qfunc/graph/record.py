@@ -69,8 +69,8 @@ class Record:
     `axes` names the axes of each input that torch.export left dynamic, None for the others.  `evaluated` describes the
     part that was exported in evaluation mode and cannot train, or is "".  `arguments` are those of the forward, () for an
     ExportedProgram.  `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name
-    and the sizes of each input of the user's ExportedProgram, None for sizes that vary.  `folded` is the number of
-    BatchNorms that `quantize` folded for good.
+    and the sizes of each input of the user's ExportedProgram, or of an export that resizes to numbers; None for sizes that
+    vary.  `folded` is the number of BatchNorms that `quantize` folded for good.
     """
 
     facts: dict[str, NodeInfo] = field(hash=False)

@@ -3,6 +3,8 @@
 For a tensor that torch.func differentiates, Dynamo reports `requires_grad` as False; for a view of it, as True.  Of an
 autograd.Function it compiles only the first derivative in reverse mode, outside of vmap.  Any other derivative silently
 becomes 0.
+
+`torch.compiler.allow_in_graph` loads Dynamo, which takes a second: import this module only where a compiler traces.
 """
 
 from __future__ import annotations

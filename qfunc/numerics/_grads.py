@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qfunc.numerics._compiled import require_first_derivative
-
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
@@ -55,14 +53,20 @@ def _with_traced_gradient(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     return value - torch.where(mask != 0, x.detach() - x, 0)
 
 
+def _check_derivative(x: Tensor) -> None:
+    if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
+        from qfunc.numerics._compiled import require_first_derivative  # loads Dynamo
+
+        require_first_derivative(x)
+
+
 Fake = Callable[..., tuple[Tensor, Tensor]]
 Mask = Callable[[Tensor], Tensor]
 
 
 def straight_through(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Return `value`; its gradient goes to x where `mask` is not 0."""
-    if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        require_first_derivative(x)
+    _check_derivative(x)
     result: Tensor = _StraightThrough.apply(x, value, mask)  # type: ignore[no-untyped-call]
     return result
 
@@ -74,8 +78,7 @@ def masked_straight_through(
 
     Only the mask is saved for the backward pass, and it is not computed if x needs no gradient.
     """
-    if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        require_first_derivative(x)
+    _check_derivative(x)
     value: Tensor = _MaskedStraightThrough.apply(x, fake, mask, scale, zero_point, outer)[0]  # type: ignore[no-untyped-call]
     return value
 

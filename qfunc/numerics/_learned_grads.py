@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from qfunc.numerics._compiled import differentiable_views, require_first_derivative
 from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
@@ -50,6 +49,8 @@ def by_rule(rule: GradientRule, *tensors: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return rule.forward(*tensors)
     if torch.compiler.is_compiling():
+        from qfunc.numerics._compiled import differentiable_views, require_first_derivative  # loads Dynamo
+
         tensors = differentiable_views(tensors)
         needs_grad = any(t.requires_grad for t in tensors)
         if needs_grad or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]

@@ -84,7 +84,7 @@ def integer_kernel(
             reason = "it does not only move codes"
         elif isinstance(kernel.arithmetic, Unknown):
             reason = kernel.arithmetic.reason
-        elif (extra := _not_computed(group, kernel, context)) is not None:
+        elif (extra := _not_computed(group, kernel, context, "output" not in missing)) is not None:
             reason = f"its integer kernel does not compute {context.kind(extra)}, which is fused with it"
         else:
             return kernel, ""
@@ -112,7 +112,7 @@ def refused_formats(
 def float_kernel(group: FusedGroup, kernels: Sequence[Kernel], context: Context) -> Kernel | None:
     """Return the first kernel that computes a whole group in float32, or None."""
     matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
-    return next((k for k in matching if _not_computed(group, k, context) is None), None)
+    return next((k for k in matching if _not_computed(group, k, context, coded=False) is None), None)
 
 
 def is_float_kernel(kernel: Kernel) -> bool:
@@ -129,10 +129,10 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
     return bounds is None or implies_clamp(*bounds, encoding.qparams.scale, encoding.qparams.zero_point, ends)
 
 
-def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
+def _not_computed(group: FusedGroup, kernel: Kernel, context: Context, coded: bool) -> fx.Node | None:
     # Kernels compute their root.  Of the ops fused with it they compute clamps, as bounds of the codes, and one sum in
-    # real units.
-    sums = int(isinstance(kernel.arithmetic, FloatRequantize))
+    # real units, whose codes they return.
+    sums = int(isinstance(kernel.arithmetic, FloatRequantize) and coded)
     for node in group.nodes[1:]:
         if context.kind(node) == "add" and sums:
             sums = 0
@@ -148,11 +148,13 @@ def _holds(
     missing: Sequence[str],
     context: Context,
 ) -> bool:
-    if missing:  # a real output is clamped by itself, not by its codes
-        return isinstance(condition, ClampImplied) and missing == ["output"]
+    if any(slot != "output" for slot in missing):
+        return False
     if isinstance(condition, NoZeroPoint):
         inputs = [e for slot, e in encoded if slot in ("input", "weight")]
         return condition.operand < len(inputs) and not bool(inputs[condition.operand].qparams.zero_point.any())
+    if missing:  # a real output is clamped by itself, not by its codes
+        return isinstance(condition, ClampImplied)
     if isinstance(condition, SameQParams):
         chosen = [e for slot, e in encoded if slot in condition.slots]
         return all(chosen[0].same(e) for e in chosen[1:])

@@ -18,7 +18,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from qfunc.errors import CalibrationError
-from qfunc.numerics._compiled import levels
 
 
 def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Tensor:
@@ -30,6 +29,8 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
     if not torch.is_grad_enabled():
         return work(x, *tensors)
     if torch.compiler.is_compiling():
+        from qfunc.numerics._compiled import levels  # loads Dynamo
+
         if torch.compiler.is_exporting() or levels(x, *tensors).shape[0]:  # torch.func does not support checkpoints
             return work(x, *tensors)
         computed: Tensor = checkpoint(work, x, *tensors, use_reentrant=False)

@@ -21,6 +21,7 @@ from qfunc.specs.arithmetic.operators import (
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
+    QuantizeRange,
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
@@ -46,7 +47,7 @@ Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
-    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
+    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

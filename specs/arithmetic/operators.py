@@ -260,6 +260,22 @@ class QuantizeLanes:
 
 @readable
 @frozen
+class QuantizeRange:
+    """q = R_even(clamp(x, l, h) r + c) + qmin with one rounding for product and sum, r = n/(h - l), c = -l n/(h - l).
+
+    n = qmax - qmin; l = s (qmin - z) and h = s (qmax - z) are the ends of the range.  Each step is in float32.  The scheme's
+    rounding should be "half_even_on_index".  The arithmetic of Op("quantize"): of real values that become codes outside a
+    kernel.
+
+    Source: OpenVINO operation specification, FakeQuantize-1 (the ends); measured in openvino 2026.4.
+
+    >>> QuantizeRange()
+    QuantizeRange()
+    """
+
+
+@readable
+@frozen
 class SoftmaxTable:
     """softmax over codes by a table of float32 exponentials, summed in order: y = R(e_i * floor(1/s_y) / sum(e)) + z.
 

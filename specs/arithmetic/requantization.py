@@ -56,7 +56,13 @@ class FloatRequantize:
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
     float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
 
-    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide).
+    `by_range`: each scale is (h - l)/n, and y = R(v r + c) + qmin with one rounding for product and sum.  Here l and h are
+    the real values of qmin and qmax, n = qmax - qmin, r = n/(h - l) and c = -l n/(h - l), each step in float32.  With l = 0
+    and no upper bound, r is 1/(1/r).  A fused addition of codes q' with step t is (v - c' t)(1/t) + q' - qmin', and l and h
+    are divided by t.
+
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide; by range:
+        measured, openvino 2026.4).
 
     >>> FloatRequantize("half_away", fma=True)
     FloatRequantize('half_away', fma=True)
@@ -67,6 +73,7 @@ class FloatRequantize:
     division: bool = field(default=True, validator=instance_of(bool))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reciprocals: bool = field(default=False, validator=instance_of(bool))
+    by_range: bool = field(default=False, validator=instance_of(bool), kw_only=True)
 
 
 @readable

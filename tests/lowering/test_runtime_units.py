@@ -56,7 +56,7 @@ def test_runtimes_show_the_operators_that_read_codes(name: str) -> None:
 
 def test_a_product_that_openvino_computes_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown("openvino") == {}
-    assert agreement(targets.openvino).startswith("bit-exact outside 3 float units")
+    assert agreement(targets.openvino).startswith("bit-exact outside 2 float units")
     monkeypatch.setattr(units, "_kernels", lambda compiled: [("second", "jit_avx512_f32")])
     assert agreement(targets.openvino) == (
         "mismatch: the runtime's units are not the predicted ones (second: predicted integer, but the runtime runs it as float)"

@@ -43,7 +43,7 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-biases-of-zero", "qfunc.lowering.openvino.rewrites:_add_biases",
-        "np.full(count, _SMALLEST_BIAS)",
+        "np.full(count, SMALLEST_BIAS, np.float32)",
         "np.zeros(count, np.float32)",
         REWRITES,
     ),
@@ -84,9 +84,9 @@ LOWERINGS_RUNTIMES = (
         REWRITES,
     ),
     Mutation(
-        "openvino-levels-of-narrow-weights", "qfunc.lowering.openvino.nodes:_range",
-        "high - low + 1 < 255:",
-        "high - low + 1 == 0:",
+        "openvino-levels-of-narrow-weights", "qfunc.numerics.kernels.requantize:weight_codes",
+        "high - low + 1 >= 255:",
+        "high - low + 1 > 0:",
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_weights_of_fewer_levels_keep_their_step",
     ),
     Mutation(
@@ -96,9 +96,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_transposed_convolutions_have_ranges_along_their_second_axis",
     ),
     Mutation(
-        "openvino-forgets-zero-points", "qfunc.lowering.openvino.nodes:_range",
-        "top = scale * (high - zero)",
-        "top = scale * high",
+        "openvino-forgets-zero-points", "qfunc.numerics.kernels.requantize:range_ends",
+        "top = s * (high - zero_point)",
+        "top = s * high",
         "tests/lowering/openvino_cpu/test_openvino_lowering.py::test_ranges_of_zero_points",
     ),
     Mutation(

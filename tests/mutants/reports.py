@@ -128,8 +128,8 @@ REPORTS = (
     ),
     Mutation(
         "affine-weights-on-integers", "qfunc.targets.openvino:openvino",
-        "& ~SYMMETRIC, FloatRequantize(), integer_if=(NoZeroPoint(1),), formats=BYTES",
-        "& ~SYMMETRIC, FloatRequantize(), formats=BYTES",
+        'Op("conv") & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES',
+        'Op("conv") & ~SYMMETRIC, BY_RANGE, formats=BYTES',
         "tests/lowering/test_runtime_units.py::test_openvino_computes_affine_weights_in_float",
     ),
 )  # fmt: skip

@@ -60,6 +60,7 @@ from qfunc.specs import (
     ProductRatio,
     QuantizeInt32,
     QuantizeLanes,
+    QuantizeRange,
     Refuse,
     Require,
     RequireSizes,
@@ -169,7 +170,7 @@ slot_values = plain | st.builds(lambda s, a, b: Cases(((s, a),), default=b), sel
 steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up")))
 arithmetics = st.one_of(
     st.builds(FloatMultiplier, roundings, st.sampled_from(("after", "before")), flags, flags, st.integers(16, 64)),
-    st.builds(FloatRequantize, roundings, flags, flags),
+    st.builds(FloatRequantize, roundings, flags, flags, by_range=flags),
     st.builds(FixedPoint, steps, st.integers(7, 31)),
     st.builds(Shift, roundings),
     st.builds(SumFma, roundings),
@@ -188,7 +189,18 @@ arithmetics = st.one_of(
     st.builds(ProductLanes, st.integers(9, 32), st.integers(1, 16)),
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
-    st.sampled_from((GluTable(), HardSwish16(), NormFixed(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum(), QuantizeInt32())),
+    st.sampled_from(
+        (
+            GluTable(),
+            HardSwish16(),
+            NormFixed(),
+            SoftmaxFixed(),
+            SoftmaxFloat(),
+            DequantizeSum(),
+            QuantizeInt32(),
+            QuantizeRange(),
+        )
+    ),
     st.builds(
         FloatKernel,
         st.sampled_from(("float16", "float32")),

@@ -153,6 +153,7 @@ def _functional_form(
 ) -> CapturedModule:
     axes, sizes = _axes(inputs), _sizes(inputs)
     inline_regions(module)
+    bound = modes_of is None or any(_resizes_to_numbers(n) for n in module.graph.nodes)
     if decomposed:
         recompose(module.graph)
     graph, owner = module.graph, _tensors_of(module)
@@ -171,7 +172,7 @@ def _functional_form(
     captured = functionalize(owner, graph, take_dropouts(graph) if trains else None)
     record = record_of(captured)
     assert record is not None
-    attach(captured, evolve(record, axes=axes, evaluated=fixes, sizes=sizes if modes_of is None else ()))
+    attach(captured, evolve(record, axes=axes, evaluated=fixes, sizes=sizes if bound else ()))
     for path, submodule in captured.named_modules():
         frozen = isinstance(submodule, _BATCH_NORMS) and path not in counted
         submodule.training = trains and not frozen if modes_of is None else _mode(modes_of, path)
@@ -197,6 +198,13 @@ def _sizes(inputs: list[fx.Node]) -> tuple[tuple[str, tuple[int | None, ...]], .
     values = [(str(node.target), node.meta.get("val")) for node in inputs]
     shapes = [(name, value.shape) for name, value in values if isinstance(value, torch.Tensor)]
     return tuple((name, tuple(None if _is_dynamic(n) else int(n) for n in shape)) for name, shape in shapes)
+
+
+def _resizes_to_numbers(node: fx.Node) -> bool:
+    # True if an op resizes to numbers, as with `size=x.shape[-2:]` of an x whose sizes the export fixed: with an x of other
+    # sizes the program would run, and return what the model does not.
+    size = node.args[1] if "upsample_" in getattr(node.target, "__name__", "") and len(node.args) > 1 else None
+    return isinstance(size, list | tuple) and any(isinstance(n, int) for n in size)
 
 
 def _is_dynamic(size: Any) -> bool:

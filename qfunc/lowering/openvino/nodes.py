@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.numerics.kernels.requantize import range_ends, weight_codes
 from qfunc.specs import Int
 
 DOMAIN = "org.openvinotoolkit"
@@ -95,12 +97,10 @@ def _dequantized(constants: list[onnx.TensorProto], site: QuantizedTensor, value
 
 
 def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:
-    low, high = site.low, site.high
-    if site.role != "activation" and high - low + 1 < 255:
-        low, high = (0, 255) if low >= 0 else (-127 if low == -high else -128, 127)
-    scale, zero = np.array(site.scale), np.array(site.zero_point)
-    top = scale * (high - zero)
-    return (top - scale * (high - low)).astype(np.float32), top.astype(np.float32), high - low + 1
+    low, high = (site.low, site.high) if site.role == "activation" else weight_codes(site.low, site.high)
+    scale, zero = torch.tensor(site.scale, dtype=torch.float64), torch.tensor(site.zero_point)
+    least, most = range_ends(scale, zero, low, high)
+    return least.numpy(), most.numpy(), high - low + 1
 
 
 __all__ = ["DOMAIN", "insert_fake_quantize"]

@@ -11,10 +11,10 @@ from qfunc.lowering.openvino.barriers import insert_barriers
 from qfunc.lowering.openvino.edits import integers, set_nodes
 from qfunc.lowering.openvino.pooling import replace_extremes, rewrite_pools
 from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
+from qfunc.numerics.kernels.requantize import SMALLEST_BIAS
 
 __all__ = ["rewrite"]
 
-_SMALLEST_BIAS = np.float32(1e-30)
 _LAST = 2**62
 _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 """The axis of the outputs in the weights; behind the groups for transposed convolutions."""
@@ -46,7 +46,7 @@ def _add_biases(model: onnx.ModelProto) -> None:
         groups = int(source.attribute(node, "group", 1))
         count = weight.shape[0 if source.attribute(node, "transB", 0) else axis] * (groups if axis == 1 else 1)
         name, result = f"{node.output[0]}.smallest_bias", node.output[0]
-        model.graph.initializer.append(numpy_helper.from_array(np.full(count, _SMALLEST_BIAS), name))
+        model.graph.initializer.append(numpy_helper.from_array(np.full(count, SMALLEST_BIAS, np.float32), name))
         if node.op_type != "MatMul":
             node.input[:] = [*node.input[:2], name]
             continue

@@ -10,6 +10,9 @@ from torch import Tensor
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.rounding import round_by
 
+SMALLEST_BIAS = 1e-30
+"""The bias in the file of a product that has none, or zeros: without it, OpenVINO computes some products wrongly."""
+
 
 def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
     """Return acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
@@ -78,3 +81,110 @@ def requantize_shift(acc: Tensor, shift: Tensor, zero_point: int, low: int, high
 def add_fractional_bias(acc: Tensor, bias: Tensor, bits: int, spatial: int) -> Tensor:
     """Return acc * 2^bits + bias, exact in float64: an accumulator with fractional bits, for biases that need them."""
     return acc.double() * 2.0**bits + bias.double().reshape(-1, *[1] * spatial)
+
+
+def range_ends(scale: float | Tensor, zero_point: int | Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Return the ends l = s (low - z) and h = s (high - z) of a range, in float32; l is rounded from h - s n, n = high - low.
+
+    >>> [end.item() for end in range_ends(0.5, 0, -128, 127)]
+    [-64.0, 63.5]
+    """
+    s = torch.as_tensor(scale, dtype=torch.float64)
+    top = s * (high - zero_point)
+    return (top - s * (high - low)).float(), top.float()
+
+
+def range_step(scale: float | Tensor, zero_point: int | Tensor, low: int, high: int) -> Tensor:
+    """Return (h - l) / n in float32: the scale, but for its last bit.
+
+    >>> range_step(0.5, 0, -128, 127).item()
+    0.5
+    """
+    least, most = range_ends(scale, zero_point, low, high)
+    return (most - least) / (high - low)
+
+
+def weight_codes(low: int, high: int) -> tuple[int, int]:
+    """Return the ends of a weight's codes: those of 256 or 255 levels for narrower formats.
+
+    >>> weight_codes(-64, 63), weight_codes(-64, 64), weight_codes(0, 15)
+    ((-128, 127), (-127, 127), (0, 255))
+    """
+    if high - low + 1 >= 255:
+        return low, high
+    return (0, 255) if low >= 0 else (-127 if low == -high else -128, 127)
+
+
+def quantize_by_range(x: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int) -> Tensor:
+    """Return the codes of real values: see `specs.QuantizeRange`.
+
+    >>> quantize_by_range(torch.tensor([0.25, 0.75, 99.0]), 0.5, 0, -128, 127).tolist()
+    [0.0, 2.0, 127.0]
+    """
+    least, most = range_ends(scale, zero_point, low, high)
+    r, c = _levels(least, most, high - low)
+    return torch.round(integer.fma(x.float().clamp(least, most), r, c)) + low
+
+
+def requantize_by_range(
+    acc: Tensor,
+    m: Tensor,
+    bias: Tensor,
+    scale: float,
+    zero_point: int,
+    ends: tuple[int, int],
+    clamp: tuple[int, int],
+    shifted: bool,
+    clipped: bool,
+    bounds: Sequence[tuple[float | None, float | None]] = (),
+    other: Tensor | None = None,
+) -> Tensor:
+    """Return the codes of clamp(acc*m + bias) + other real values: see `FloatRequantize(by_range=True)` of `specs`.
+
+    Args:
+        ends: The lowest and the highest code.
+        clamp: The codes that activations leave.
+        shifted: The result is stored as the index of its level, q - qmin.
+        clipped: Some activation has an upper bound.
+    """
+    least, most = range_ends(scale, zero_point, *ends)
+    value = clamp_to_bounds(acc.float() * m + bias, bounds)
+    value = value if other is None else value + other
+    r, c = _levels(least, most, ends[1] - ends[0])
+    if shifted and c:
+        return (torch.round(integer.fma(value, r, c)) + ends[0]).clamp(*clamp)
+    return torch.round(value * (r if clipped else 1 / (1 / r))).clamp(*clamp)
+
+
+def add_by_range(
+    acc: Tensor,
+    m: Tensor,
+    bias: Tensor,
+    bounds: Sequence[tuple[float | None, float | None]],
+    other: tuple[Tensor, float, int, int, int],
+    scale: float,
+    zero_point: int,
+    ends: tuple[int, int],
+    clamp: tuple[int, int],
+) -> Tensor:
+    """Return the codes of clamp(acc*m + bias) + other codes: see `FloatRequantize(by_range=True)` of `specs`.
+
+    The sum is computed in steps t of `other`, from its lowest code: (v - c t) (1/t) + q - qmin, and the ends are divided by t.
+
+    Args:
+        other: The codes, their scale, zero point, and lowest and highest code.
+    """
+    codes, scale_of_other, zero_of_other, lowest, highest = other
+    qparams = scale_of_other, zero_of_other, lowest, highest
+    step, (_, shift) = range_step(*qparams), _levels(*range_ends(*qparams), highest - lowest)
+    value = (clamp_to_bounds(acc.float() * m + bias, bounds) - shift * step) * step.reciprocal() + (codes.float() - lowest)
+    least, most = (end / step for end in range_ends(scale, zero_point, *ends))
+    r, c = _levels(least, most, ends[1] - ends[0])
+    index = integer.fma(value, r, c) if c else value * (1 / (1 / r))
+    return (torch.round(index) + ends[0]).clamp(*clamp)
+
+
+def _levels(least: Tensor, most: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    # (r, c): the index of the level of x is x r + c.  A number over a tensor would be the reciprocal times the number.
+    width, levels = most - least, torch.tensor(float(n))
+    return levels / width, -least * levels / width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import CalibrationError, DeployError
+from qfunc.errors import CalibrationError, CaptureError, DeployError
 from qfunc.lowering import QdqLowering, TensorRtRanges
 from qfunc.lowering.combination import Combined
 from qfunc.specs import Target, edit
@@ -181,12 +182,44 @@ def test_several_files_of_which_one_has_one_size() -> None:
 
 def test_sizes_that_the_capture_fixed_are_named_with_the_cure() -> None:
     """`example_inputs` exports the model with the batch dynamic alone."""
-    quantized = qfunc.quantize(targets.onnxruntime, example_inputs=(batch(2, 32, 32),))(made(Pyramid))
+    quantized = qfunc.quantize(targets.onnxruntime, example_inputs=(batch(2, 32, 32),))(made(Multiples))
     text = (
-        "calibrate, batch 2, op 'add': found RuntimeError: The size of tensor a (16) must match the size of tensor b (8) at "
-        "non-singleton dimension 3, wanted inputs on which the model runs. Pass batches with the arguments of the model's "
+        "calibrate, batch 2, op 'add': found RuntimeError: The size of tensor a (768) must match the size of tensor b (256) at "
+        "non-singleton dimension 1, wanted inputs on which the model runs. Pass batches with the arguments of the model's "
         "forward, of the sizes of example_inputs; for other sizes, quantize torch.export.export(model, args, "
         "dynamic_shapes=...) with these axes dynamic."
     )
     with pytest.raises(CalibrationError, match=f"^{re.escape(text)}$"):
         qfunc.calibrate([batch(*s) for s in CALIBRATED], progress=False)(quantized)
+
+
+def test_a_resize_to_sizes_that_the_capture_fixed_is_refused() -> None:
+    """It would run, and return an image of the captured size; a program whose axes vary follows the input."""
+
+    class Restored(nn.Module):
+        """A resize to the size of the input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.interpolate(self.conv(x).relu(), size=x.shape[-2:])
+
+    target, auto, model, first = narrow("onnxruntime"), torch.export.Dim.AUTO, made(Restored), batch(2, 32, 32)
+    text = (
+        "call of an exported program, input 'x': found a tensor of shape [1, 3, 48, 64], wanted [any, 3, 32, 32], to which "
+        "torch.export fixed it. Export it with dynamic_shapes, such as {'x': {0: torch.export.Dim.AUTO}}, and an example of "
+        "two; or quantize the nn.Module itself."
+    )
+    with pytest.raises(CaptureError, match=f"^{re.escape(text)}$"):
+        calibrated(qfunc.capture(example_inputs=(first,))(model), target)
+    program = torch.export.export(model, (first,), dynamic_shapes=({0: auto, 2: auto, 3: auto},))
+    x = batch(*OTHERS[0])
+    for name in ("onnxruntime", "openvino"):
+        if name == "openvino" and importlib.util.find_spec("openvino") is None:
+            continue
+        for follows in (model, program):
+            report = qfunc.verify(narrow(name))(done := calibrated(follows, narrow(name)), [x])
+            assert report.verdict.startswith("bit-exact: 0 of ")
+            assert done(x).shape == model(x).shape

@@ -35,6 +35,7 @@ from qfunc.specs import (
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
+    QuantizeRange,
     Rule,
     SaturatesAtEnd,
     SaturatesEachStep,
@@ -119,6 +120,7 @@ def fixed(arithmetic: Any, x: float, y: float, zero: int = 0, weight: float = 1.
 
 
 MULTIPLES = torch.arange(-100, 101).float().reshape(1, 1, 3, 67)
+HALVES = MULTIPLES + 0.5
 PAIRS = torch.arange(-50, 206).float().reshape(1, 1, 4, 64)
 MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway between two float32 only if it is rounded twice
 UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
@@ -181,6 +183,9 @@ WITNESSES = {
     "FloatRequantize.accumulator": of(FloatRequantize(), accumulator=10),
     "FloatRequantize.reciprocals": witness(
         fixed(FLOORED, 0.03, 0.03 * 0.9, weight=0.9), FLOORED, evolve(FLOORED, reciprocals=True), single(0.9), MULTIPLES * 0.03
+    ),
+    "FloatRequantize.by_range": witness(
+        fixed(FloatRequantize(), 0.3, 0.6), FloatRequantize(), FloatRequantize(by_range=True), single(1.0), MULTIPLES * 0.3
     ),
     "FixedPoint.steps": of(FixedPoint("half_up"), steps="floor"),
     "FixedPoint.bits": of(FixedPoint(), bits=7),
@@ -247,6 +252,13 @@ WITNESSES = {
         QuantizeLanes("floor", lanes=7),
         CONV_NET,
         X,
+    ),
+    "QuantizeRange": witness(
+        evolve(fixed(Copy(), 0.3, 0.3), kernels=(Kernel(Op("quantize"), QuantizeRange()),)),
+        QuantizeRange(),
+        FloatKernel(),
+        single(1.0),
+        HALVES * 0.3,
     ),
     "DequantizeSum.lanes": witness(
         chip_of(kernels=(Kernel(Op("dequantize"), DequantizeSum()),)), DequantizeSum(), DequantizeSum(1000), CONV_NET, X

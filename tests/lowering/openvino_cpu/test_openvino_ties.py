@@ -1,0 +1,93 @@
+"""OpenVINO where the order and the number of its roundings decide: sums next to the middle of two codes.
+
+The steps of input, weight and output are a power of two apart but for their last bits, and biases are multiples of half a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.graph.sites import quantizer_nodes
+from qfunc.specs import PerTensor, edit
+from tests.conformance.modules import Apply
+
+pytest.importorskip("openvino", reason="openvino is not installed")
+
+CHANNELS, SHIFT = 8, 7
+STEP = 0.0625
+"""The step of each unit's output; a sum of products has steps of 2^-7 of it."""
+
+
+def near(value: float, g: torch.Generator) -> float:
+    """The value, but for up to three units of its last place in float32."""
+    return value * (1 + int(torch.randint(-3, 4, (), generator=g)) * 2.0**-23)
+
+
+def layer(g: torch.Generator, step: float, groups: int = 1, bias: bool = True, size: int = 3) -> nn.Conv2d:
+    """A convolution of codes with a step: each channel has a weight of 63 codes, and most are small."""
+    conv = nn.Conv2d(CHANNELS, CHANNELS, size, padding=size // 2, groups=groups, bias=bias)
+    codes = torch.randint(-30, 31, conv.weight.shape, generator=g).float() * (torch.rand(conv.weight.shape, generator=g) < 0.4)
+    codes.flatten(1)[:, 0] = 63
+    scales = torch.tensor([near(STEP / step * 2.0**-SHIFT, g) for _ in range(CHANNELS)])
+    conv.weight.data = codes * scales.reshape(-1, 1, 1, 1)
+    if conv.bias is not None:
+        halves = torch.randint(-40, 41, (CHANNELS,), generator=g)
+        conv.bias.data = torch.tensor([near(STEP * int(h) / 2, g) for h in halves])
+    return conv
+
+
+def networks(g: torch.Generator, step: float) -> dict[str, nn.Module]:
+    """Each form of a convolution that the plugin computes in its own way; the step is that of its input."""
+    relu, after = nn.ReLU(), [layer(g, STEP, size=1) for _ in range(2)]
+    forms: dict[str, nn.Module] = {
+        "with a bias": nn.Sequential(layer(g, step), after[0]),
+        "before a ReLU": nn.Sequential(layer(g, step), relu, after[0]),
+        "before a pool": nn.Sequential(layer(g, step), nn.MaxPool2d(2, 1), after[0]),
+        "before an upper bound": nn.Sequential(layer(g, step), nn.Hardtanh(0.0, 100.2 * STEP), after[0]),
+        "depthwise": nn.Sequential(layer(g, step, CHANNELS), after[0]),
+        "depthwise before a ReLU": nn.Sequential(layer(g, step, CHANNELS), relu, after[0]),
+        "without a bias": nn.Sequential(layer(g, step, bias=False), after[0]),
+        "without a bias before a ReLU": nn.Sequential(layer(g, step, bias=False), relu, after[0]),
+        "plus codes before a ReLU": Apply(lambda x, a, b, c: c(((y := a(x).relu()) + b(y)).relu()), layer(g, step), *after),
+        "plus codes without a sign": Apply(lambda x, a, b, c: c((y := a(x).relu()) + b(y)), layer(g, step), *after),
+        "plus codes with a sign": Apply(lambda x, a, b, c: c(x + b(a(x).relu())), layer(g, step), *after),
+    }
+    return forms
+
+
+FORMS = tuple(networks(torch.Generator().manual_seed(0), STEP))
+
+
+def at_ties(model: nn.Module, target: Any, step: float, g: torch.Generator) -> tuple[Any, Tensor]:
+    """The calibrated model with these steps, and inputs on codes, halfway between two, and next to that."""
+    codes = torch.randint(-128, 128, (2, CHANNELS, 24, 24), generator=g) * (torch.rand(2, CHANNELS, 24, 24, generator=g) < 0.5)
+    between = codes + 0.5 * (torch.rand(codes.shape, generator=g) < 0.2)
+    calibrated = qfunc.calibrate([between * step], progress=False)(qfunc.quantize(target)(model.eval()))
+    for seat in quantizer_nodes(calibrated):
+        if not seat.module.site.constant:
+            seat.module.scale.fill_(step if seat.tensor == "x" else near(STEP, g))
+    x = between * torch.tensor(step, dtype=torch.float32)
+    last_bit = torch.randint(-1, 2, x.shape, generator=g).float()
+    return calibrated, torch.where(last_bit == 0, x, torch.nextafter(x, last_bit * torch.inf))
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("shared", [False, True], ids=["a scale a channel", "one scale"])
+def test_sums_next_to_ties_are_those_of_the_runtime(name: str, shared: bool) -> None:
+    """No bit of the real result of the last convolution differs, in the model as it is deployed."""
+    target = edit.weights(bits=7)(targets.openvino)  # of which every x86-64 computes the same sums
+    target = edit.weights(granularity=PerTensor())(target) if shared else target
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        step = near(STEP * 0.7, g)
+        model, x = at_ties(networks(g, step)[name], target, step, g)
+        with torch.no_grad():
+            emulated = qfunc.emulate(target)(model)(x)
+        (found,) = target.runtime.runner.run(qfunc.deploy(target)(model), [x])
+        assert torch.equal(emulated, torch.from_numpy(found))
