@@ -33,6 +33,7 @@ from mutants.numerics import NUMERICS
 from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
+from mutants.proof import PROOF
 from mutants.qnn_htp import QNN_HTP
 from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
@@ -66,6 +67,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FOLDING,
     *KEPT_OF_THE_USER,
     *PLACEMENT,
+    *PROOF,
     *LEGALITY,
     *TRANSFORMS,
     *TRAINING,
