@@ -19,7 +19,7 @@ _LEAST = np.array(-3.4e38, np.float32)
 
 
 def insert_barriers(model: onnx.ModelProto) -> None:
-    """Insert barriers before norms, averages that are read as real values, and additions of quantized convolutions, in place."""
+    """Insert barriers before norms, averages read as real values, and additions of quantized convolutions, in place."""
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
         node = onnx.NodeProto.FromString(node.SerializeToString())
