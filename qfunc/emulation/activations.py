@@ -33,7 +33,8 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
     centred = below = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
     scale = torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale
     if job.unit.kind == "leaky_relu":
-        slope = scale * float(torch.tensor(float(attribute(job.root, "negative_slope"))))
+        s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)  # TFLite divides them in float32
+        scale, slope = (s_x / s_y).double(), (s_x * float(attribute(job.root, "negative_slope")) / s_y).double()
     else:
         weight = dict(slots(job.root))["weight"]
         encoding = job.partition.encoding(weight, job.root)

@@ -104,6 +104,9 @@ class _Emulation:
 
     def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
         # The input of a float op: if its edge has a quantizer, the dequantized codes.
+        if producer.name not in self.values:  # inside of a unit, where only its size is read
+            copy = self.emitter.graph.node_copy(producer, lambda n: self._real(n, producer))
+            self.values[producer.name] = Real(copy)
         value = self.values[producer.name]
         encoding = self.partition.encoding(producer, reader)
         if self._is_real_tuple(producer):

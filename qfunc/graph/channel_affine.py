@@ -17,6 +17,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.graph.constants import computable, dtypes_of, value_of
+from qfunc.graph.data_movement import value_readers
 from qfunc.graph.matcher import NearMiss, Rewrite, match_rewrite
 from qfunc.graph.patterns import Match, OpPattern, Var, op
 from qfunc.ops.node import kind_of
@@ -100,9 +101,9 @@ class ChannelAffines:
         seen: list[fx.Node] = []
         done: set[str] = set()  # what the constants per channel of the chain do
         last, found, reason = root, None, ""
-        while len(last.users) == 1:
-            node = next(iter(last.users))
-            step = _step(last, node, number)
+        while len(readers := value_readers(last)) == 1:
+            ((node, passed),) = readers.items()
+            step = _step((last, *passed)[-1], node, number)
             if isinstance(step, str):
                 reason = step
                 break
@@ -117,7 +118,7 @@ class ChannelAffines:
         if found is not None or not done:
             return found
         (missing,) = {"scaled", "shifted"} - done
-        reason = reason or f"{last.name!r} is read {len(last.users)} times"
+        reason = reason or f"{last.name!r} is read {len(readers)} times"
         return NearMiss(
             "batch_norm", Match(tuple(seen)), f"the channels are {done.pop()} by constants, not {missing}: {reason}"
         )

@@ -5,10 +5,45 @@ from __future__ import annotations
 from torch import fx
 
 from qfunc.ops.indexing import element
-from qfunc.ops.node import attribute, kind_of, slots
+from qfunc.ops.node import attribute, kind_of, op_of, slots
 
 TRANSPARENT = ("dropout", "detach")
 """Kinds that are removed in evaluation, for every target: they differ in training only."""
+
+
+def reads_values(reader: fx.Node, tensor: fx.Node) -> bool:
+    """Return True if an op reads the values of a tensor, not only its size, dtype or device.
+
+    >>> import torch
+    >>> graph = fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> reads_values(graph.call_function(torch.Tensor.size, (x, 0)), x)
+    False
+    """
+    op = op_of(reader)
+    names = {name for name, value in zip(op.parameters, reader.args, strict=True) if value is tensor} if op else set()
+    return kind_of(reader) != "size" and names != {"like"}
+
+
+def value_readers(tensor: fx.Node) -> dict[fx.Node, tuple[fx.Node, ...]]:
+    """Return the ops that read the values of a tensor in evaluation, each with the dropouts and detached copies before it.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.Sigmoid(), nn.Dropout(), nn.ReLU()))
+    >>> value_readers(list(model.graph.nodes)[1])
+    {_2: (_1,)}
+    """
+    found: dict[fx.Node, tuple[fx.Node, ...]] = {}
+    pending: list[tuple[fx.Node, tuple[fx.Node, ...]]] = [(tensor, ())]
+    while pending:
+        current, passed = pending.pop()
+        for user in current.users:
+            if kind_of(user) in TRANSPARENT:
+                pending.append((user, (*passed, user)))
+            elif reads_values(user, current):
+                found.setdefault(user, passed)
+    return found
 
 
 def moved_input(node: fx.Node) -> fx.Node:

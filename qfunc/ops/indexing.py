@@ -24,14 +24,14 @@ def element(values: Any, index: Any) -> Any:
 
 
 def index(input: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """Return `input[indices]` with index tensors; None selects a whole axis.
+    """Return `input[indices]` with index tensors, which may have rank 0; None selects a whole axis.
 
     >>> index(torch.tensor([[1, 2], [3, 4]]), (None, torch.tensor([1])))
     tensor([[2],
             [4]])
     """
-    whole = slice(None)
-    return input[tuple(whole if i is None else i.to(input.device) for i in indices)]
+    found: Tensor = torch.ops.aten.index.Tensor(input, [None if i is None else i.to(input.device) for i in indices])
+    return found
 
 
 def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
@@ -45,7 +45,7 @@ def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
 
 def index_call(x: Any, key: Any, is_number: Callable[[Any], bool]) -> Call | None:
     """Return the canonical call of x[:, [0, 2]] or x[:, places, others], which index axes by a list or tensors; else None."""
-    entries = key if isinstance(key, tuple) else (key,)
+    entries = tuple(map(_tensor_of_item, key if isinstance(key, tuple) else (key,)))
     *before, last = entries or (None,)
     if isinstance(last, list) and last and all(type(i) is int for i in last) and all(b == slice(None) for b in before):
         return take, (x, len(before), tuple(last))
@@ -53,6 +53,15 @@ def index_call(x: Any, key: Any, is_number: Callable[[Any], bool]) -> Call | Non
     if any(tensors) and all(t or (isinstance(e, slice) and e == slice(None)) for t, e in zip(tensors, entries, strict=True)):
         return index, (x, tuple(e if t else None for t, e in zip(tensors, entries, strict=True)))
     return None
+
+
+def _tensor_of_item(entry: Any) -> Any:
+    # torch.export writes x[:, i] with a tensor i of rank 0 as x[:, i.item()].
+    is_item = isinstance(entry, fx.Node) and getattr(entry.target, "overloadpacket", entry.target) in (
+        torch.ops.aten.item,
+        "item",
+    )
+    return entry.args[0] if is_item else entry
 
 
 def _slice(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -95,13 +104,6 @@ def _index(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None
     return None if any(dtype_of(i) in (torch.bool, torch.uint8) for i in indices) else (op.call, (args[0], indices))
 
 
-def _index_select(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    given = named("input dim index", args, kwargs)
-    if not isinstance(given["dim"], int) or given["dim"] < 0:
-        return None
-    return op.call, (given["input"], (*(None,) * given["dim"], given["index"]))
-
-
 def _masked_fill(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = named("input mask value", args, kwargs)
     return op.call, (given["mask"], given["value"], given["input"])
@@ -135,8 +137,10 @@ ROWS: tuple[Op, ...] = (
        rewrites={"getitem": _getitem, "slice": _slice, "select": _select, "narrow": _narrow},
        example=lambda x: operator.getitem(x, (slice(None), slice(1, None), slice(None, None, 2)))),
     op("take", take, "input dim places", traits=_COPY, example=lambda x: take(x, 1, (2, 0))),
-    op("index", index, "input indices", rewrites={"index": _index, "index_select": _index_select}, traits=_OF_POSITIONS,
+    op("index", index, "input indices", rewrites={"index": _index}, traits=_OF_POSITIONS,
        example=lambda x: index(x, (None, torch.tensor([2, 0])))),
+    op("index", torch.index_select, "input dim index", "index_select", traits=_OF_POSITIONS,
+       example=lambda x: torch.index_select(x, -1, torch.tensor([2, 0]))),
     op("gather", torch.gather, "input dim index", "gather", traits=_OF_POSITIONS,
        example=lambda x: torch.gather(x[0, 0], 0, _positions(x))),
     op("where", torch.where, "condition input other", "where", rewrites={"masked_fill": _masked_fill},

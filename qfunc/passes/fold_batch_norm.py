@@ -17,12 +17,13 @@ from torch import fx, nn
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
 from qfunc.graph.constants import AttributeNodes, value_of
+from qfunc.graph.data_movement import TRANSPARENT, moved_input, value_readers
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.matcher import NearMiss
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, slots
+from qfunc.ops.node import has, kind_of, slots
 from qfunc.passes.share_folded_constants import SharedConstants
 from qfunc.specs import FusionStep, Target
 
@@ -34,7 +35,8 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
 
     Frozen BatchNorms written as arithmetic, x * scale + bias with constants, fold too, and so do the steps of the
     target's fusions that define `FusionStep.fold`.  If no op before a BatchNorm can take it, it folds into its only
-    reader, if that is exact.  A BatchNorm1d next to a linear is assumed to normalize the linear's features, which is
+    reader, if that is exact.  A dropout between the two stays, and then drops what is normed already, or what is not yet.  A
+    BatchNorm1d next to a linear is assumed to normalize the linear's features, which is
     true of inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes an equivalent
     depthwise 1x1 conv; other BatchNorms stay.  Weights are computed in float64 and stored in their dtype.  Ops that
     share a weight still share it if the same constants are folded into each; else each gets a copy, in graph order.
@@ -95,12 +97,15 @@ class _Folding:
         fusion = next((f for f, s in self.steps if matches(s.op, node, self.context)), None)
         if fusion is None or self.context.kind(node) not in self.kinds or not node.all_input_nodes:
             return
-        if not matches(fusion.root, source := node.all_input_nodes[0], self.context):
+        source = node.all_input_nodes[0]
+        while kind_of(source) in TRANSPARENT:
+            source = moved_input(source)
+        if not matches(fusion.root, source, self.context):
             self._miss(source, node, f"{source.name!r}, which it follows, is not {fusion.root!r}")
 
     def _fold_after(self, node: fx.Node) -> bool:
         # Fold one reader into an op; return True if one was folded, since more may follow.
-        op, readers = linear_op(self.model, node, self.attributes), list(node.users)
+        op, readers = linear_op(self.model, node, self.attributes), value_readers(node)
         for reader in readers:
             step, norm = self._step(node, reader), self.norms.at(reader)
             if step is None and norm is None:
@@ -127,9 +132,9 @@ class _Folding:
 
     def _fold_before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Fold a norm into its only reader; return True if it was folded.
-        readers = list(node.users)
-        op = linear_op(self.model, readers[0], self.attributes) if len(readers) == 1 else None
-        if op is None or [s for s, n in slots(op.node) if n is node] != ["input"]:
+        readers = value_readers(node)
+        op = linear_op(self.model, next(iter(readers)), self.attributes) if len(readers) == 1 else None
+        if op is None or [s for s, n in slots(op.node) if n is (node, *readers[op.node])[-1]] != ["input"]:
             return False
         if not self._fits(op, node, norm, op.inputs):
             return False
@@ -159,8 +164,9 @@ class _Folding:
         self._absorb(op.node, norm.nodes)
 
     def _absorb(self, op: fx.Node, nodes: tuple[fx.Node, ...]) -> None:
-        nodes[-1].replace_all_uses_with(op)
-        for node in reversed(nodes):
+        for node in nodes:
+            op = _read_by(node, op)
+            node.replace_all_uses_with(op)
             self.model.graph.erase_node(node)
 
     def _step(self, op: fx.Node, reader: fx.Node) -> FusionStep | None:
@@ -173,8 +179,9 @@ class _Folding:
         return None
 
     def _fold_step(self, op: LinearOp, node: fx.Node, step: FusionStep) -> bool:
-        operands = [a for a in node.args if a is not op.node]
-        constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not op.node)
+        source = _read_by(node, op.node)
+        operands = [a for a in node.args if a is not source]
+        constants = all(n in self.norms.constant for n in node.all_input_nodes if n is not source)
         if not constants or len(operands) != len(node.args) - 1:
             self._miss(op.node, node, f"{node.name!r} reads more than {op.node.name!r} and constants")
             return False
@@ -199,13 +206,19 @@ class _Folding:
             args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
             conv = self.model.graph.call_function(torch.conv2d, args)
         self.convs[conv.name] = node.name
-        self._absorb(conv, (node,))
+        node.replace_all_uses_with(conv)
+        self.model.graph.erase_node(node)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def _miss(self, op: fx.Node, step: fx.Node, reason: str) -> None:
         self.misses.append((self.context.fact(op).path, self.context.fact(step).path, reason))
+
+
+def _read_by(node: fx.Node, op: fx.Node) -> fx.Node:
+    # The node by which a reader gets the value of an op: the op, or the last dropout between the two.
+    return (op, *value_readers(op)[node])[-1]
 
 
 def _call_fold(step: FusionStep, weight: torch.Tensor, bias: torch.Tensor, args: Any, kwargs: Any, path: str) -> Any:

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.graph.channel_affine import ChannelAffines
+from qfunc.graph.data_movement import reads_values, value_readers
 from qfunc.graph.evaluation_form import trained_weight
 from qfunc.graph.linear_op import linear_op
 from qfunc.graph.module import ensure_submodule
@@ -41,16 +42,20 @@ def trained_batch_norms(folded: fx.GraphModule, before: fx.GraphModule) -> tuple
         norm = norms.at(node) if node.op == "call_module" else None
         old = node.all_input_nodes[0] if norm is not None else None
         linear = linear_op(before, old) if old is not None else None
-        new = ops.get(old.name) if old is not None and linear is not None and len(old.users) == 1 else None
+        new = ops.get(old.name) if old is not None and linear is not None and len(value_readers(old)) == 1 else None
         if linear is None or old is None or new is None or node.name in ops:
             continue
-        if _names(new.args[:1], ops) == _names(old.args[:1], ops) and _names(new.users, ops) == _names(node.users, ops):
+        if _names(new.args[:1], ops) == _names(old.args[:1], ops) and _readers(new, ops) == _readers(node, ops):
             bias, groups = attribute(old, "bias"), linear.groups if linear.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(TrainedBatchNorm(old.name, str(node.target), *paths, groups))
     names = {norm.op for norm in found}
     # Ops that share a weight train all or none.
     return tuple(n for n in found if all(reader.name in names for reader in attribute(ops[n.op], "weight").users))
+
+
+def _readers(tensor: fx.Node, ops: Container[str]) -> list[str]:
+    return _names((user for user in tensor.users if reads_values(user, tensor)), ops)
 
 
 def _names(nodes: Any, ops: Container[str]) -> list[str]:

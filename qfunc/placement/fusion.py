@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import evolve, field, frozen
 from torch import fx
 
+from qfunc.graph.data_movement import value_readers
 from qfunc.graph.selectors import Context, arguments, matches
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, kind_of, op_of
@@ -99,20 +100,21 @@ def _match_chain(
     chain = [root]
     steps = [s for s in fusion.then if s.fold is None]  # the other steps are folded
     for place, step in enumerate(steps):
-        users = list(chain[-1].users)
+        readers = value_readers(chain[-1])
+        users = list(readers)
         matching = [u for u in users if matches(step.op, u, context)]
         reason = ""
         if matching and len(users) > 1:
             reason = f"{chain[-1].name!r} is read {len(users)} times, and a fused op may be read only once"
         elif matching and matching[0] in fused:
             reason = f"{matching[0].name!r} is part of another unit"
-        elif matching and not _can_join(matching[0], chain[-1], order[root], order, context):
+        elif matching and not _can_join(matching[0], (chain[-1], *readers[matching[0]])[-1], order[root], order, context):
             reason = f"another input of {matching[0].name!r} is not computed before {root.name!r}"
         elif matching and (rule := _float_rule(matching[0], root, rules, context)) is not None:
             misses.append(NearMiss(root, matching[0], f"{rule.select!r} keeps {matching[0].name!r} in float"))
             return tuple(chain)
         if matching and not reason:
-            chain.append(matching[0])
+            chain += [*readers[matching[0]], matching[0]]  # in evaluation a dropout between them is nothing
             continue
         # A node that does not join is a near miss only if the chain cannot go on without it.
         near = matching or ([] if step.optional else [u for u in users if _matches_any(u, steps[place:], context)])

@@ -10,7 +10,7 @@ import torch
 from attrs import evolve, field, frozen
 from torch import fx
 
-from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.data_movement import only_moves_codes, reads_values
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
@@ -123,7 +123,7 @@ class Partition:
                 return carried
         if node.op == "get_attr":
             return None
-        readers = [reader for reader in node.users if self.kinds[reader] != "size"]  # it reads no values
+        readers = [reader for reader in node.users if reads_values(reader, node)]
         read = [self._at_edge.get((node.name, reader.name)) for reader in readers]
         return read[0] if read and all(c is not None and c is read[0] for c in read) else None
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from qfunc import functions
 from qfunc.errors import SpecError
-from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes
+from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
@@ -152,7 +152,7 @@ class _Placement:
         key = source, producer
         if key not in self.wanted:
             found = self.wanted[key] = list[Any]()
-            for reader in (r for r in self.readers.get(producer, ()) if self.context.kind(r) != "size"):
+            for reader in (r for r in self.readers.get(producer, ()) if reads_values(r, producer)):
                 group = self.group_of.get(reader)
                 value = None if group is None else self.rules.value(group, "input", producer, source)[0]
                 if value not in found:
@@ -160,7 +160,7 @@ class _Placement:
         return self.wanted[key]
 
     def _tensor_readers(self, node: fx.Node) -> list[fx.Node]:
-        return [u for u in node.users if self.context.kind(u) != "size"]
+        return [u for u in node.users if reads_values(u, node)]
 
     def _bias(self, group: FusedGroup, node: fx.Node, producer: fx.Node, value: Any, rule: int) -> None:
         if not isinstance(value, DerivedQParams | Scheme) or not is_constant(producer):

@@ -63,8 +63,6 @@ class Net(nn.Module):
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_an_op_that_changes_nothing_changes_no_code(target, name):
     for place in PLACES[target]:
-        if (name, place) == ("dropout", "conv"):  # in training it parts what would fuse
-            continue
         torch.manual_seed(0)
         model, batches = Net(UNCHANGED[name], place).eval(), [torch.randn(n, 3, 8, 8) for n in (2, 3)]
         results = []
@@ -89,6 +87,57 @@ def test_a_size_of_a_convolution_keeps_it_on_integers():
         calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(Patches().eval()))
         units = {u.path: u for u in Partition(QuantizedModel(calibrated), target).units}
         assert units["conv"].integer, target.name
+
+
+class Chain(nn.Module):
+    """A chain of ops; a dropout and a reader of sizes are after one of them."""
+
+    def __init__(self, kinds: str, place: int, *, drops: bool, measures: bool) -> None:
+        super().__init__()
+        self.kinds, self.place, self.measures = kinds.split(), place, measures
+        torch.manual_seed(0)
+        made = {
+            "conv": lambda: nn.Conv2d(3, 3, 3, padding=1),
+            "bn": lambda: nn.BatchNorm2d(3),
+            "relu": nn.ReLU,
+            "add": nn.Identity,
+        }
+        self.ops = nn.ModuleList(made[kind]() for kind in self.kinds)
+        self.dropout, self.head = nn.Dropout() if drops else nn.Identity(), nn.Conv2d(3, 4, 1)
+        for norm in (op for op in self.ops if isinstance(op, nn.BatchNorm2d)):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        y, shape = x, None
+        for i, (kind, op) in enumerate(zip(self.kinds, self.ops, strict=True)):
+            y = y + x if kind == "add" else op(y)
+            if i == self.place:
+                y = self.dropout(y)
+                shape = y.shape if self.measures else None
+        y = self.head(y)
+        return y if shape is None else y.reshape(shape[0], -1, shape[3])
+
+
+CHAINS = ("conv relu", "conv bn relu", "bn conv relu", "conv bn add relu", "conv relu conv add relu")
+
+
+@pytest.mark.parametrize("target", [targets.onnxruntime, targets.openvino, targets.litert], ids=lambda t: t.name)
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(("drops", "measures"), [(True, False), (False, True), (True, True)])
+def test_dropouts_and_readers_of_sizes_separate_nothing(target, chain, drops, measures):
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(2, 3, 6, 6, generator=generator) for _ in range(2)]
+    for place in range(len(chain.split())):
+        results = []
+        for drop, measure in ((False, False), (drops, measures)):
+            net = Chain(chain, place, drops=drop, measures=measure).eval()
+            calibrated = qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(target)(net))
+            results.append(qfunc.emulate(target)(calibrated)(batches[1]))
+        assert torch.equal(results[0].flatten(), results[1].flatten()), place
+        if drops:
+            calibrated.train()
+            assert not torch.equal(calibrated(batches[1]), calibrated(batches[1])), place
 
 
 KEPT = {

@@ -55,7 +55,11 @@ INDEX_GROUPS: dict[str, Group] = {
     "index": Group(
         "index",
         (3, 4),
-        (lambda m, x: torch.index_select(x, 1, m.p), lambda m, x: x.index_select(0, index=m.p)),
+        (
+            lambda m, x: torch.index_select(x, 1, m.p),
+            lambda m, x: x.index_select(0, index=m.p),
+            lambda m, x: x.index_select(-1, m.p),
+        ),
         lambda: {"p": nn.Buffer(torch.tensor([2, 0, 1, 1]))},
     ),
     "gather": Group(

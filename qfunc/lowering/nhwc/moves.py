@@ -95,14 +95,17 @@ def gather(step: OpContext) -> None:
     A file of one example has slices and CONCATENATION for constant places.
 
     Raises:
-        DeployError: indices that the model computes, or places on the batch's axis.
+        DeployError: places of an activation that vary, indices that the model computes, or places on the batch's axis.
     """
     axis, given = int(step.attribute("axis", 0)), step.writer.tensors.get(step.node.input[1])
     places = step.number(1)
+    source = step.writer.tensor(step.node.input[0])
+    if places is None and source.value is None:
+        do = "Index outside of the model, or quantize the submodules before it: quantize(target, submodules=...)."
+        raise step.refuse(f"positions {step.node.input[1]!r} that vary", "constant positions", do)
     if places is None and given is None:
         do = "Make them an input of the model."
         raise step.refuse(f"computed indices, {step.node.input[1]!r}", "an input of the model", do)
-    source = step.writer.tensor(step.node.input[0])
     if source.value is not None:
         return _looked_up(step, axis, given, places)
     assert places is not None

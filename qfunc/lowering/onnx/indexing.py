@@ -34,6 +34,11 @@ def _triangle(upper: int) -> Write:
 
 
 def _index(c: OpContext) -> str:
+    if c.takes("dim"):
+        places = c.input("index")
+        if not c.shape("index").rank:  # the axis stays
+            places = c.graph.node("Reshape", [places, c.graph.integers(1, name=f"{c.name}.one")], f"{c.name}.places")
+        return c.write("Gather", c.input(), places, axis=c["dim"] % len(c.result.dims))
     given = [(k, i) for k, i in enumerate(c["indices"]) if i is not None]
     axes = [k for k, _ in given]
     if len(given) == 1:

@@ -20,7 +20,7 @@ _LEAST = np.array(-3.4e38, np.float32)
 
 
 def insert_barriers(model: onnx.ModelProto) -> None:
-    """Insert barriers before norms, before additions of quantized convolutions and after pooled convolutions, in place."""
+    """Insert barriers in place: before norms, real averages and sums of quantized convolutions, after pooled convolutions."""
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
         node = onnx.NodeProto.FromString(node.SerializeToString())
@@ -63,6 +63,9 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
     if node.op_type in _NORMS:
         # OpenVINO moves a scale s of the input after the norm, and keeps the epsilon, which would have to be divided by s^2.
         return [0]
+    if node.op_type == "AveragePool" and source.result(node.output[0])[1] is None:
+        # OpenVINO averages codes, and rounds the means to codes, if arithmetic on real values follows.
+        return [0] if _of_codes(source, node.input[0]) else []
     if node.op_type == "Clip":
         # OpenVINO clips codes to the codes nearest to its bounds.
         return [0] if _of_codes(source, node.input[0]) else []

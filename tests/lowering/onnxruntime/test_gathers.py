@@ -21,6 +21,7 @@ FORMS: dict[str, Callable[..., Tensor]] = {
     "from the end": lambda x, c, e, r: x[:, e],
     "matrix": lambda x, c, e, r: x[:, e.reshape(2, 3)],
     "index_select": lambda x, c, e, r: torch.index_select(x, 1, c),
+    "index_select, last axis": lambda x, c, e, r: torch.index_select(x, -1, r),
     "examples": lambda x, c, e, r: x[r[:2]],
     "before a slice": lambda x, c, e, r: x[:, e, :],
     "first axes": lambda x, c, e, r: x[r[:2, None] - 2, e],
@@ -86,3 +87,24 @@ def test_a_list_counts_from_either_end() -> None:
 def test_a_new_axis_before_positions_is_no_position() -> None:
     net = Fixed(lambda x, c, e, r: x[None, :, c])
     assert torch.equal(qfunc.capture()(net.eval())(X), net(X))
+
+
+@pytest.mark.parametrize("example", [False, True], ids=["traced", "exported"])
+def test_single_positions_are_inputs(example: bool) -> None:
+    """Exported, x[:, c[0]] has a number that is read at run time, and calibration failed inside of the op."""
+
+    class One(Fixed):
+        def forward(self, x: Tensor, c: Tensor, r: Tensor) -> Tensor:
+            return self.conv(x)[:, c[0], r[1], :].sigmoid() + self.conv(x)[:, c[1], r[2]]
+
+    report = _report(One(FORMS["index"]), (X, CHANNELS, ROWS), example)
+    assert report.verdict.startswith("bit-exact"), report
+
+
+def test_one_entry_keeps_its_axis() -> None:
+    """PyTorch's index_select by a tensor of rank 0 keeps the axis; x[:, i] does not."""
+    net = Fixed(lambda x, c, e, r: torch.cat([x.index_select(-3, c[1]), x.index_select(1, c[2])], 1))
+    captured = qfunc.capture()(net.eval())
+    assert torch.equal(captured(X), net(X))
+    report = _report(net, (X,), False)
+    assert report.verdict.startswith("bit-exact"), report

@@ -193,3 +193,24 @@ def test_functions_of_the_maxima_of_a_convolution(name, target):
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target, (batches[0],))(net.eval()))
     report = qfunc.verify(target)(model, batches)
     assert "mismatch" not in report.verdict, report
+
+
+AVERAGES = {
+    "a divisor": lambda x: F.avg_pool2d(x, (4, 3), (2, 1), divisor_override=1),
+    "a divisor, counted padding": lambda x: F.avg_pool2d(x, (3, 2), 2, 1, divisor_override=5),
+    "a divisor, ceil_mode": lambda x: F.avg_pool2d(x, (2, 3), (1, 3), 1, True, divisor_override=2),
+    "a mean": lambda x: F.avg_pool2d(x, (3, 2)),
+}
+
+
+@needs_openvino
+@pytest.mark.parametrize("name", AVERAGES)
+@pytest.mark.parametrize("first", [lambda net, x: x, lambda net, x: net.conv(x).relu()], ids=["input", "conv"])
+def test_averages_read_as_real_values_are_not_rounded(name: str, first) -> None:
+    """OpenVINO averages codes, and rounds the means to codes, if a product follows that is no code."""
+    torch.manual_seed(0)
+    net, batch = Net(lambda net, x, y: AVERAGES[name](first(net, x))).eval(), torch.randn(4, 3, 6, 4)
+    report = qfunc.verify(TARGET)(qfunc.calibrate([batch], progress=False)(qfunc.quantize(TARGET)(net)), [batch])
+    assert not report.disagreements, report
+    # The bound allows that each code before the unit is off by one; roundings of sums in float32 are far below it.
+    assert [r.largest_lsb < 1e-3 for r in report.rows if r.kind == "float"] == [True], report
