@@ -123,3 +123,30 @@ def test_a_product_that_the_kernels_do_not_hold_is_refused(curved):
     made.scale.mul_(2)
     (found,) = LiteRtRunner().run(qfunc.deploy(target)(model), [x])
     assert torch.equal(torch.as_tensor(found), qfunc.emulate(target)(model)(x))
+
+
+class Leaky(nn.Module):
+    """Leaky ReLUs of one image."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.curves = nn.ModuleList(nn.LeakyReLU(0.2) for _ in range(count))
+
+    def forward(self, x):
+        return tuple(curve(x) for curve in self.curves)
+
+
+@needs_litert
+@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+def test_slopes_beside_ties_are_litert_s(target):
+    """Output scales s_x p / (k + 1/2) put one code p next to a tie, on a side that the rounding of s_x / s_y decides."""
+    model, _ = _calibrated(Leaky(64), target, 1, 1, 16, 16)
+    first, *outputs = [q.module for q in quantizer_nodes(model)]
+    generator = torch.Generator().manual_seed(0)
+    for module in outputs:
+        p, k = (int(torch.randint(*limits, (), generator=generator)) for limits in ((3, 127), (0, 120)))
+        module.scale.copy_(first.scale * p / (k + 0.5))
+    x = torch.arange(-128, 128).reshape(1, 1, 16, 16) * first.scale
+    report = qfunc.verify(target)(model, [x])
+    assert len(report.of("codes")) == 65
+    assert report.verdict.startswith("bit-exact: 0 of"), report
