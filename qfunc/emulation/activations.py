@@ -31,10 +31,9 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
     """Return the node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
     x = input_codes(job)
     centred = below = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
-    scale = torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale
+    s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)
     if job.unit.kind == "leaky_relu":
-        s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)  # TFLite divides them in float32
-        scale, slope = (s_x / s_y).double(), (s_x * float(attribute(job.root, "negative_slope")) / s_y).double()
+        slope = float(attribute(job.root, "negative_slope"))
     else:
         weight = dict(slots(job.root))["weight"]
         encoding = job.partition.encoding(weight, job.root)
@@ -42,15 +41,14 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
         offsets = (job.constant_codes(weight, encoding) - encoding.qparams.zero_point).float()
         slope_codes = job.emitter.constant(offsets, str(weight.target))
         below = job.emitter.call(scale_channels, centred, slope_codes, name=f"{job.name}_sloped")
-        slope = scale * encoding.qparams.scale.double().reshape(())
-        if isinstance(arithmetic, FloatMultiplier):
-            s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)
-            each = [float(s_x / s_y), float(s_x * encoding.qparams.scale.float().reshape(()) / s_y)]
-            return job.emitter.call(
-                prelu_codes, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True
-            )
-    assert isinstance(arithmetic, FixedPoint)
-    pairs = [fixed_multiplier(s, arithmetic.bits) for s in (scale, slope)]
+        slope = float(encoding.qparams.scale.float())
+    multipliers = [s_x / s_y, s_x * slope / s_y]  # in float32, as in TFLite and XNNPACK
+    if isinstance(arithmetic, FloatMultiplier):
+        each = [float(m) for m in multipliers]
+        return job.emitter.call(
+            prelu_codes, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True
+        )
+    pairs = [fixed_multiplier(m.double(), arithmetic.bits) for m in multipliers]
     m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
             for i, n in enumerate(("multiplier", "shift")))  # fmt: skip
     return job.emitter.call(

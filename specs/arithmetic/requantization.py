@@ -82,8 +82,8 @@ class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
     One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0, that of leaky_relu
-    in float32; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
+    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0, in
+    float32; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
 

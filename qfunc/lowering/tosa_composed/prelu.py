@@ -28,10 +28,9 @@ def prelu(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields:
     wide = i.wide(x, zero)
     above = i("MAXIMUM", wide, 0, nan_mode=PROPAGATE)
     below = i.product(i("MINIMUM", wide, 0, nan_mode=PROPAGATE), codes)
-    ratio, parts = np.float64(scale) / np.float64(scale_out), []
-    largest = max_magnitude(x)
+    largest, parts = max_magnitude(x), []
     for part, factor, bound in ((above, 1.0, largest), (below, slope_scale, largest * int(np.abs(codes).max()))):
-        pair = multiplier(np.asarray(ratio * np.float64(factor)))
+        pair = multiplier(np.asarray(np.float32(scale) * np.float32(factor) / np.float32(scale_out)))
         require_range(out, pair, np.asarray(bound))
         parts.append(i.scaled(part, int(pair[0][0]), int(pair[1][0])))
     rescale(graph, i("ADD", *parts), out, (np.array([1 << 30]), np.array([30])), output_zero=zero_out)
