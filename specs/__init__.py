@@ -32,6 +32,7 @@ from qfunc.specs.arithmetic.operators import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
@@ -134,7 +135,7 @@ __all__ = [
     "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio",
     "QuantizeInt32", "QuantizeLanes", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
     "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage",
-    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
+    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
     "Target", "Tie", "Trait", "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 

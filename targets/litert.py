@@ -27,6 +27,7 @@ from qfunc.specs import (
     AverageCodes,
     Bilinear,
     Bounds,
+    Build,
     Copy,
     DequantizeSum,
     DerivedQParams,
@@ -62,11 +63,13 @@ from qfunc.specs import (
     Scheme,
     SoftmaxFixed,
     SoftmaxFloat,
+    SoftmaxTable16,
     SumScaled,
     SumShifted,
     Target,
     Tie,
     ZeroPoint,
+    cpus,
     edit,
 )
 
@@ -89,6 +92,7 @@ CLAMPED = Bounds(zero_point="before")
 SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XNNPACK takes no other scales
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
 UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
+SOFTMAX = Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES)
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
@@ -96,7 +100,7 @@ UNITS = (
     Kernel(Op("sigmoid"), FloatKernel(), integer_if=UNIT, formats=BYTES),
     Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
-    Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES),
+    SOFTMAX,
     Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
@@ -106,6 +110,9 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
+ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
+ON_ARM64 = ((SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),)
+BUILDS = (Build(cpus.x86_64_vnni), *(Build(cpu, ON_ARM64) for cpu in ARM64))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -152,7 +159,7 @@ litert = Target(
         Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRtRunner()),
+    runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),
     lowering=TfliteLowering(),
     source=(
         "ai-edge-litert 2.3 on x86-64, measured",
@@ -163,6 +170,9 @@ litert = Target(
     activation=Algorithm(MinMax(), FixedFunction()),
 )
 
+INTO_INT32 = Kernel(Op("quantize"), QuantizeInt32())
+REFERENCE_ON_ARM64 = ((INTO_INT32, evolve(INTO_INT32, arithmetic=QuantizeInt32(saturates=True))),)
+
 litert_reference = evolve(
     edit.activations(rounding="half_away", division=True)(litert),
     name="litert_reference",
@@ -172,15 +182,30 @@ litert_reference = evolve(
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
-        Kernel(Op("quantize"), QuantizeInt32()),
+        INTO_INT32,
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRtRunner("reference")),
+    runtime=Runtime(
+        "litert",
+        ">=2.3",
+        cpus.x86_64_vnni,
+        "reference",
+        LiteRtRunner("reference"),
+        (Build(cpus.x86_64_vnni), *(Build(cpu, REFERENCE_ON_ARM64) for cpu in ARM64)),
+    ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_REF, measured",
             "TensorFlow Lite, kernels/internal/reference and gemmlowp/fixedpoint"),
 )  # fmt: skip
 
 RUY = FixedPoint(("srdhm", "half_up"))
+BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
+INTO_LANES, FROM_LANES = Kernel(Op("quantize"), QuantizeLanes()), Kernel(Op("dequantize"), DequantizeSum())
+OPTIMISED_ON_ARM64 = (
+    *ON_ARM64,
+    (BY_RUY, evolve(BY_RUY, arithmetic=FixedPoint(("sqdmulh", "half_up")))),
+    (INTO_LANES, evolve(INTO_LANES, arithmetic=QuantizeLanes(saturates=True))),
+    (FROM_LANES, evolve(FROM_LANES, arithmetic=DequantizeSum(fma=True))),
+)
 GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
 
 litert_optimised = evolve(
@@ -189,15 +214,22 @@ litert_optimised = evolve(
     kernels=(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
-        Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
+        BY_RUY,
         *BY_VECTORS,
         Kernel(Op(("matmul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
-        Kernel(Op("quantize"), QuantizeLanes()),
-        Kernel(Op("dequantize"), DequantizeSum()),
+        INTO_LANES,
+        FROM_LANES,
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRtRunner("optimised")),
+    runtime=Runtime(
+        "litert",
+        ">=2.3",
+        cpus.x86_64_vnni,
+        "optimised",
+        LiteRtRunner("optimised"),
+        (Build(cpus.x86_64_vnni), *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64)),
+    ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
             "TensorFlow Lite, kernels/internal/optimized and ruy"),
 )  # fmt: skip

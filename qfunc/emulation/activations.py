@@ -19,7 +19,17 @@ from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.numerics.kernels.fixed_rows import LONGEST, norm_fixed
 from qfunc.ops.node import attribute, slots
-from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, GluTable, HardSwish16, NormFixed, SoftmaxFixed, SoftmaxFloat
+from qfunc.specs import (
+    FixedBits,
+    FixedPoint,
+    FloatMultiplier,
+    GluTable,
+    HardSwish16,
+    NormFixed,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable16,
+)
 
 _LARGEST_MULTIPLIER = 2.0**7
 """The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
@@ -90,11 +100,11 @@ def glu(job: UnitContext, _: GluTable) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFloat` unit."""
+def softmax(job: UnitContext, arithmetic: SoftmaxFloat | SoftmaxTable16) -> fx.Node:
+    """Return the node of a `specs.SoftmaxFloat` or `specs.SoftmaxTable16` unit."""
     x = input_codes(job)
     return job.emitter.call(
-        integer.softmax_float, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(),
+        integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(),
         name=job.name, result=True,
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from qfunc.specs.arithmetic.operators import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
@@ -44,7 +45,7 @@ from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | Copy | Unknown | SumScaled
+    | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
     | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
 )  # fmt: skip

@@ -134,6 +134,20 @@ class SoftmaxFloat:
 
 @readable
 @frozen
+class SoftmaxTable16:
+    """e_i = floor(65535 float32(exp(-s_x (max(q) - q_i))) + 1/2), summed exactly; y_i = R(e_i m 2^-e) + z, rounded twice.
+
+    m 2^-e = float32(1 / float32(sum(e) s_y)) as of `FixedPoint`.
+
+    Source: TFLite optimized_ops PopulateSoftmaxUInt8LookupTable and SoftmaxInt8LUT, of ARM64.
+
+    >>> SoftmaxTable16()
+    SoftmaxTable16()
+    """
+
+
+@readable
+@frozen
 class SoftmaxFixed:
     """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
 
@@ -216,15 +230,17 @@ class ProductLanes:
 class DequantizeSum:
     """x = float32(q s) + float32(-z s) for runs of `lanes` entries in memory, (q - z) s for those left over.
 
-    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.
+    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.  `fma`: the sum is fused with the
+    product q s.
 
-    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one).
+    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one; vmlaq is fused on ARM64).
 
     >>> DequantizeSum()
     DequantizeSum()
     """
 
     lanes: int = field(default=8, validator=integer(1))
+    fma: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable
@@ -233,14 +249,17 @@ class QuantizeInt32:
     """q = clamp(R(x / s) + z) in 32 bits as x86-64 computes it: an R(x / s) outside of int32 is -2^31, and the sum wraps.
 
     With z < 0, everything beyond 2^31 steps has the highest code, else the lowest.  The arithmetic of Op("quantize"): of
-    real values that become codes outside a kernel.
+    real values that become codes outside a kernel.  `saturates`: an R(x / s) outside of int32 is the next one in it, and 0
+    for NaN, as ARM64 converts; the sum wraps.
 
     Source: TFLite reference_ops AffineQuantize (static_cast<int32_t>, then the sum, then the clamp); Intel SDM, CVTTSS2SI
-        ("the indefinite integer value"); measured.
+        ("the indefinite integer value"); Arm ARM, FCVTZS; measured.
 
     >>> QuantizeInt32()
     QuantizeInt32()
     """
+
+    saturates: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable
@@ -256,6 +275,7 @@ class QuantizeLanes:
 
     rest: str = field(default="half_away", validator=_rounding)
     lanes: int = field(default=8, validator=integer(1))
+    saturates: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable

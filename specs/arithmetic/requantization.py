@@ -20,9 +20,9 @@ _rounding = one_of(ROUNDINGS)
 
 
 def _each_step(instance: Any, attribute: Any, value: Any) -> None:
-    wanted = 'a rounding, or "srdhm" and a rounding'
+    wanted = 'a rounding, or "srdhm" or "sqdmulh" and a rounding'
     words = type(value) is tuple and all(type(step) is str for step in value)
-    if not words or value[:-1] not in ((), ("srdhm",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
+    if not words or value[:-1] not in ((), ("srdhm",), ("sqdmulh",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
         raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
 
 
@@ -75,12 +75,12 @@ class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
     One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
+    multiply) or "sqdmulh" (without rounding), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
     has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
 
-    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy (sqdmulh: kernel_arm64.cc); TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
         REDUCE_MULTIPLIER (31 bits, then 15).
 
     >>> FixedPoint("half_up")
