@@ -93,6 +93,8 @@ SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XN
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
 UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
 SOFTMAX = Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES)
+HARDSWISH = Kernel(Op("hardswish"), HardSwish16(), formats=BYTES)
+MUL = Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED)
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
@@ -101,7 +103,7 @@ UNITS = (
     Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
     SOFTMAX,
-    Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
+    HARDSWISH,
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
@@ -111,8 +113,13 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
-ON_ARM64 = ((SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),)
-BUILDS = (Build(cpus.x86_64_vnni), *(Build(cpu, ON_ARM64) for cpu in ARM64))
+X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
+MUL_ON_ARM64 = (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True)))
+CURVES_ON_ARM64 = (
+    (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
+    (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
+)
+BUILDS = (*X86_64, *(Build(cpu, (MUL_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -139,7 +146,7 @@ litert = Target(
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
-        Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        MUL,
         Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
         Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
@@ -191,7 +198,7 @@ litert_reference = evolve(
         cpus.x86_64_vnni,
         "reference",
         LiteRtRunner("reference"),
-        (Build(cpus.x86_64_vnni), *(Build(cpu, REFERENCE_ON_ARM64) for cpu in ARM64)),
+        (*X86_64, *(Build(cpu, REFERENCE_ON_ARM64) for cpu in ARM64)),
     ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_REF, measured",
             "TensorFlow Lite, kernels/internal/reference and gemmlowp/fixedpoint"),
@@ -201,7 +208,7 @@ RUY = FixedPoint(("srdhm", "half_up"))
 BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
 INTO_LANES, FROM_LANES = Kernel(Op("quantize"), QuantizeLanes()), Kernel(Op("dequantize"), DequantizeSum())
 OPTIMISED_ON_ARM64 = (
-    *ON_ARM64,
+    *CURVES_ON_ARM64,
     (BY_RUY, evolve(BY_RUY, arithmetic=FixedPoint(("sqdmulh", "half_up")))),
     (INTO_LANES, evolve(INTO_LANES, arithmetic=QuantizeLanes(saturates=True))),
     (FROM_LANES, evolve(FROM_LANES, arithmetic=DequantizeSum(fma=True))),
@@ -228,7 +235,11 @@ litert_optimised = evolve(
         cpus.x86_64_vnni,
         "optimised",
         LiteRtRunner("optimised"),
-        (Build(cpus.x86_64_vnni), *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64)),
+        (
+            *X86_64[:2],
+            Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPoint("half_up"))),)),
+            *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64),
+        ),
     ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
             "TensorFlow Lite, kernels/internal/optimized and ruy"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
@@ -82,11 +83,12 @@ def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     )
 
 
-def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
+def hard_swish(job: UnitContext, arithmetic: HardSwish16) -> fx.Node:
     """Return the node of a `specs.HardSwish16` unit."""
     x = input_codes(job)
     return job.emitter.call(
         fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
+        arithmetic.lanes, shares_layout_with_convolution(job),
         name=job.name, result=True,
     )  # fmt: skip
 

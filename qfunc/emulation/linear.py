@@ -71,8 +71,9 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
-        case FixedPoint(steps, bits, reduced=reduced):
-            pair = _multiplier(job, product / scale.double(), bits, reduced)
+        case FixedPoint(steps, bits, reduced=reduced, float_ratio=in_float):
+            ratio = (product.float() / scale).double() if in_float else product / scale.double()
+            pair = _multiplier(job, ratio, bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case ProductLanes(bits, lanes):
             pair, (a, b) = _multiplier(job, product / scale.double(), 31), operand_codes(job)

@@ -93,11 +93,15 @@ class HardSwish16:
 
     m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both in 16 bits; h r 2^-15 is cut off, R is half away.
 
-    Source: TFLite reference_ops HardSwish.
+    Whole runs of `lanes` entries in memory round h r 2^-15 down and all else half up.  None: no entries do.
+
+    Source: TFLite reference_ops HardSwish; optimized_ops HardSwish, NEON (8 lanes).
 
     >>> HardSwish16()
     HardSwish16()
     """
+
+    lanes: int | None = field(default=None, validator=integer(1, optional=True))
 
 
 @readable

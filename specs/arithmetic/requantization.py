@@ -75,13 +75,14 @@ class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
     One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply) or "sqdmulh" (without rounding), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
+    multiply) or "sqdmulh" (without rounding; of two shifts the one to the right is at least 1), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
     has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
+    `float_ratio`: M is a float32, computed as of `FloatMultiplier`.
 
     Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy (sqdmulh: kernel_arm64.cc); TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
-        REDUCE_MULTIPLIER (31 bits, then 15).
+        REDUCE_MULTIPLIER (31 bits, then 15); XNNPACK microparams-init.c, rndnu (24 bits of a float32, half up).
 
     >>> FixedPoint("half_up")
     FixedPoint('half_up')
@@ -91,6 +92,7 @@ class FixedPoint:
     bits: int = field(default=31, validator=integer(7, 31))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reduced: int | None = field(default=None, kw_only=True, validator=integer(7, 30, optional=True))
+    float_ratio: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if self.reduced is not None and (self.reduced >= self.bits or len(self.steps) > 1):
