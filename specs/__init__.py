@@ -84,6 +84,7 @@ from qfunc.specs.microscaling import (
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import (
     ClampImplied,
+    FusesOnly,
     Fusion,
     FusionStep,
     InputRatios,
@@ -128,7 +129,7 @@ __all__ = [
     "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3",
     "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First",
     "FixedBits", "FixedPoint", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize",
-    "Format", "From", "Function", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput",
+    "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput",
     "HardSwish16", "Host", "InputRatios", "Int", "KPU", "KeepFloat", "Kernel", "Last", "Legality", "Levels", "Limit", "Log",
     "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2",
     "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind",

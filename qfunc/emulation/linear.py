@@ -45,8 +45,8 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
     if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.output_encoding is None:
-        terms = _real_terms(job, arithmetic, product, bias)
-        return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
+        terms, divides = _real_terms(job, arithmetic, product, bias), _divides(arithmetic)
+        return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, divides, name=f"{job.name}_value"))
     if isinstance(arithmetic, Stages):
         return requantize_in_stages(job, arithmetic, acc, product, bias)
     zero, low, high = job.range()
@@ -64,7 +64,7 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
-                rounding, fused, division, *job.fused_sum(), name=job.name, result=True,
+                rounding, fused, division, *job.fused_sum(), _divides(arithmetic), name=job.name, result=True,
             )  # fmt: skip
         case FixedPointLanes(steps, rest, lanes):
             pair = _multiplier(job, product / scale.double(), 31)
@@ -89,20 +89,25 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
 def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
-    # The multiplier and the bias, in real units.
+    # The multiplier, or the divisor, and the bias, in real units.
     reciprocals = isinstance(arithmetic, FloatRequantize) and arithmetic.reciprocals
     m = _product_of_reciprocals(job, product) if reciprocals else product.float()
+    m = 1 / m if reciprocals and not _divides(arithmetic) else m
     offset = torch.zeros(()) if bias is None else bias
     return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
 
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:
-    # 1 / (1/s_x * 1/s_w), each step in float32.
+    # 1/s_x * 1/s_w, each step in float32.
     x, weight = (job.partition.encoding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
     assert x is not None
     assert weight is not None
     s_x, s_w = x.qparams.scale.float(), weight.qparams.scale.float().reshape(product.shape)
-    return 1 / ((1 / s_x) * (1 / s_w))
+    return (1 / s_x) * (1 / s_w)
+
+
+def _divides(arithmetic: FloatRequantize | FloatMultiplier) -> bool:
+    return isinstance(arithmetic, FloatRequantize) and arithmetic.quotient
 
 
 def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:

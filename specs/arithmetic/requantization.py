@@ -54,9 +54,11 @@ class FloatRequantize:
     """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
 
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
-    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
+    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  `quotient`: float32(acc) is divided by
+    this product of reciprocals, in place of the product with its reciprocal.  An output without qparams is v.
 
-    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide).
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals), convolutiondepthwise_arm (quotient, measured); OpenVINO
+        CPU (no fma, half even, divide).
 
     >>> FloatRequantize("half_away", fma=True)
     FloatRequantize('half_away', fma=True)
@@ -67,6 +69,12 @@ class FloatRequantize:
     division: bool = field(default=True, validator=instance_of(bool))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reciprocals: bool = field(default=False, validator=instance_of(bool))
+    quotient: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.quotient and (self.fma or not self.reciprocals):
+            do = 'Give FloatRequantize("half_away", reciprocals=True, quotient=True).'
+            raise refuse(self, "quotient", True, "reciprocals, and no fma", do)
 
 
 @readable

@@ -11,8 +11,10 @@ from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.rounding import round_by
 
 
-def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
-    """Return acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
+def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool, divides: bool = False) -> Tensor:
+    """Return acc * m + bias in float32, with one rounding for both or two, or acc / m + bias: see `specs.FloatRequantize`."""
+    if divides:
+        return acc.float() / m + bias
     return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
 
 
@@ -45,9 +47,10 @@ def requantize_through_real(
     division: bool,
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
+    divides: bool = False,
 ) -> Tensor:
     """Return quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
-    value = clamp_to_bounds(dequantize_acc(acc, m, bias, fused), bounds)
+    value = clamp_to_bounds(dequantize_acc(acc, m, bias, fused, divides), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 
