@@ -34,6 +34,7 @@ from qfunc.specs import (
     Everything,
     FixedBits,
     FixedPoint,
+    FixedPointGemv,
     FixedPointLanes,
     FixedQParams,
     FloatKernel,
@@ -94,6 +95,8 @@ SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, 
 UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
 SOFTMAX = Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES)
 HARDSWISH = Kernel(Op("hardswish"), HardSwish16(), formats=BYTES)
+SQUARES = Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED)
+MEAN = Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES)
 MUL = Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED)
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
@@ -114,12 +117,16 @@ BY_VECTORS = (  # the optimised kernels of pairs
 )
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
 X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
-MUL_ON_ARM64 = (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True)))
+XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
+    (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
+    (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
+    (SQUARES, evolve(SQUARES, arithmetic=evolve(SQUARED, fma=True))),
+)
 CURVES_ON_ARM64 = (
     (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
-BUILDS = (*X86_64, *(Build(cpu, (MUL_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
+BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -145,11 +152,11 @@ litert = Target(
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        SQUARES,
         MUL,
         Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
-        Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
+        MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
@@ -209,7 +216,7 @@ BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
 INTO_LANES, FROM_LANES = Kernel(Op("quantize"), QuantizeLanes()), Kernel(Op("dequantize"), DequantizeSum())
 OPTIMISED_ON_ARM64 = (
     *CURVES_ON_ARM64,
-    (BY_RUY, evolve(BY_RUY, arithmetic=FixedPoint(("sqdmulh", "half_up")))),
+    (BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv(("sqdmulh", "half_up")))),
     (INTO_LANES, evolve(INTO_LANES, arithmetic=QuantizeLanes(saturates=True))),
     (FROM_LANES, evolve(FROM_LANES, arithmetic=DequantizeSum(fma=True))),
 )
@@ -237,7 +244,7 @@ litert_optimised = evolve(
         LiteRtRunner("optimised"),
         (
             *X86_64[:2],
-            Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPoint("half_up"))),)),
+            Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv("half_up"))),)),
             *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64),
         ),
     ),

@@ -27,6 +27,7 @@ from qfunc.numerics.kernels.requantize import (
     clamp_to_bounds,
     dequantize_acc,
     requantize_fixed,
+    requantize_gemv,
     requantize_lanes,
     requantize_offset,
     requantize_shift,
@@ -35,9 +36,20 @@ from qfunc.numerics.kernels.requantize import (
 from qfunc.numerics.kernels.vector import product_lanes
 from qfunc.ops.node import attribute, slots
 from qfunc.placement.products import Products, exponents, largest_offset, products_of
-from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, ProductLanes, Shift, Stages
+from qfunc.specs import (
+    FixedPoint,
+    FixedPointGemv,
+    FixedPointLanes,
+    FloatMultiplier,
+    FloatRequantize,
+    ProductLanes,
+    Shift,
+    Stages,
+)
 
-ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages | ProductLanes
+ProductArithmetic = (
+    FloatMultiplier | FixedPoint | FixedPointLanes | FixedPointGemv | Shift | FloatRequantize | Stages | ProductLanes
+)  # fmt: skip
 
 
 def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
@@ -71,6 +83,14 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
+        case FixedPointGemv(steps, vector):
+            pair = _multiplier(job, product / scale.double(), 31)
+            weight = products_of(job.partition, job.unit, arithmetic)
+            large = weight is not None and _is_large(weight.weight, arithmetic)
+            return job.emitter.call(
+                requantize_gemv, acc, *pair, list(steps), list(vector if large else steps),
+                1 if weight is None else len(weight.weight), zero, low, high, name=job.name, result=True,
+            )  # fmt: skip
         case FixedPoint(steps, bits, reduced=reduced, float_ratio=in_float):
             ratio = (product.float() / scale).double() if in_float else product / scale.double()
             pair = _multiplier(job, ratio, bits, reduced)
@@ -84,6 +104,10 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
         case Shift(rounding):
             shift = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, shift, zero, low, high, rounding, name=job.name, result=True)
+
+
+def _is_large(weight: Tensor, arithmetic: FixedPointGemv) -> bool:
+    return len(weight) >= arithmetic.rows and weight[0].numel() >= arithmetic.columns
 
 
 def _real_terms(

@@ -214,6 +214,25 @@ class FixedPointLanes:
 
 @readable
 @frozen
+class FixedPointGemv:
+    """As FixedPoint by `steps`; the product of a matrix and one vector by `vector`.
+
+    That is one row of `columns` entries or more, and `rows` output channels or more; other sizes are left to `steps`.
+
+    Source: TFLite cpu_backend_gemm_custom_gemv.h (vqrdmulhq_s32, then vrshlq_s32; else ruy).
+
+    >>> FixedPointGemv(("sqdmulh", "half_up"))
+    FixedPointGemv(('sqdmulh', 'half_up'))
+    """
+
+    steps: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
+    vector: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    rows: int = field(default=4, validator=integer(1))
+    columns: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
 class ProductLanes:
     """A product of two tensors: p = H(a b m 2^-e) with M = m 2^-e as FixedPoint rounds twice, half away; then y = p + z.
 

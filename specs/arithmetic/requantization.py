@@ -208,7 +208,7 @@ def _own_function(instance: object, attribute: object, value: Any) -> None:
 class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
-    `zero_point="before"`: z is added before R.  `function` names the library whose form of the op is computed: "mlas"
+    `zero_point="before"`: z is added before R; with `fma` that sum is one with the product x * (1/s_y).  `function` names the library whose form of the op is computed: "mlas"
     (norms, softmax and curves), "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
     float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
@@ -224,6 +224,12 @@ class FloatKernel:
     division: bool = field(default=True, validator=instance_of(bool))
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
     function: str | None = field(default=None, validator=_own_function)
+    fma: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.fma and (self.division or self.zero_point != "before"):
+            wanted, do = "no division, and the zero point before R", 'Give division=False, zero_point="before".'
+            raise refuse(self, "fma", True, wanted, do)
 
 
 @readable

@@ -60,6 +60,13 @@ def requantize_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: list[str], zero_p
     return (fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high).float()
 
 
+def requantize_gemv(
+    acc: Tensor, m: Tensor, e: Tensor, steps: list[str], vector: list[str], channels: int, zero_point: int, low: int, high: int
+) -> Tensor:
+    """Return `requantize_fixed`, with the steps `vector` for one row of `channels`: see `specs.FixedPointGemv`."""
+    return requantize_fixed(acc, m, e, vector if acc.numel() == channels else steps, zero_point, low, high)
+
+
 def requantize_lanes(
     acc: Tensor, m: Tensor, e: Tensor, steps: list[str], rest: list[str], lanes: int, zero_point: int, low: int, high: int
 ) -> Tensor:
