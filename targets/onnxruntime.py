@@ -80,13 +80,8 @@ POOL = Kernel(
 )
 GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES)
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
-ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
+ON_128_BITS = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)  # SSE4 and WebAssembly have no fused multiply-adds
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
-ON_WASM = (  # sums, products and pools of codes are computed in float
-    (ADD, evolve(ADD, arithmetic=FloatKernel())),
-    (MUL, evolve(MUL, arithmetic=FloatKernel())),
-    (POOL, evolve(POOL, arithmetic=FloatKernel(function="window_sum"))),
-)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
@@ -94,9 +89,9 @@ ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUC
 BUILDS = (
     Build(cpus.x86_64_vnni),
     Build(cpus.x86_64_avx2, ON_AVX2),
-    Build(cpus.x86_64_sse4, ON_SSE4),
+    Build(cpus.x86_64_sse4, ON_128_BITS),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
-    Build(cpus.wasm_simd, ON_WASM),
+    Build(cpus.wasm_simd, ON_128_BITS),
 )
 
 onnxruntime = Target(
