@@ -65,7 +65,11 @@ DENSE = Kernel(CONV, FUSED, formats=BYTES)
 OF_NINE = Kernel(NINE, THROUGH, integer_if=FusesOnly("relu"), formats=BYTES)
 ALONE = Kernel(DEPTHWISE, THROUGH, formats=BYTES)
 NINE_FUSED = (OF_NINE, evolve(OF_NINE, arithmetic=FUSED))
-ON_ARM64 = (NINE_FUSED, (ALONE, evolve(ALONE, arithmetic=evolve(THROUGH, quotient=True))))
+ON_ARM64 = (
+    (DENSE, evolve(DENSE, arithmetic=evolve(FUSED, merged=True))),
+    NINE_FUSED,
+    (ALONE, evolve(ALONE, arithmetic=evolve(THROUGH, quotient=True))),
+)
 BUILDS = (
     Build(cpus.x86_64_avx2),
     Build(cpus.x86_64_vnni, (NINE_FUSED,)),

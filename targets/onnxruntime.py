@@ -80,7 +80,8 @@ POOL = Kernel(
 )
 GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES)
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
-ON_128_BITS = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)  # SSE4 and WebAssembly have no fused multiply-adds
+ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
+ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))),)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
@@ -89,9 +90,9 @@ ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUC
 BUILDS = (
     Build(cpus.x86_64_vnni),
     Build(cpus.x86_64_avx2, ON_AVX2),
-    Build(cpus.x86_64_sse4, ON_128_BITS),
+    Build(cpus.x86_64_sse4, ON_SSE4),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
-    Build(cpus.wasm_simd, ON_128_BITS),
+    Build(cpus.wasm_simd, ON_WASM),
 )
 
 onnxruntime = Target(

@@ -73,6 +73,11 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
                     requantize_offset, acc, m, constant, zero, low, high, rounding, place, fused, name=job.name, result=True
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
+        case FloatRequantize(rounding, fused, merged=True) if job.bounds() == [(0.0, None)]:
+            m, offset = _merged_terms(job, arithmetic, product, bias, 1 / scale)
+            return job.emitter.call(
+                requantize_offset, acc, m, offset, zero, max(low, zero), high, rounding, "after", fused, name=job.name, result=True
+            )
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
@@ -114,11 +119,25 @@ def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
     # The multiplier, or the divisor, and the bias, in real units.
+    m, offset = _terms(job, arithmetic, product, bias)
+    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _merged_terms(
+    job: UnitContext, arithmetic: FloatRequantize, product: Tensor, bias: Tensor | None, steps: Tensor
+) -> tuple[fx.Node, fx.Node]:
+    # Both in steps of the output.
+    m, offset = (t * steps for t in _terms(job, arithmetic, product, bias))
+    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _terms(
+    job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     reciprocals = isinstance(arithmetic, FloatRequantize) and arithmetic.reciprocals
     m = _product_of_reciprocals(job, product) if reciprocals else product.float()
     m = 1 / m if reciprocals and not _divides(arithmetic) else m
-    offset = torch.zeros(()) if bias is None else bias
-    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+    return m, torch.zeros(()) if bias is None else bias
 
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:

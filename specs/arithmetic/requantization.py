@@ -55,10 +55,11 @@ class FloatRequantize:
 
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
     float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  `quotient`: float32(acc) is divided by
-    this product of reciprocals, in place of the product with its reciprocal.  An output without qparams is v.
+    this product of reciprocals, in place of the product with its reciprocal.  `merged`: with a fused relu, v is in steps, with
+    m / s_y for m and bias / s_y for the bias.  An output without qparams is v.
 
-    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals), convolutiondepthwise_arm (quotient, measured); OpenVINO
-        CPU (no fma, half even, divide).
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals), convolutiondepthwise_arm (quotient, measured),
+        requantize_arm (merged); OpenVINO CPU (no fma, half even, divide).
 
     >>> FloatRequantize("half_away", fma=True)
     FloatRequantize('half_away', fma=True)
@@ -70,6 +71,7 @@ class FloatRequantize:
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reciprocals: bool = field(default=False, validator=instance_of(bool))
     quotient: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    merged: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if self.quotient and (self.fma or not self.reciprocals):
