@@ -22,6 +22,7 @@ from qfunc.lowering import LiteRtRunner
 from qfunc.specs import cpus, edit
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import held_against, held_at_ties
+from tests.lowering.drawn_ops import Side
 from tests.lowering.machines.machines import MACHINES, SamePython, require
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tflite.test_litert_ops import CURVES, REFUSED, SETS
@@ -67,6 +68,33 @@ def test_values_beyond_32_bits_are_what_the_kernels_compute(kernels: str, machin
         seat.module.zero_point.fill_(zero)
     found = LiteRtRunner(kernels, threads=1, machine=machine).run(qfunc.deploy(target)(model), [x[None]])[0]
     assert torch.equal(qfunc.emulate(target)(model)(x[None]), torch.from_numpy(found))
+
+
+@needs_litert
+def test_sums_with_the_zero_point_are_rounded_once_on_arm64() -> None:
+    """Squares whose quotient plus zero point becomes another code if the product is rounded, too."""
+    machine = next(m for m in HERE if m.cpu == cpus.arm64)
+    require(machine)
+    codes, scale = torch.arange(-128.0, 128.0), torch.tensor(0.0371)
+    x, g, found = (codes - 3) * scale, torch.Generator().manual_seed(0), []
+    while len(found) < 12:
+        s, z = 0.05 * torch.exp(3 * torch.rand((), generator=g) - 2), int(torch.randint(-128, 128, (), generator=g))
+        twice, once = x * x * (1 / s) + z, ((x * x).double() * (1 / s).double() + z).float()
+        if (twice.round().clamp(-128, 127) != once.round().clamp(-128, 127)).any():
+            found.append((float(s), z))
+    target, shown = edit.cpu(cpus.arm64)(SETS["xnnpack"]), x.reshape(1, 1, 16, 16)
+    model = calibrated(target, Side([Apply(_square) for _ in found]), shown)
+    seats = [seat.module for seat in quantizer_nodes(model)]
+    for seat, (s, z) in zip(seats, [(float(scale), 3), *found], strict=True):
+        seat.scale.fill_(s)
+        seat.zero_point.fill_(z)
+    outputs = LiteRtRunner(threads=1, machine=machine).run(qfunc.deploy(target)(model), [shown])
+    for want, got in zip(qfunc.emulate(target)(model)(shown), outputs, strict=True):
+        assert torch.equal(want, torch.from_numpy(got))
+
+
+def _square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
 
 
 def _twice(x: torch.Tensor) -> torch.Tensor:

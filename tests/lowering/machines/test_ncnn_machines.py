@@ -8,10 +8,13 @@ draws as many examples of up to eight ops for each processor, others every time,
 from __future__ import annotations
 
 import importlib.util
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import qfunc
 from qfunc import targets
@@ -36,6 +39,19 @@ def test_drawn_ops_are_what_ncnn_computes(machine: Any) -> None:
 def test_halves_become_the_values_that_ncnn_computes(machine: Any, ties: bool) -> None:
     require(machine)
     ties_law(edit.cpu(machine.cpu)(targets.ncnn), NcnnRunner(machine=machine), ties)
+
+
+@THERE
+def test_depthwise_convolutions_are_what_ncnn_computes(machine: Any) -> None:
+    """Of every kernel that has its own form: 3x3 of stride 1 and 2 with and without a clip, and others."""
+    require(machine)
+    target = edit.cpu(machine.cpu)(targets.ncnn)
+    for kernel, stride, dilation, activation in product(((2, 3), (3, 3)), (1, 2), (1, 2), (nn.Identity, nn.ReLU, nn.ReLU6)):
+        layer = nn.Sequential(nn.Conv2d(9, 9, kernel, stride, dilation=dilation, groups=9), activation())
+        x = torch.randn(2, 9, 9, 9, generator=torch.Generator().manual_seed(1))
+        model = calibrated(target, layer, x)
+        found = NcnnRunner(machine=machine).run(qfunc.deploy(target)(model), [2 * x])[0]
+        assert torch.equal(qfunc.emulate(target)(model)(2 * x), torch.from_numpy(found)), (kernel, stride, dilation, activation)
 
 
 def test_another_process_computes_what_this_one_computes() -> None:
