@@ -9,8 +9,8 @@ are in FILE are not measured again, but cells that could not run are tried again
 target contains each of the words.  `--quick` uses 100, 4 and 2 inputs.  `--page` writes the table of all rows in FILE, with
 rows of `--quick` for cells that have no other.
 
-`--cpu` compares on another processor instead, one of `specs.cpus`, with the machines that `.ci/machines` sets up: four networks,
-16 inputs, or one of the centre of a large image, in one process.
+`--cpu` compares on another processor instead, one of `specs.cpus`, with the machines that `.ci/machines` sets up: four
+networks, 16 inputs, or one of the centre of a large image, in one process.
 
 A row has the number of codes compared and the number that differ.  If any differ, it has the first tensor that differs, the
 rate, and the number of differences when each unit gets the runtime's own inputs.  The latency is the time for one input of
@@ -328,9 +328,9 @@ ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels satura
 
 PROCESSORS = """## On other processors
 
-The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor, as
-QEMU emulates it, or as WebAssembly in Node. The images of ImageNet are cut to their centre of 64x64 pixels. The seconds are those
-of the whole comparison.
+The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor,
+as QEMU emulates it, or as WebAssembly in Node. The images of ImageNet are cut to their centre of 64x64 pixels. The seconds are
+those of the whole comparison, with the start of the emulator in the first one of a processor.
 
 """
 DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the

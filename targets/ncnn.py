@@ -7,8 +7,7 @@ accumulators with one fused multiply-add, a depthwise convolution or linear laye
 factor 1/(float32(1/s_x)*float32(1/s_w)).
 
 Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that the single value
-v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.  On CPUs with
-AVX-512, kernels of depthwise 3x3 convolutions of stride 1 or 2 without a clip fuse product and sum, too.
+v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.
 """
 
 from attrs import evolve
@@ -99,7 +98,9 @@ ncnn = Target(
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=VOLUMES, do="Slide along one or two axes."),
     ),
-    runtime=Runtime("ncnn", ">=1.0.20261020", cpus.x86_64_avx2, "float32 between layers, no packed layout", NcnnRunner(), BUILDS),
+    runtime=Runtime(
+        "ncnn", ">=1.0.20261020", cpus.x86_64_avx2, "float32 between layers, no packed layout", NcnnRunner(), BUILDS
+    ),
     lowering=NcnnLowering(),
     source=(
         "ncnn 1.0.20261020 on x86-64, measured",

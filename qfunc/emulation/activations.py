@@ -105,10 +105,10 @@ def glu(job: UnitContext, _: GluTable) -> fx.Node:
 def softmax(job: UnitContext, arithmetic: SoftmaxFloat | SoftmaxTable16) -> fx.Node:
     """Return the node of a `specs.SoftmaxFloat` or `specs.SoftmaxTable16` unit."""
     x = input_codes(job)
+    kernel = integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16
     return job.emitter.call(
-        integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(),
-        name=job.name, result=True,
-    )  # fmt: skip
+        kernel, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(), name=job.name, result=True
+    )
 
 
 def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:

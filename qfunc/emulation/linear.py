@@ -58,7 +58,9 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     path = job.unit.path
     if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.output_encoding is None:
         terms, divides = _real_terms(job, arithmetic, product, bias), _divides(arithmetic)
-        return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, divides, name=f"{job.name}_value"))
+        return apply_bounds(
+            job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, divides, name=f"{job.name}_value")
+        )
     if isinstance(arithmetic, Stages):
         return requantize_in_stages(job, arithmetic, acc, product, bias)
     zero, low, high = job.range()
@@ -74,9 +76,9 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
                 )
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
         case FloatRequantize(rounding, fused, merged=True) if job.bounds() == [(0.0, None)]:
-            m, offset = _merged_terms(job, arithmetic, product, bias, 1 / scale)
+            terms = _merged_terms(job, arithmetic, product, bias, 1 / scale)
             return job.emitter.call(
-                requantize_offset, acc, m, offset, zero, max(low, zero), high, rounding, "after", fused, name=job.name, result=True
+                requantize_offset, acc, *terms, zero, max(low, zero), high, rounding, "after", fused, name=job.name, result=True
             )
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(

@@ -47,8 +47,8 @@ from qfunc.specs.selectors import Selector, selector
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
     | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes | FixedPointGemv
-    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
+    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
+    | FixedPointGemv | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | Stages | ProductLanes
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

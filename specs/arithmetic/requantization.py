@@ -84,15 +84,15 @@ class FloatRequantize:
 class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
-    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply) or "sqdmulh" (without rounding; of two shifts the one to the right is at least 1), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0; a mean of n
-    has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
+    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high multiply), or "sqdmulh",
+    which cuts off (of two shifts the one to the right is at least 1); then the rounding shift named second.  leaky_relu and
+    prelu have an M for each side of 0; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
     `float_ratio`: M is a float32, computed as of `FloatMultiplier`.
 
-    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy (sqdmulh: kernel_arm64.cc); TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
-        REDUCE_MULTIPLIER (31 bits, then 15); XNNPACK microparams-init.c, rndnu (24 bits of a float32, half up).
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy, sqdmulh of kernel_arm64.cc; TOSA 1.0 apply_scale_32; CMSIS-NN
+        arm_nnsupportfunctions.h, REDUCE_MULTIPLIER (31 bits, then 15); XNNPACK microparams-init.c, rndnu (24 bits, half up).
 
     >>> FixedPoint("half_up")
     FixedPoint('half_up')
@@ -210,7 +210,8 @@ def _own_function(instance: object, attribute: object, value: Any) -> None:
 class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
-    `zero_point="before"`: z is added before R; with `fma` that sum is one with the product x * (1/s_y).  `function` names the library whose form of the op is computed: "mlas"
+    `zero_point="before"`: z is added before R; with `fma` that sum is one with the product x * (1/s_y).  `function` names the
+    library whose form of the op is computed: "mlas"
     (norms, softmax and curves), "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
     float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.

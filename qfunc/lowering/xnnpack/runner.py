@@ -27,7 +27,8 @@ from qfunc.specs.cpus import Cpu
 class ExecuTorchRunner:
     """ExecuTorch on the CPU, with the XNNPACK delegate; it runs the examples of a batch one by one.
 
-    Install the extra `executorch`.  `machine` is another processor, a `Qemu`; None is this one.  Needs the artifact's "model.pte".
+    Install the extra `executorch`.  `machine` is another processor, a `Qemu` of ARM64; None is this one.  Needs the artifact's
+    "model.pte".
 
     >>> ExecuTorchRunner()
     ExecuTorchRunner()
@@ -53,7 +54,8 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        return self.session(file_of(artifact.files, "model.pte")).run
+        run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.pte")).run
+        return run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.

@@ -22,7 +22,9 @@ class Session:
         self.file = file
         # `executorch.runtime` would import the exporter and its packages.
         runtime = importlib.import_module("executorch.extension.pybindings._C")
-        self.program: Any = runtime._load_program_from_buffer(file, program_verification=runtime.Verification.InternalConsistency)
+        self.program: Any = runtime._load_program_from_buffer(
+            file, program_verification=runtime.Verification.InternalConsistency
+        )
         try:
             self.method, refused = self.program.load_method("forward"), ""
         except RuntimeError as error:
