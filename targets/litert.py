@@ -213,7 +213,8 @@ litert_reference = evolve(
 
 RUY = FixedPoint(("srdhm", "half_up"))
 BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
-INTO_LANES, FROM_LANES = Kernel(Op("quantize"), QuantizeLanes()), Kernel(Op("dequantize"), DequantizeSum())
+INTO_LANES = Kernel(Op("quantize"), QuantizeLanes())
+FROM_LANES = Kernel(Op("dequantize"), DequantizeSum())
 OPTIMISED_ON_ARM64 = (
     *CURVES_ON_ARM64,
     (BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv(("sqdmulh", "half_up")))),
