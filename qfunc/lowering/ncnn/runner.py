@@ -17,7 +17,7 @@ from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.ncnn.session import FILES, Session
 from qfunc.lowering.runner_support import has, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
-from qfunc.specs.cpus import Cpu
+from qfunc.specs.cpus import Cpu, x86_64_avx2, x86_64_sse4, x86_64_vnni
 
 
 @frozen
@@ -79,8 +79,13 @@ class NcnnRunner:
 
     @property
     def cpu(self) -> Cpu:
-        """The processor."""
-        return this_cpu() if self.machine is None else self.machine.cpu
+        """The processor; on x86-64, FMA and AVX-512 stand for the features that come with them."""
+        if self.machine is not None:
+            return self.machine.cpu
+        cpu = this_cpu()
+        if cpu.architecture != "x86-64":
+            return cpu
+        return x86_64_vnni if has("avx512f") else x86_64_avx2 if has(" fma ") else x86_64_sse4
 
     def session(self, files: Any) -> LoadedNet:
         """Return a loaded model, which runs many batches.
