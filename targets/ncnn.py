@@ -62,16 +62,17 @@ FUSED = evolve(THROUGH, fma=True)
 NINE = DEPTHWISE & Attr("kernel", (3, 3)) & Attr("dilation", (1, 1)) & (Attr("stride", (1, 1)) | Attr("stride", (2, 2)))
 DENSE = Kernel(CONV, FUSED, formats=BYTES)
 OF_NINE = Kernel(NINE, THROUGH, integer_if=FusesOnly("relu"), formats=BYTES)
+REPEATED = Kernel(NINE & ~Attr("multiplier", 1), THROUGH, formats=BYTES)  # several layers, with a clip of their own behind them
 ALONE = Kernel(DEPTHWISE, THROUGH, formats=BYTES)
-NINE_FUSED = (OF_NINE, evolve(OF_NINE, arithmetic=FUSED))
+NINE_FUSED = tuple((kernel, evolve(kernel, arithmetic=FUSED)) for kernel in (OF_NINE, REPEATED))
 ON_ARM64 = (
     (DENSE, evolve(DENSE, arithmetic=evolve(FUSED, merged=True))),
-    NINE_FUSED,
+    *NINE_FUSED,
     (ALONE, evolve(ALONE, arithmetic=evolve(THROUGH, quotient=True))),
 )
 BUILDS = (
     Build(cpus.x86_64_avx2),
-    Build(cpus.x86_64_vnni, (NINE_FUSED,)),
+    Build(cpus.x86_64_vnni, NINE_FUSED),
     Build(cpus.x86_64_sse4, ((DENSE, evolve(DENSE, arithmetic=THROUGH)),)),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
 )
@@ -88,6 +89,7 @@ ncnn = Target(
     kernels=(
         DENSE,
         OF_NINE,
+        REPEATED,
         ALONE,
         Kernel(LINEAR, THROUGH, formats=BYTES),
         Kernel(Op(REAL) | NEAREST, FloatKernel(rounding="half_away", division=False), formats=EITHER),
