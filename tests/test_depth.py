@@ -6,6 +6,7 @@ stack of Python calls.  In dense networks, whose layers read all earlier outputs
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections import Counter
@@ -184,3 +185,23 @@ def test_the_work_for_a_reader_does_not_depend_on_the_number_of_readers() -> Non
         with count.running():
             qfunc.quantize(targets.tensorrt)(captured)
     assert growth(counts, EDGES) == {}
+
+
+def test_the_garbage_collector_is_paused_by_transforms_and_runs_after_them() -> None:
+    """Full collections walk over all objects of a graph that grows, so that their time is not proportional to the depth."""
+    captured, x = qfunc.capture()(chain(20, False)), torch.randn(1, 2, 4, 4)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(captured))
+    transforms = [qfunc.quantize(targets.onnxruntime), qfunc.emulate(targets.onnxruntime), qfunc.deploy(targets.onnxruntime)]
+    for transform, given in zip([*transforms, qfunc.explain], [captured, model, model, model], strict=True):
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        transform(given)
+        assert sum(generation["collections"] for generation in gc.get_stats()) - before <= 2, transform
+    with pytest.raises(qfunc.errors.CalibrationError):
+        qfunc.quantize(targets.onnxruntime)(model)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        qfunc.quantize(targets.onnxruntime)(captured)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

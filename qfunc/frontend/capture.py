@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import CaptureError
 from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
@@ -100,6 +101,7 @@ def capture(
     leaves = require_leaves(leaves)
     concrete = require_mapping(concrete_args)
 
+    @paused_collection()
     def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
         if isinstance(model, torch.export.ExportedProgram):
             return from_program(model)

@@ -15,6 +15,7 @@ from torch import fx
 from torch.optim.swa_utils import AveragedModel
 
 from qfunc import specs
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import DeployError, a_or_an
 from qfunc.execution.artifact_sizes import other_sizes, require_one_size
@@ -76,6 +77,7 @@ def deploy(
     require_target_value(target, "deploy")
     names = Names(name, input_names, output_names, dynamic_axes)
 
+    @paused_collection()
     def transform(model: fx.GraphModule) -> Artifact:
         require_whole(model, "deploy")
         require_stage(model, "calibrated", "deploy")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.emulation.writer import build_emulation
 from qfunc.graph.submodules import require_submodules, with_submodules
@@ -47,6 +48,7 @@ def emulate(target: Target) -> Callable[[Model], Model]:
 
     require_target_value(target, "emulate")
 
+    @paused_collection()
     def transform(model: Model) -> Model:
         each = require_submodules(model, "calibrated", "emulate")
         for part in each.values():

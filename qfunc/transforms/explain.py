@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from torch import Tensor, fx, nn
 
+from qfunc._collection import paused_collection
 from qfunc.analysis.explanation import Explanation, FloatRow, HostRow, OverflowRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
 from qfunc.graph.selectors import Context
@@ -22,6 +23,7 @@ from qfunc.specs import KeepFloat, PerTensor, Unknown
 from qfunc.specs.text.datasheet import selected
 
 
+@paused_collection()
 def explain(model: nn.Module) -> Explanation:
     """Return the sites of a quantized model, its rules, and its float ops with the reasons.
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.analysis.integer_share import warn_of_unmet_formats
 from qfunc.execution.feed import Observe, feed_all
@@ -123,6 +124,7 @@ def quantize(
     leaf_classes = require_leaves(leaves)
     simulate = simulation_of(target, example_inputs, names, leaf_classes, concrete_args, tracer, batch_norm)
 
+    @paused_collection()
     def transform(model: Any) -> Any:
         simulated = simulate(model)
         if isinstance(batch_norm, FoldBatchNorm):

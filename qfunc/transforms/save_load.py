@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from qfunc import specs
+from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError
 from qfunc.files.folder import read_file
@@ -56,6 +57,7 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
 
     require_directory(directory, "save")
 
+    @paused_collection()
     def write(model: fx.GraphModule) -> Path:
         require_whole(model, "save")
         record = require_stage(model, "quantized", "save")
@@ -106,6 +108,7 @@ def load(
 
     require_directory(directory, "load")
 
+    @paused_collection()
     def read(model: nn.Module | ExportedProgram) -> fx.GraphModule:
         path_to_files = Path(directory)
         if isinstance(model, Tensor):
