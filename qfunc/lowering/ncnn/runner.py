@@ -17,9 +17,11 @@ from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.ncnn.session import FILES, Session
 from qfunc.lowering.runner_support import has, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
+from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu, x86_64_avx2, x86_64_sse4, x86_64_vnni
 
 
+@readable
 @frozen
 class NcnnRunner:
     """ncnn on the CPU, with float32 between int8 layers; it runs the examples of a batch one by one.
@@ -30,7 +32,7 @@ class NcnnRunner:
     artifact's "model.ncnn.param" and "model.ncnn.bin".
 
     >>> NcnnRunner()
-    NcnnRunner(threads=1)
+    NcnnRunner()
     """
 
     threads: int = field(default=1, validator=integer(1))

@@ -20,9 +20,11 @@ from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 from qfunc.lowering.xnnpack.session import Session
 from qfunc.lowering.xnnpack.units import written_units
+from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 
 
+@readable
 @frozen
 class ExecuTorchRunner:
     """ExecuTorch on the CPU, with the XNNPACK delegate; it runs the examples of a batch one by one.
