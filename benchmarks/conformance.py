@@ -1,6 +1,6 @@
 """Compare the emulation with every runtime that runs here, code by code, on several networks.
 
-    python benchmarks/conformance.py --data DIR [--rows FILE] [--only WORD ...] [--quick] [--page FILE]
+    python benchmarks/conformance.py --data DIR [--rows FILE] [--only WORD ...] [--quick] [--cpu NAME] [--page FILE]
 
 DIR is described in fidelity.py.  Each cell (a network and a target) is one process.  The network is quantized, calibrated on
 200 inputs, emulated, deployed and run.  Every tensor of codes and every output is compared, on 1,000 inputs of up to 64x64
@@ -8,6 +8,9 @@ pixels or on 64 larger ones (8 for kernels that interpret).  A cell's row is app
 are in FILE are not measured again, but cells that could not run are tried again.  `--only` selects cells whose network or
 target contains each of the words.  `--quick` uses 100, 4 and 2 inputs.  `--page` writes the table of all rows in FILE, with
 rows of `--quick` for cells that have no other.
+
+`--cpu` compares on another processor instead, one of `specs.cpus`, with the machines that `.ci/machines` sets up: four
+networks, 16 inputs, or one of the centre of a large image, in one process.
 
 A row has the number of codes compared and the number that differ.  If any differ, it has the first tensor that differs, the
 rate, and the number of differences when each unit gets the runtime's own inputs.  The latency is the time for one input of
@@ -20,17 +23,19 @@ depend on them, are not guaranteed.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from artifacts import runnable
+from attrs import evolve
 from fidelity import NETWORKS as IMAGES
 from fidelity import loader
 from interleave import interleaved, ratio
@@ -44,11 +49,16 @@ import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
-from qfunc.specs import Everything, edit
+from qfunc.lowering import Node, Qemu
+from qfunc.specs import Everything, cpus, edit
 
 # Networks with concatenations and with transposed convolutions, which the trained networks lack.
 RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}
 NETWORKS = IMAGES | dict.fromkeys(RANDOM, ("cifar10", 20)) | {"MiniLM-L6, STS-B": ("sts",)}
+ELSEWHERE = ("LeNet, MNIST", "ResNet-20, CIFAR-10", "MobileNetV1 0.75, ImageNet", "DenseNet, random weights")
+"""The networks that are compared on other processors."""
+CENTRE = 64
+"""The height and width of the centre of large images there."""
 Call = Callable[[Sequence[Any]], Any]
 
 
@@ -219,6 +229,56 @@ def latency(target: Any, place: Place, model: Any, case: Given) -> str:
     return ratio(interleaved(calls, 5 if place.interprets else 30), "int8", "float")
 
 
+def elsewhere(folder: Path, network: str, name: str, cpu: cpus.Cpu) -> dict[str, Any]:
+    """Return the row of a cell on another processor."""
+    target, start = edit.cpu(cpu)(getattr(targets, name)), time.perf_counter()
+    row: dict[str, Any] = {"network": network, "target": name, "quick": False, "as": name, "cpu": str(cpu)}
+    model, calibration, images = few(folder, network)
+    runner = evolve(target.runtime.runner, machine=machine(cpu))
+    calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(model))
+    report = qfunc.verify(target, runner)(calibrated, [images])
+    row |= {"inputs": len(images), "tensors": report.tensors, "codes": report.elements, "differ": report.mismatches,
+            "verdict": report.agreement, "seconds": round(time.perf_counter() - start, 1)}  # fmt: skip
+    if (first := report.first) is not None:
+        row["first"] = [first.name, first.mismatches, first.elements, first.largest_lsb]
+    return row
+
+
+def machine(cpu: cpus.Cpu) -> Qemu | Node:
+    """Return what runs programs for a processor here."""
+    return Node() if cpu == cpus.wasm_simd else Qemu(cpu)
+
+
+@functools.cache
+def few(folder: Path, network: str) -> tuple[nn.Module, list[torch.Tensor], torch.Tensor]:
+    """Return a network, batches to calibrate it, and the images that other processors run."""
+    model, (calib, _), (test, _) = loader(folder)(*NETWORKS[network])
+    large = max(test.shape[2:]) > CENTRE
+    if large:
+        at = (test.shape[2] - CENTRE) // 2
+        calib, test = (t[:, :, at : at + CENTRE, at : at + CENTRE] for t in (calib, test))
+    model = with_statistics(RANDOM[network], calib[:50]) if network in RANDOM else model
+    return model, list(calib[:100].split(50)), test[: 1 if large else 16].contiguous()
+
+
+def cells_on(options: argparse.Namespace, cpu: cpus.Cpu) -> None:
+    """Append the rows of the missing cells on a processor, in this process, so that one emulator runs all."""
+    kept = {(r["network"], r["target"]) for r in done(options.rows, False) if r.get("cpu") == str(cpu)}
+    for network in ELSEWHERE:
+        for name in PLACES:
+            builds = {build.cpu for build in getattr(targets, name).runtime.builds}
+            if cpu not in builds or (network, name) in kept or not all(w in f"{network} {name}" for w in options.only):
+                continue
+            try:
+                row = elsewhere(options.data, network, name, cpu)
+            except (QfuncError, RuntimeError) as e:
+                print(f"{network}, {name}, {cpu}: failed, {e}".splitlines()[0], flush=True)
+                continue
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(" | ".join(line_elsewhere(row)), flush=True)
+
+
 HEAD = ("network", "target", "inputs", "tensors", "codes", "differ", "first that differs", "alone", "float units", "latency")
 
 
@@ -234,6 +294,17 @@ def line(row: dict[str, Any]) -> list[str]:
     alone = f"{row['alone'][0]:,} of {row['alone'][1]:,}" if row["alone"][1] else "-"
     counts = [f"{row[k]:,}" for k in ("inputs", "tensors", "codes", "differ")]
     return [*name, *counts, first, alone, str(row["float_units"]), row["latency"]]
+
+
+HEAD_ELSEWHERE = ("network", "target", "processor", "inputs", "tensors", "elements", "differ", "first that differs", "seconds")
+
+
+def line_elsewhere(row: dict[str, Any]) -> list[str]:
+    """Return a row of the table of other processors."""
+    tensor, wrong, of, lsb = row.get("first", ["", 0, 1, 0])
+    first = f"{tensor}: {wrong / of:.2g}, by {lsb:.3g}" if tensor else "-"
+    counts = [f"{row[k]:,}" for k in ("inputs", "tensors", "codes", "differ")]
+    return [row["network"], row["as"], row["cpu"], *counts, first, f"{row['seconds']:.0f}"]
 
 
 HEADING = """# Networks on every runtime that runs here
@@ -255,6 +326,13 @@ ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels satura
 """
 
 
+PROCESSORS = """## On other processors
+
+The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor,
+as QEMU emulates it, or as WebAssembly in Node. The images of ImageNet are cut to their centre of 64x64 pixels. The seconds are
+those of the whole comparison, with the start of the emulator in the first one of a processor.
+
+"""
 DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the
 outputs differ, by the given number of steps of their scale:
 """
@@ -262,17 +340,25 @@ outputs differ, by the given number of steps of their scale:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Return the page in Markdown: the description, the command, and the table with the networks in order."""
+    names = [str(cpu) for cpu in cpus.EVERY]
     order = sorted(rows, key=lambda r: (list(NETWORKS).index(r["network"]), list(PLACES).index(r["target"])))
-    lines = [HEAD, ["---"] * len(HEAD), *map(line, order)]
-    written = "".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n" for cells in lines)
+    away = sorted((r for r in order if "cpu" in r), key=lambda r: names.index(r["cpu"]))
+    order = [r for r in order if "cpu" not in r]
+    written = _markdown(HEAD, map(line, order))
+    others = f"\n{PROCESSORS}{_markdown(HEAD_ELSEWHERE, map(line_elsewhere, away))}" if away else ""
     far = "".join(f"- {r['network']}, {r['as']}: {r['distances']}\n" for r in order if "distances" in r)
-    return HEADING + written + (f"\n{DISTANCES}\n{far}" if far else "")
+    return HEADING + written + (f"\n{DISTANCES}\n{far}" if far else "") + others
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    cells = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |\n" for row in cells)
 
 
 def done(path: Path, *quick: bool) -> list[dict[str, Any]]:
     """Return the last row of each cell in a file.  A later value of `quick` takes precedence over an earlier one."""
     rows = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-    return list({(r["network"], r["target"]): r for q in quick for r in rows if r["quick"] == q}.values())
+    return list({(r["network"], r["target"], r.get("cpu")): r for q in quick for r in rows if r["quick"] == q}.values())
 
 
 def wrong(row: dict[str, Any]) -> bool:
@@ -287,19 +373,26 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=Path("conformance.jsonl"))
     parser.add_argument("--only", nargs="*", default=[], help="cells whose network or target contains each of these words")
     parser.add_argument("--quick", action="store_true", help="100, 4 and 2 inputs; calibrate by 50")
+    parser.add_argument("--cpu", type=cpus.named, help="another processor: its name in specs.cpus")
     parser.add_argument("--page", type=Path, help="the Markdown file to write")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
         print(json.dumps(measured(options.data, *options.cell, options.quick)))
         return 0
-    kept = {(r["network"], r["target"]) for r in done(options.rows, options.quick) if "refused" not in r}
-    for network in NETWORKS:
-        for name in PLACES:
-            if all(word in f"{network} {name}" for word in options.only) and (network, name) not in kept:
-                cell(options, network, name)
-    rows = done(options.rows, options.quick)
-    print(table(HEAD, [line(r) for r in rows], 250))
+    if options.cpu:
+        cells_on(options, options.cpu)
+        rows = [r for r in done(options.rows, False) if r.get("cpu") == str(options.cpu)]
+        print(table(HEAD_ELSEWHERE, [line_elsewhere(r) for r in rows], 250))
+    else:
+        here = [r for r in done(options.rows, options.quick) if "cpu" not in r]
+        kept = {(r["network"], r["target"]) for r in here if "refused" not in r}
+        for network in NETWORKS:
+            for name in PLACES:
+                if all(word in f"{network} {name}" for word in options.only) and (network, name) not in kept:
+                    cell(options, network, name)
+        rows = [r for r in done(options.rows, options.quick) if "cpu" not in r]
+        print(table(HEAD, [line(r) for r in rows], 250))
     if options.page:
         options.page.write_text(page(done(options.rows, True, False)))
     return int(any(map(wrong, rows)))

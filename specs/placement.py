@@ -145,7 +145,19 @@ class OutputQParams:
     zero_point: int = field(validator=integer(-(2**31)))
 
 
-Condition = ClampImplied | SameQParams | NoZeroPoint | InputRatios | ProductRatio | OutputQParams
+@readable
+@frozen
+class FusesOnly:
+    """Holds if every op that is fused with the first one is of these kinds.
+
+    >>> FusesOnly("relu")
+    FusesOnly('relu')
+    """
+
+    kinds: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str))
+
+
+Condition = ClampImplied | SameQParams | NoZeroPoint | InputRatios | ProductRatio | OutputQParams | FusesOnly
 CONDITIONS: tuple[type, ...] = get_args(Condition)
 
 

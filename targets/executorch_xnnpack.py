@@ -12,6 +12,7 @@ from qfunc.lowering import ExecuTorchRunner, XnnpackLowering
 from qfunc.specs import (
     Attr,
     Bilinear,
+    Build,
     Copy,
     Everything,
     FixedBits,
@@ -28,27 +29,30 @@ from qfunc.specs import (
     Runtime,
     SumScaled,
     Tie,
+    cpus,
 )
 from qfunc.targets.litert import (
     ACTIVATION,
+    ARM64,
     BILINEAR,
     BY_MATRIX,
     BYTES,
     CLAMPED,
     CLIPS,
-    MEANS,
+    MEAN,
     MOVES,
-    MULTIPLIED,
+    MUL,
     NARROW,
     POOLS,
     S8,
     SAME,
-    SQUARE,
-    SQUARED,
+    SQUARES,
     SUMMED,
     SUMS,
     TRANSPOSED,
     WEIGHTED,
+    X86_64,
+    XNNPACK_ON_ARM64,
     litert,
 )
 
@@ -56,16 +60,18 @@ BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 wei
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 EXACT_GELU = Op("gelu") & ~Attr("approximate", "tanh")  # the other is written in float32
+BUILDS = (*X86_64, *(Build(cpu, XNNPACK_ON_ARM64) for cpu in ARM64))
+
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
     rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION)),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
-        Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        SQUARES,
+        MUL,
         Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | Op("prelu"), FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
-        Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
+        MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
         Kernel(SUMS | Op(("mul", "matmul")), FloatKernel(division=False), formats=BYTES),
@@ -90,7 +96,7 @@ executorch_xnnpack = evolve(
             Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Compute it outside the deployed model."
         ),
     ),
-    runtime=Runtime("executorch", ">=1.5", "x86-64", "XNNPACK", ExecuTorchRunner()),
+    runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
     lowering=XnnpackLowering(),
     source=("executorch 1.5.1 on x86-64, measured",
             "XNNPACK, src/microparams-init.c, src/operators and src/reference: requantization of qs8, order of sums"),

@@ -27,12 +27,14 @@ from qfunc.specs import (
     AverageCodes,
     Bilinear,
     Bounds,
+    Build,
     Copy,
     DequantizeSum,
     DerivedQParams,
     Everything,
     FixedBits,
     FixedPoint,
+    FixedPointGemv,
     FixedPointLanes,
     FixedQParams,
     FloatKernel,
@@ -62,11 +64,13 @@ from qfunc.specs import (
     Scheme,
     SoftmaxFixed,
     SoftmaxFloat,
+    SoftmaxTable16,
     SumScaled,
     SumShifted,
     Target,
     Tie,
     ZeroPoint,
+    cpus,
     edit,
 )
 
@@ -89,6 +93,11 @@ CLAMPED = Bounds(zero_point="before")
 SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XNNPACK takes no other scales
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
 UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
+SOFTMAX = Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES)
+HARDSWISH = Kernel(Op("hardswish"), HardSwish16(), formats=BYTES)
+SQUARES = Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED)
+MEAN = Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES)
+MUL = Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED)
 UNITS = (
     Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=BYTES),
     Kernel(CLIPS, FloatKernel(rounding="half_away"), integer_if=SAME, formats=BYTES),
@@ -96,8 +105,8 @@ UNITS = (
     Kernel(Op("sigmoid"), FloatKernel(), integer_if=UNIT, formats=BYTES),
     Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
-    Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES),
-    Kernel(Op("hardswish"), HardSwish16(), formats=BYTES),
+    SOFTMAX,
+    HARDSWISH,
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
@@ -106,6 +115,18 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
+ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
+X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
+XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
+    (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
+    (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
+    (SQUARES, evolve(SQUARES, arithmetic=evolve(SQUARED, fma=True))),
+)
+CURVES_ON_ARM64 = (
+    (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
+    (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
+)
+BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -131,11 +152,11 @@ litert = Target(
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
-        Kernel(SQUARE, SQUARED, integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
-        Kernel(Op("mul"), FloatMultiplier(), integer_if=MULTIPLIED, formats=BYTES, bounds=CLAMPED),
+        SQUARES,
+        MUL,
         Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
         Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
-        Kernel(MEANS, FloatMultiplier(zero_point="before"), formats=BYTES),
+        MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
@@ -152,7 +173,7 @@ litert = Target(
         Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "XNNPACK", LiteRtRunner()),
+    runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),
     lowering=TfliteLowering(),
     source=(
         "ai-edge-litert 2.3 on x86-64, measured",
@@ -163,6 +184,9 @@ litert = Target(
     activation=Algorithm(MinMax(), FixedFunction()),
 )
 
+INTO_INT32 = Kernel(Op("quantize"), QuantizeInt32())
+REFERENCE_ON_ARM64 = ((INTO_INT32, evolve(INTO_INT32, arithmetic=QuantizeInt32(saturates=True))),)
+
 litert_reference = evolve(
     edit.activations(rounding="half_away", division=True)(litert),
     name="litert_reference",
@@ -172,15 +196,31 @@ litert_reference = evolve(
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
-        Kernel(Op("quantize"), QuantizeInt32()),
+        INTO_INT32,
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "reference", LiteRtRunner("reference")),
+    runtime=Runtime(
+        "litert",
+        ">=2.3",
+        cpus.x86_64_vnni,
+        "reference",
+        LiteRtRunner("reference"),
+        (*X86_64, *(Build(cpu, REFERENCE_ON_ARM64) for cpu in ARM64)),
+    ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_REF, measured",
             "TensorFlow Lite, kernels/internal/reference and gemmlowp/fixedpoint"),
 )  # fmt: skip
 
 RUY = FixedPoint(("srdhm", "half_up"))
+BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
+INTO_LANES = Kernel(Op("quantize"), QuantizeLanes())
+FROM_LANES = Kernel(Op("dequantize"), DequantizeSum())
+OPTIMISED_ON_ARM64 = (
+    *CURVES_ON_ARM64,
+    (BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv(("sqdmulh", "half_up")))),
+    (INTO_LANES, evolve(INTO_LANES, arithmetic=QuantizeLanes(saturates=True))),
+    (FROM_LANES, evolve(FROM_LANES, arithmetic=DequantizeSum(fma=True))),
+)
 GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
 
 litert_optimised = evolve(
@@ -189,15 +229,26 @@ litert_optimised = evolve(
     kernels=(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
-        Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES),
+        BY_RUY,
         *BY_VECTORS,
         Kernel(Op(("matmul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
-        Kernel(Op("quantize"), QuantizeLanes()),
-        Kernel(Op("dequantize"), DequantizeSum()),
+        INTO_LANES,
+        FROM_LANES,
         *UNITS,
     ),
-    runtime=Runtime("litert", ">=2.3", "x86-64", "optimised", LiteRtRunner("optimised")),
+    runtime=Runtime(
+        "litert",
+        ">=2.3",
+        cpus.x86_64_vnni,
+        "optimised",
+        LiteRtRunner("optimised"),
+        (
+            *X86_64[:2],
+            Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv("half_up"))),)),
+            *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64),
+        ),
+    ),
     source=("ai-edge-litert 2.3 on x86-64, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, measured",
             "TensorFlow Lite, kernels/internal/optimized and ruy"),
 )  # fmt: skip

@@ -7,8 +7,7 @@ accumulators with one fused multiply-add, a depthwise convolution or linear laye
 factor 1/(float32(1/s_x)*float32(1/s_w)).
 
 Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that the single value
-v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.  On CPUs with
-AVX-512, kernels of depthwise 3x3 convolutions of stride 1 or 2 without a clip fuse product and sum, too.
+v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.
 """
 
 from attrs import evolve
@@ -20,9 +19,11 @@ from qfunc.specs import (
     FLOAT32,
     Algorithm,
     Attr,
+    Build,
     Everything,
     FloatKernel,
     FloatRequantize,
+    FusesOnly,
     Fusion,
     FusionStep,
     Int,
@@ -37,6 +38,7 @@ from qfunc.specs import (
     Scale,
     Scheme,
     Target,
+    cpus,
 )
 
 NARROW, SIX = Int(8, low=-127), Int(6, low=-31)
@@ -56,6 +58,24 @@ OWN = POOLS | Op(("hardswish", "hardsigmoid", "elu", "exp"))
 BYTES = (("input", (NARROW,)), ("weight", (NARROW,)), ("output", (NARROW, FLOAT32)))
 EITHER = (("input", (NARROW, FLOAT32)), ("output", (NARROW, FLOAT32)))
 THROUGH = FloatRequantize("half_away", division=False, reciprocals=True)
+FUSED = evolve(THROUGH, fma=True)
+NINE = DEPTHWISE & Attr("kernel", (3, 3)) & Attr("dilation", (1, 1)) & (Attr("stride", (1, 1)) | Attr("stride", (2, 2)))
+DENSE = Kernel(CONV, FUSED, formats=BYTES)
+OF_NINE = Kernel(NINE, THROUGH, integer_if=FusesOnly("relu"), formats=BYTES)
+REPEATED = Kernel(NINE & ~Attr("multiplier", 1), THROUGH, formats=BYTES)  # several layers, with a clip of their own behind them
+ALONE = Kernel(DEPTHWISE, THROUGH, formats=BYTES)
+NINE_FUSED = tuple((kernel, evolve(kernel, arithmetic=FUSED)) for kernel in (OF_NINE, REPEATED))
+ON_ARM64 = (
+    (DENSE, evolve(DENSE, arithmetic=evolve(FUSED, merged=True))),
+    *NINE_FUSED,
+    (ALONE, evolve(ALONE, arithmetic=evolve(THROUGH, quotient=True))),
+)
+BUILDS = (
+    Build(cpus.x86_64_avx2),
+    Build(cpus.x86_64_vnni, NINE_FUSED),
+    Build(cpus.x86_64_sse4, ((DENSE, evolve(DENSE, arithmetic=THROUGH)),)),
+    *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
+)
 BECAUSE = "ncnn, quantized int8 inference: codes [-127, 127] without zero points; activations per tensor, weights per channel"
 VOLUMES = "ncnn, src/layer/convolution3d.cpp, deconvolution3d.cpp and pooling3d.cpp: no int8"
 
@@ -67,8 +87,11 @@ ncnn = Target(
     ),
     fusions=(Fusion(Op("conv") | LINEAR, (FusionStep(Op(("relu", "clip"))),)),),
     kernels=(
-        Kernel(CONV, evolve(THROUGH, fma=True), formats=BYTES),
-        Kernel(DEPTHWISE | LINEAR, THROUGH, formats=BYTES),
+        DENSE,
+        OF_NINE,
+        REPEATED,
+        ALONE,
+        Kernel(LINEAR, THROUGH, formats=BYTES),
         Kernel(Op(REAL) | NEAREST, FloatKernel(rounding="half_away", division=False), formats=EITHER),
         Kernel(OWN, FloatKernel(rounding="half_away", division=False, function="ncnn"), formats=EITHER),
     ),
@@ -77,7 +100,9 @@ ncnn = Target(
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=VOLUMES, do="Slide along one or two axes."),
     ),
-    runtime=Runtime("ncnn", ">=1.0.20261020", "x86-64 FMA", "float32 between layers, no packed layout", NcnnRunner()),
+    runtime=Runtime(
+        "ncnn", ">=1.0.20261020", cpus.x86_64_avx2, "float32 between layers, no packed layout", NcnnRunner(), BUILDS
+    ),
     lowering=NcnnLowering(),
     source=(
         "ncnn 1.0.20261020 on x86-64, measured",

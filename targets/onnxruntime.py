@@ -81,12 +81,8 @@ POOL = Kernel(
 GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES)
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
 ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
+ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))),)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
-ON_WASM = (  # sums, products and pools of codes are computed in float
-    (ADD, evolve(ADD, arithmetic=FloatKernel())),
-    (MUL, evolve(MUL, arithmetic=FloatKernel())),
-    (POOL, evolve(POOL, arithmetic=FloatKernel(function="window_sum"))),
-)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
@@ -19,7 +20,17 @@ from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.numerics.kernels.fixed_rows import LONGEST, norm_fixed
 from qfunc.ops.node import attribute, slots
-from qfunc.specs import FixedBits, FixedPoint, FloatMultiplier, GluTable, HardSwish16, NormFixed, SoftmaxFixed, SoftmaxFloat
+from qfunc.specs import (
+    FixedBits,
+    FixedPoint,
+    FloatMultiplier,
+    GluTable,
+    HardSwish16,
+    NormFixed,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable16,
+)
 
 _LARGEST_MULTIPLIER = 2.0**7
 """The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
@@ -71,11 +82,12 @@ def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     )
 
 
-def hard_swish(job: UnitContext, _: HardSwish16) -> fx.Node:
+def hard_swish(job: UnitContext, arithmetic: HardSwish16) -> fx.Node:
     """Return the node of a `specs.HardSwish16` unit."""
     x = input_codes(job)
     return job.emitter.call(
         fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
+        arithmetic.lanes, shares_layout_with_convolution(job),
         name=job.name, result=True,
     )  # fmt: skip
 
@@ -89,13 +101,13 @@ def glu(job: UnitContext, _: GluTable) -> fx.Node:
     )  # fmt: skip
 
 
-def softmax(job: UnitContext, _: SoftmaxFloat) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFloat` unit."""
+def softmax(job: UnitContext, arithmetic: SoftmaxFloat | SoftmaxTable16) -> fx.Node:
+    """Return the node of a `specs.SoftmaxFloat` or `specs.SoftmaxTable16` unit."""
     x = input_codes(job)
+    kernel = integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16
     return job.emitter.call(
-        integer.softmax_float, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(),
-        name=job.name, result=True,
-    )  # fmt: skip
+        kernel, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(), name=job.name, result=True
+    )
 
 
 def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:

@@ -48,7 +48,7 @@ class EmulationBuilder:
         self.root, self.graph, self.results = root, fx.Graph(), results
         arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
-        self.in_int32 = any(isinstance(a, QuantizeInt32) for a in arithmetics)
+        self.in_int32 = next((a for a in arithmetics if isinstance(a, QuantizeInt32)), None)
         self.by_range = any(isinstance(a, QuantizeRange) for a in arithmetics)
         self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
         self.by_channel: dict[str, list[fx.Node]] = {}
@@ -93,8 +93,9 @@ class EmulationBuilder:
             )
         if self.dequantize_sum is not None:
             return self.call(
-                dequantize_sum, value.node, *self._qparams(encoding), self.dequantize_sum.lanes, name=f"{name}_real"
-            )
+                dequantize_sum, value.node, *self._qparams(encoding), self.dequantize_sum.lanes, self.dequantize_sum.fma,
+                name=f"{name}_real",
+            )  # fmt: skip
         return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
 
     def codes(self, value: Value, encoding: Encoding, name: str) -> fx.Node:
@@ -109,10 +110,10 @@ class EmulationBuilder:
         if self.by_range:
             return self.call(quantize_by_range, real, *codes, name=name)
         arguments = (*codes, scheme.rounding, scheme.division)
-        if self.quantize_lanes is not None:
-            return self.call(quantize_lanes, real, *arguments, self.quantize_lanes.rest, self.quantize_lanes.lanes, name=name)
-        if self.in_int32:
-            return self.call(quantize_int32, real, *arguments, name=name)
+        if (lanes := self.quantize_lanes) is not None:
+            return self.call(quantize_lanes, real, *arguments, lanes.rest, lanes.lanes, lanes.saturates, name=name)
+        if self.in_int32 is not None:
+            return self.call(quantize_int32, real, *arguments, self.in_int32.saturates, name=name)
         if scheme.zero_point is not None and scheme.zero_point.added == "before":
             return self.call(quantize_interior, real, *arguments, "before", name=name)
         return self.call(quantize_codes, real, *arguments, name=name)

@@ -26,6 +26,7 @@ from qfunc.specs import (
     Copy,
     FixedBits,
     FixedPoint,
+    FixedPointGemv,
     FixedPointLanes,
     FloatKernel,
     FloatMultiplier,
@@ -38,6 +39,7 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
     Stages,
     SumFma,
     SumScaled,
@@ -104,7 +106,7 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     zero, low, high = job.range()
     return job.emitter.call(
         quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,
-        arithmetic.zero_point,
+        arithmetic.zero_point, arithmetic.fma,
         name=job.name, result=True,
     )  # fmt: skip
 
@@ -142,6 +144,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
         for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
         for kind in SUMS_OF_PRODUCTS
     },
+    **dict.fromkeys(((FixedPointGemv, kind) for kind in ("conv", "linear", "matmul")), requantize),
     (ProductLanes, "mul"): requantize,
     (Stages, "conv"): requantize,
     (Stages, "linear"): requantize,
@@ -168,6 +171,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (HardSwish16, "hardswish"): activations.hard_swish,
     (SoftmaxTable, "softmax"): _softmax_by_table,
     (SoftmaxFloat, "softmax"): activations.softmax,
+    (SoftmaxTable16, "softmax"): activations.softmax,
     (SoftmaxFixed, "softmax"): activations.softmax_fixed,
     (SoftmaxFixed, "masked_softmax"): activations.masked_softmax,
     (Bilinear, "resize"): pooling.bilinear,

@@ -32,6 +32,7 @@ from qfunc.numerics.kernels.requantize import (
     range_step,
     requantize_by_range,
     requantize_fixed,
+    requantize_gemv,
     requantize_lanes,
     requantize_offset,
     requantize_shift,
@@ -41,9 +42,20 @@ from qfunc.numerics.kernels.requantize import (
 from qfunc.numerics.kernels.vector import product_lanes
 from qfunc.ops.node import attribute, slots
 from qfunc.placement.products import Products, exponents, largest_offset, products_of
-from qfunc.specs import FixedPoint, FixedPointLanes, FloatMultiplier, FloatRequantize, ProductLanes, Shift, Stages
+from qfunc.specs import (
+    FixedPoint,
+    FixedPointGemv,
+    FixedPointLanes,
+    FloatMultiplier,
+    FloatRequantize,
+    ProductLanes,
+    Shift,
+    Stages,
+)
 
-ProductArithmetic = FloatMultiplier | FixedPoint | FixedPointLanes | Shift | FloatRequantize | Stages | ProductLanes
+ProductArithmetic = (
+    FloatMultiplier | FixedPoint | FixedPointLanes | FixedPointGemv | Shift | FloatRequantize | Stages | ProductLanes
+)  # fmt: skip
 
 
 def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
@@ -51,8 +63,10 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     acc, product, bias = _accumulator(job, arithmetic)
     path = job.unit.path
     if isinstance(arithmetic, FloatRequantize | FloatMultiplier) and job.output_encoding is None:
-        terms = _real_terms(job, arithmetic, product, bias)
-        return apply_bounds(job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, name=f"{job.name}_value"))
+        terms, divides = _real_terms(job, arithmetic, product, bias), _divides(arithmetic)
+        return apply_bounds(
+            job, job.emitter.call(dequantize_acc, acc, *terms, arithmetic.fma, divides, name=f"{job.name}_value")
+        )
     if isinstance(arithmetic, Stages):
         return requantize_in_stages(job, arithmetic, acc, product, bias)
     zero, low, high = job.range()
@@ -69,18 +83,32 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(integer.requantize, acc, m, zero, low, high, rounding, place, name=job.name, result=True)
         case FloatRequantize(by_range=True):
             return _write_by_range(job, acc, product, bias)
+        case FloatRequantize(rounding, fused, merged=True) if job.bounds() == [(0.0, None)]:
+            terms = _merged_terms(job, arithmetic, product, bias, 1 / scale)
+            return job.emitter.call(
+                requantize_offset, acc, *terms, zero, max(low, zero), high, rounding, "after", fused, name=job.name, result=True
+            )
         case FloatRequantize(rounding, fused, division):
             return job.emitter.call(
                 requantize_through_real, acc, *_real_terms(job, arithmetic, product, bias), float(scale), zero, low, high,
-                rounding, fused, division, *job.fused_sum(), name=job.name, result=True,
+                rounding, fused, division, *job.fused_sum(), _divides(arithmetic), name=job.name, result=True,
             )  # fmt: skip
         case FixedPointLanes(steps, rest, lanes):
             pair = _multiplier(job, product / scale.double(), 31)
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
-        case FixedPoint(steps, bits, reduced=reduced):
-            pair = _multiplier(job, product / scale.double(), bits, reduced)
+        case FixedPointGemv(steps, vector):
+            pair = _multiplier(job, product / scale.double(), 31)
+            weight = products_of(job.partition, job.unit, arithmetic)
+            large = weight is not None and _is_large(weight.weight, arithmetic)
+            return job.emitter.call(
+                requantize_gemv, acc, *pair, list(steps), list(vector if large else steps),
+                1 if weight is None else len(weight.weight), zero, low, high, name=job.name, result=True,
+            )  # fmt: skip
+        case FixedPoint(steps, bits, reduced=reduced, float_ratio=in_float):
+            ratio = (product.float() / scale).double() if in_float else product / scale.double()
+            pair = _multiplier(job, ratio, bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case ProductLanes(bits, lanes):
             pair, (a, b) = _multiplier(job, product / scale.double(), 31), operand_codes(job)
@@ -93,19 +121,38 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(requantize_shift, acc, shift, zero, low, high, rounding, name=job.name, result=True)
 
 
+def _is_large(weight: Tensor, arithmetic: FixedPointGemv) -> bool:
+    return len(weight) >= arithmetic.rows and weight[0].numel() >= arithmetic.columns
+
+
 def _real_terms(
     job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
 ) -> tuple[fx.Node, fx.Node]:
-    # The multiplier and the bias, in real units.
+    # The multiplier, or the divisor, and the bias, in real units.
+    m, offset = _terms(job, arithmetic, product, bias)
+    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _merged_terms(
+    job: UnitContext, arithmetic: FloatRequantize, product: Tensor, bias: Tensor | None, steps: Tensor
+) -> tuple[fx.Node, fx.Node]:
+    # Both in steps of the output.
+    m, offset = (t * steps for t in _terms(job, arithmetic, product, bias))
+    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+
+
+def _terms(
+    job: UnitContext, arithmetic: FloatRequantize | FloatMultiplier, product: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     offset = torch.zeros(()) if bias is None else bias
     match arithmetic:
         case FloatRequantize(by_range=True):
-            m, offset = _range_product(job, product), _range_bias(bias)
+            return _range_product(job, product), _range_bias(bias)
         case FloatRequantize(reciprocals=True):
             m = _product_of_reciprocals(job, product)
+            return m if _divides(arithmetic) else 1 / m, offset
         case _:
-            m = product.float()
-    return job.emitter.constant(m, f"{job.unit.path}.multiplier"), job.emitter.constant(offset, f"{job.unit.path}.offset")
+            return product.float(), offset
 
 
 def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tensor | None) -> fx.Node:
@@ -146,12 +193,16 @@ def _range_bias(bias: Tensor | None) -> Tensor:
 
 
 def _product_of_reciprocals(job: UnitContext, product: Tensor) -> Tensor:
-    # 1 / (1/s_x * 1/s_w), each step in float32.
+    # 1/s_x * 1/s_w, each step in float32.
     x, weight = (job.partition.encoding(n, job.root) for s, n in slots(job.root) if s in ("input", "weight"))
     assert x is not None
     assert weight is not None
     s_x, s_w = x.qparams.scale.float(), weight.qparams.scale.float().reshape(product.shape)
-    return 1 / ((1 / s_x) * (1 / s_w))
+    return (1 / s_x) * (1 / s_w)
+
+
+def _divides(arithmetic: FloatRequantize | FloatMultiplier) -> bool:
+    return isinstance(arithmetic, FloatRequantize) and arithmetic.quotient
 
 
 def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:

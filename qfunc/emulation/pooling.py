@@ -81,7 +81,7 @@ def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
         )  # fmt: skip
     return job.emitter.call(
         mean_scaled, x.node, x.encoding.zero_point, x.encoding.scale, dims, keep, job.output.scale, *job.range(),
-        arithmetic.rounding, arithmetic.zero_point, name=job.name, result=True,
+        arithmetic.rounding, arithmetic.zero_point, arithmetic.fma, name=job.name, result=True,
     )  # fmt: skip
 
 

@@ -79,7 +79,8 @@ _MISSING = object()
 def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
-    Convs also have "kernel", "depthwise" and "out_channels"; convs and pools have "spatial", the number of axes that
+    Convs also have "kernel", "depthwise", "out_channels", and "multiplier", the output channels of a group.  Convs and pools
+    have "spatial", the number of axes that
     the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
     or None.  A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and
     x ** y if an operand is a number.  A cast is "created" if no value of an input of the model changes it.  A user's op has
@@ -105,6 +106,7 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
                 plain[name] = (plain[name],) * spatial
         out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
         plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
+        plain["multiplier"] = out // plain["groups"]
     if op.kind == "matmul":
         operands = zip(op.parameters, node.args, strict=True)
         plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)

@@ -20,6 +20,7 @@ from qfunc.specs import (
     Copy,
     FloatRequantize,
     Format,
+    FusesOnly,
     InputRatios,
     Int,
     Kernel,
@@ -148,6 +149,8 @@ def _holds(
     missing: Sequence[str],
     context: Context,
 ) -> bool:
+    if isinstance(condition, FusesOnly):
+        return all(context.kind(node) in condition.kinds for node in group.nodes[1:])
     if any(slot != "output" for slot in missing):
         return False
     if isinstance(condition, NoZeroPoint):

@@ -17,7 +17,7 @@ from qfunc.specs import selectors as s
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
 """All kinds of op that selectors can name."""
 
-_DERIVED = "kernel", "depthwise", "out_channels", "spatial", "constant", "square", "number", "created"
+_DERIVED = "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created"
 ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""
 

@@ -14,6 +14,7 @@ from qfunc.specs.arithmetic.operators import (
     Bilinear,
     DequantizeSum,
     FixedBits,
+    FixedPointGemv,
     FixedPointLanes,
     GluTable,
     HardSwish16,
@@ -25,6 +26,7 @@ from qfunc.specs.arithmetic.operators import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
@@ -45,9 +47,9 @@ from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
     FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | Copy | Unknown | SumScaled
+    | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
-    | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
+    | FixedPointGemv | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

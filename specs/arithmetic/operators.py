@@ -93,11 +93,15 @@ class HardSwish16:
 
     m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both in 16 bits; h r 2^-15 is cut off, R is half away.
 
-    Source: TFLite reference_ops HardSwish.
+    Whole runs of `lanes` entries in memory round h r 2^-15 down and all else half up.  None: no entries do.
+
+    Source: TFLite reference_ops HardSwish; optimized_ops HardSwish, NEON (8 lanes).
 
     >>> HardSwish16()
     HardSwish16()
     """
+
+    lanes: int | None = field(default=None, validator=integer(1, optional=True))
 
 
 @readable
@@ -129,6 +133,20 @@ class SoftmaxFloat:
 
     >>> SoftmaxFloat()
     SoftmaxFloat()
+    """
+
+
+@readable
+@frozen
+class SoftmaxTable16:
+    """e_i = floor(65535 float32(exp(-s_x (max(q) - q_i))) + 1/2), summed exactly; y_i = R(e_i m 2^-e) + z, rounded twice.
+
+    m 2^-e = float32(1 / float32(sum(e) s_y)) as of `FixedPoint`.
+
+    Source: TFLite optimized_ops PopulateSoftmaxUInt8LookupTable and SoftmaxInt8LUT, of ARM64.
+
+    >>> SoftmaxTable16()
+    SoftmaxTable16()
     """
 
 
@@ -196,6 +214,25 @@ class FixedPointLanes:
 
 @readable
 @frozen
+class FixedPointGemv:
+    """As FixedPoint by `steps`; the product of a matrix and one vector by `vector`.
+
+    That is one row of `columns` entries or more, and `rows` output channels or more; other sizes are left to `steps`.
+
+    Source: TFLite cpu_backend_gemm_custom_gemv.h (vqrdmulhq_s32, then vrshlq_s32; else ruy).
+
+    >>> FixedPointGemv(("sqdmulh", "half_up"))
+    FixedPointGemv(('sqdmulh', 'half_up'))
+    """
+
+    steps: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
+    vector: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
+    rows: int = field(default=4, validator=integer(1))
+    columns: int = field(default=8, validator=integer(1))
+
+
+@readable
+@frozen
 class ProductLanes:
     """A product of two tensors: p = H(a b m 2^-e) with M = m 2^-e as FixedPoint rounds twice, half away; then y = p + z.
 
@@ -216,15 +253,17 @@ class ProductLanes:
 class DequantizeSum:
     """x = float32(q s) + float32(-z s) for runs of `lanes` entries in memory, (q - z) s for those left over.
 
-    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.
+    The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads.  `fma`: the sum is fused with the
+    product q s.
 
-    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one).
+    Source: TFLite optimized_ops Dequantize (vectors of 8, then one by one; vmlaq is fused on ARM64).
 
     >>> DequantizeSum()
     DequantizeSum()
     """
 
     lanes: int = field(default=8, validator=integer(1))
+    fma: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable
@@ -233,14 +272,17 @@ class QuantizeInt32:
     """q = clamp(R(x / s) + z) in 32 bits as x86-64 computes it: an R(x / s) outside of int32 is -2^31, and the sum wraps.
 
     With z < 0, everything beyond 2^31 steps has the highest code, else the lowest.  The arithmetic of Op("quantize"): of
-    real values that become codes outside a kernel.
+    real values that become codes outside a kernel.  `saturates`: an R(x / s) outside of int32 is the next one in it, and 0
+    for NaN, as ARM64 converts; the sum wraps.
 
     Source: TFLite reference_ops AffineQuantize (static_cast<int32_t>, then the sum, then the clamp); Intel SDM, CVTTSS2SI
-        ("the indefinite integer value"); measured.
+        ("the indefinite integer value"); Arm ARM, FCVTZS; measured.
 
     >>> QuantizeInt32()
     QuantizeInt32()
     """
+
+    saturates: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable
@@ -256,6 +298,7 @@ class QuantizeLanes:
 
     rest: str = field(default="half_away", validator=_rounding)
     lanes: int = field(default=8, validator=integer(1))
+    saturates: bool = field(default=False, validator=instance_of(bool))
 
 
 @readable

@@ -20,9 +20,9 @@ _rounding = one_of(ROUNDINGS)
 
 
 def _each_step(instance: Any, attribute: Any, value: Any) -> None:
-    wanted = 'a rounding, or "srdhm" and a rounding'
+    wanted = 'a rounding, or "srdhm" or "sqdmulh" and a rounding'
     words = type(value) is tuple and all(type(step) is str for step in value)
-    if not words or value[:-1] not in ((), ("srdhm",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
+    if not words or value[:-1] not in ((), ("srdhm",), ("sqdmulh",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
         raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
 
 
@@ -54,15 +54,17 @@ class FloatRequantize:
     """v = float32(acc)*float32(s_x*s_w) + bias in real units, the activation there, y = R(v / s_y) + z.
 
     `fma`: one rounding for product and bias.  `division=False`: v * float32(1/s_y).  `reciprocals`: in place of
-    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  An output without qparams is v.
+    float32(s_x*s_w) stands 1/(float32(1/s_x)*float32(1/s_w)), of a file that holds 1/s.  `quotient`: float32(acc) is divided by
+    this product of reciprocals, in place of the product with its reciprocal.  `merged`: with a fused relu, v is in steps, with
+    m / s_y for m and bias / s_y for the bias.  An output without qparams is v.
 
     `by_range`: each scale is (h - l)/n, and y = R(v r + c) + qmin with one rounding for product and sum.  Here l and h are
     the real values of qmin and qmax, n = qmax - qmin, r = n/(h - l) and c = -l n/(h - l), each step in float32.  With l = 0
     and no upper bound, r is 1/(1/r).  A fused addition of codes q' with step t is (v - c' t)(1/t) + q' - qmin', and l and h
     are divided by t.
 
-    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals); OpenVINO CPU (no fma, half even, divide; by range:
-        measured, openvino 2026.4).
+    Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals), convolutiondepthwise_arm (quotient, measured),
+        requantize_arm (merged); OpenVINO CPU (no fma, half even, divide; by range: measured, openvino 2026.4).
 
     >>> FloatRequantize("half_away", fma=True)
     FloatRequantize('half_away', fma=True)
@@ -74,6 +76,13 @@ class FloatRequantize:
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reciprocals: bool = field(default=False, validator=instance_of(bool))
     by_range: bool = field(default=False, validator=instance_of(bool), kw_only=True)
+    quotient: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    merged: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.quotient and (self.fma or not self.reciprocals):
+            do = 'Give FloatRequantize("half_away", reciprocals=True, quotient=True).'
+            raise refuse(self, "quotient", True, "reciprocals, and no fma", do)
 
 
 @readable
@@ -81,14 +90,16 @@ class FloatRequantize:
 class FixedPoint:
     """y = steps(acc * m * 2^-e) + z with M = m * 2^-e, m an integer of `bits` bits.
 
-    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high
-    multiply), then the rounding shift named second.  leaky_relu and prelu have an M for each side of 0, in
-    float32; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with k = floor(log2 n).
+    One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high multiply), or "sqdmulh",
+    which cuts off (of two shifts the one to the right is at least 1); then the rounding shift named second.  leaky_relu and
+    prelu have an M for each side of 0, in float32; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with
+    k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
+    `float_ratio`: M is a float32, computed as of `FloatMultiplier`.
 
-    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy; TOSA 1.0 apply_scale_32; CMSIS-NN arm_nnsupportfunctions.h,
-        REDUCE_MULTIPLIER (31 bits, then 15).
+    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy, sqdmulh of kernel_arm64.cc; TOSA 1.0 apply_scale_32; CMSIS-NN
+        arm_nnsupportfunctions.h, REDUCE_MULTIPLIER (31 bits, then 15); XNNPACK microparams-init.c, rndnu (24 bits, half up).
 
     >>> FixedPoint("half_up")
     FixedPoint('half_up')
@@ -98,6 +109,7 @@ class FixedPoint:
     bits: int = field(default=31, validator=integer(7, 31))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reduced: int | None = field(default=None, kw_only=True, validator=integer(7, 30, optional=True))
+    float_ratio: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if self.reduced is not None and (self.reduced >= self.bits or len(self.steps) > 1):
@@ -205,7 +217,8 @@ def _own_function(instance: object, attribute: object, value: Any) -> None:
 class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
-    `zero_point="before"`: z is added before R.  `function` names the library whose form of the op is computed: "mlas"
+    `zero_point="before"`: z is added before R; with `fma` that sum is one with the product x * (1/s_y).  `function` names the
+    library whose form of the op is computed: "mlas"
     (norms, softmax and curves), "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
     float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
@@ -221,6 +234,12 @@ class FloatKernel:
     division: bool = field(default=True, validator=instance_of(bool))
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
     function: str | None = field(default=None, validator=_own_function)
+    fma: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.fma and (self.division or self.zero_point != "before"):
+            wanted, do = "no division, and the zero point before R", 'Give division=False, zero_point="before".'
+            raise refuse(self, "fma", True, wanted, do)
 
 
 @readable

@@ -4,6 +4,7 @@ from mutants.channels import CHANNELS
 from mutants.cmsis_nn import CMSIS_NN
 from mutants.command_line import COMMAND_LINE
 from mutants.corrections import CORRECTIONS
+from mutants.cpus import CPUS
 from mutants.decomposed import DECOMPOSED
 from mutants.deployment import DEPLOYMENT
 from mutants.diagnosis import DIAGNOSIS
@@ -99,6 +100,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *REPORTS,
     *TIES,
     *WORDS,
+    *CPUS,
 )
 
 __all__ = ["MUTATIONS", "Mutation"]

@@ -29,7 +29,7 @@ FIXED_CURVES = (
     ),
     Mutation(
         "what-is-left-over-rounds-as-the-runs", "qfunc.numerics.kernels.vector:quantize_lanes",
-        "last = int32_codes(round_by(flat[whole:].double() / scale, rest, low - zero_point), zero_point, low, high)",
+        "last = int32_codes(round_by(flat[whole:].double() / scale, rest, low - zero_point), zero_point, low, high, saturates)",
         "last = quantize_int32(flat[whole:], scale, zero_point, low, high, rounding, division)",
         "tests/numerics/test_activations.py::test_what_fills_no_run_is_rounded_from_doubles",
     ),

@@ -44,8 +44,8 @@ NCNN = (
     ),
     Mutation(
         "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_product_of_reciprocals",
-        "return 1 / ((1 / s_x) * (1 / s_w))",
-        "return s_x * s_w",
+        "return (1 / s_x) * (1 / s_w)",
+        "return 1 / (s_x * s_w)",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_dense_convolutions_round_once_and_depthwise_ones_twice",
     ),
     Mutation(
@@ -79,9 +79,9 @@ NCNN = (
         "tests/lowering/ncnn_files/test_ncnn_moves.py::test_the_runtime_computes_each_op[moves]",
     ),
     Mutation(
-        "ncnn-examples-always-first", "qfunc.lowering.ncnn.runner:_joined",
-        "np.stack(examples, axis)",
-        "np.stack(examples, 0)",
+        "ncnn-examples-always-first", "qfunc.lowering.ncnn.session:Session",
+        "np.stack(each, blob[2])",
+        "np.stack(each, 0)",
         "tests/lowering/ncnn_files/test_ncnn_moves.py::test_codes_are_compared_where_the_examples_are_another_axis",
     ),
     Mutation(

@@ -94,7 +94,7 @@ NUMERICS = (
     ),
     Mutation(
         "no-left-shift", "qfunc.numerics.kernels.fixed_point:scale_fixed",
-        "a = acc << (31 - e).clamp(min=0)",
+        "a = acc << (31 + least - e).clamp(min=0)",
         "a = acc",
         "tests/numerics/test_fixed_point.py::test_multipliers_above_one_shift_left_first",
     ),

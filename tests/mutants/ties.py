@@ -19,7 +19,7 @@ TIES = (
         LITERT, case="reference",
     ),
     Mutation(
-        "reference-quantize-saturates", "qfunc.targets.litert:litert_reference",
+        "reference-quantize-saturates", "qfunc.targets.litert:INTO_INT32",
         "QuantizeInt32()",
         'SoftmaxFixed()',
         BEYOND, case="reference--128",
@@ -55,7 +55,7 @@ TIES = (
         LITERT, case="xnnpack",
     ),
     Mutation(
-        "xnnpack-means-add-the-zero-after-rounding", "qfunc.targets.litert:litert",
+        "xnnpack-means-add-the-zero-after-rounding", "qfunc.targets.litert:MEAN",
         'FloatMultiplier(zero_point="before")',
         "FloatMultiplier()",
         LITERT, case="xnnpack",
@@ -73,13 +73,13 @@ TIES = (
         LITERT, case="xnnpack",
     ),
     Mutation(
-        "optimised-quantize-rounds-its-rest-half-even", "qfunc.targets.litert:litert_optimised",
+        "optimised-quantize-rounds-its-rest-half-even", "qfunc.targets.litert:INTO_LANES",
         "QuantizeLanes()",
         'QuantizeLanes("half_even")',
         LITERT, case="optimised",
     ),
     Mutation(
-        "optimised-dequantize-of-sixteen-lanes", "qfunc.targets.litert:litert_optimised",
+        "optimised-dequantize-of-sixteen-lanes", "qfunc.targets.litert:FROM_LANES",
         "DequantizeSum()",
         "DequantizeSum(lanes=16)",
         LITERT, case="optimised",
@@ -103,7 +103,7 @@ TIES = (
         PTE,
     ),
     Mutation(
-        "ncnn-convolutions-round-twice", "qfunc.targets.ncnn:ncnn",
+        "ncnn-convolutions-round-twice", "qfunc.targets.ncnn:FUSED",
         "evolve(THROUGH, fma=True)",
         "THROUGH",
         NCNN_HALVES, case="False",

@@ -21,6 +21,7 @@ from qfunc.specs import (
     First,
     FixedBits,
     FixedPoint,
+    FixedPointGemv,
     FixedPointLanes,
     FixedQParams,
     Float,
@@ -28,6 +29,7 @@ from qfunc.specs import (
     FloatMultiplier,
     FloatRequantize,
     From,
+    FusesOnly,
     Fusion,
     FusionStep,
     GluTable,
@@ -75,6 +77,7 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
     Span,
     Stages,
     SumFma,
@@ -167,7 +170,7 @@ selectors = st.recursive(
     max_leaves=4,
 )
 slot_values = plain | st.builds(lambda s, a, b: Cases(((s, a),), default=b), selectors, plain, plain)
-steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up")))
+steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up"), ("sqdmulh", "half_up")))
 arithmetics = st.one_of(
     st.builds(FloatMultiplier, roundings, st.sampled_from(("after", "before")), flags, flags, st.integers(16, 64)),
     st.builds(FloatRequantize, roundings, flags, flags, by_range=flags),
@@ -186,20 +189,14 @@ arithmetics = st.one_of(
     st.builds(AverageCodes, roundings),
     st.builds(FixedBits, roundings, st.integers(1, 30), st.sampled_from((None, 2**-8))),
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),
+    st.builds(FixedPointGemv, steps, steps, st.integers(1, 16), st.integers(1, 16)),
     st.builds(ProductLanes, st.integers(9, 32), st.integers(1, 16)),
     st.builds(QuantizeLanes, roundings, st.integers(1, 16)),
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
+    st.builds(HardSwish16, st.none() | st.integers(1, 16)),
+    st.builds(QuantizeInt32, flags),
     st.sampled_from(
-        (
-            GluTable(),
-            HardSwish16(),
-            NormFixed(),
-            SoftmaxFixed(),
-            SoftmaxFloat(),
-            DequantizeSum(),
-            QuantizeInt32(),
-            QuantizeRange(),
-        )
+        (GluTable(), SoftmaxTable16(), NormFixed(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum(), QuantizeRange())
     ),
     st.builds(
         FloatKernel,
@@ -217,6 +214,7 @@ every_condition = (
     InputRatios(0.5, 2),
     ProductRatio(0, 9),
     OutputQParams(0.5, 3),
+    FusesOnly(("relu", "clip")),
 )
 conditions = st.lists(st.sampled_from(every_condition), max_size=2).map(tuple)
 kernels = st.builds(

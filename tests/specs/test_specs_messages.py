@@ -90,7 +90,7 @@ MESSAGES = [
     (
         lambda: FixedPoint(("half_up", "srdhm")),
         "FixedPoint.steps: found ('half_up', 'srdhm'), "
-        'wanted a rounding, or "srdhm" and a rounding. Give e.g. ("srdhm", "half_away").',
+        'wanted a rounding, or "srdhm" or "sqdmulh" and a rounding. Give e.g. ("srdhm", "half_away").',
     ),
     (
         lambda: Algorithm(MinMax, FixedFunction()),

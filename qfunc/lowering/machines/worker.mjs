@@ -58,7 +58,7 @@ async function send(header, arrays) {
 const sessions = new Map();
 
 async function open(call, [model]) {
-  const { optimise } = call.options;
+  const { optimise = true } = call.options; // as Session of onnxruntime/session.py
   const options = { executionProviders: ["wasm"], graphOptimizationLevel: optimise ? "all" : "disabled", logSeverityLevel: 3 };
   const session = await ort.InferenceSession.create(model.data, options);
   sessions.set(call.session, session);

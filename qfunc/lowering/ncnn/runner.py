@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,31 +13,30 @@ from qfunc.errors import VerifyError
 from qfunc.files.ncnn_param import Line, input_shapes, read_param, split_axis
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import code_names
-from qfunc.lowering.runner_support import has, not_installed, other_kernels, require
+from qfunc.lowering.machines.process import Machine, is_machine, opened
+from qfunc.lowering.ncnn.session import FILES, Session
+from qfunc.lowering.runner_support import has, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
-
-_PARAM = "model.ncnn.param"
-_OFF = (
-    "use_vulkan_compute", "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage",
-    "use_packing_layout",
-)  # fmt: skip
-"""Options that change the results: float16 and bfloat16 round the values between layers, the Vulkan kernels and the packed
-layout add in another order, and packed depthwise convolutions take 1/(s_x s_w) from rcpps, whose bits differ by CPU."""
+from qfunc.specs._values import readable
+from qfunc.specs.cpus import Cpu, x86_64_avx2, x86_64_sse4, x86_64_vnni
 
 
+@readable
 @frozen
 class NcnnRunner:
     """ncnn on the CPU, with float32 between int8 layers; it runs the examples of a batch one by one.
 
     Install the extra `ncnn`.  The runner switches off Vulkan, float16, bfloat16 and the packed layout
     (`use_packing_layout`), in which depthwise convolutions approximate 1/(s_x s_w) by rcpps.  Winograd and sgemm are on, as
-    by default; they and `threads` change no codes.  Needs the artifact's "model.ncnn.param" and "model.ncnn.bin".
+    by default; they and `threads` change no codes.  `machine` is another processor, a `Qemu`; None is this one.  Needs the
+    artifact's "model.ncnn.param" and "model.ncnn.bin".
 
     >>> NcnnRunner()
-    NcnnRunner(threads=1)
+    NcnnRunner()
     """
 
     threads: int = field(default=1, validator=integer(1))
+    machine: Machine | None = field(default=None, validator=is_machine)
 
     def missing(self) -> str:
         """Return "" if it can run, else the missing package."""
@@ -79,32 +75,34 @@ class NcnnRunner:
             return reason
         files = {} if artifact is None else artifact.files
         known = any(name.endswith(".ncnn.param") for name in files)
-        layers = read_param(file_of(files, _PARAM), _PARAM) if known else []
+        layers = read_param(file_of(files, FILES[0]), FILES[0]) if known else []
         nine = any(map(_is_depthwise_of_nine, layers))
         return FUSES if nine and has("avx512f") else ""
 
-    def session(self, files: Any) -> Session:
+    @property
+    def cpu(self) -> Cpu:
+        """The processor; on x86-64, FMA and AVX-512 stand for the features that come with them."""
+        if self.machine is not None:
+            return self.machine.cpu
+        cpu = this_cpu()
+        if cpu.architecture != "x86-64":
+            return cpu
+        return x86_64_vnni if has("avx512f") else x86_64_avx2 if has(" fma ") else x86_64_sse4
+
+    def session(self, files: Any) -> LoadedNet:
         """Return a loaded model, which runs many batches.
 
         Raises:
             VerifyError: ncnn is not installed, or rejects the file.
         """
-        require(self.missing(), "NcnnRunner", "ncnn", "ncnn 1.0.20261020")
-        layers = read_param(file_of(files, _PARAM), _PARAM)
-        ncnn = importlib.import_module("ncnn")
-        net = ncnn.Net()
-        for option in _OFF:
-            setattr(net.opt, option, False)
-        net.opt.num_threads = self.threads
-        with tempfile.TemporaryDirectory() as place:
-            names = (_PARAM, "model.ncnn.bin")
-            for name in names:
-                Path(place, name).write_bytes(file_of(files, name))
-            codes = [net.load_param(str(Path(place, names[0]))), net.load_model(str(Path(place, names[1])))]
-        if any(codes):
+        if self.machine is None:
+            require(self.missing(), "NcnnRunner", "ncnn", "ncnn 1.0.20261020")
+        layers = read_param(file_of(files, FILES[0]), FILES[0])
+        session = opened(self.machine, Session, *(file_of(files, name) for name in FILES), threads=self.threads)
+        if any(codes := session.facts["codes"]):
             do = "Deploy this model again; a newer ncnn may have other layers."
             raise VerifyError(where="NcnnRunner", found=f"codes {codes} for the files", wanted="files that ncnn takes", do=do)
-        return Session(ncnn, net, frozenset(blob for layer in layers for blob in layer.outputs), *_ends(layers))
+        return LoadedNet(session, frozenset(blob for layer in layers for blob in layer.outputs), *_ends(layers))
 
 
 def _ends(layers: list[Line]) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, tuple[int, ...]]]:
@@ -129,42 +127,29 @@ def _is_depthwise_of_nine(line: Line) -> bool:
 
 
 @frozen(eq=False)
-class Session:
-    """A loaded model, the names of its blobs, and the shapes of its inputs. With other shapes ncnn reads beyond its memory."""
+class LoadedNet:
+    """A session, the names of its blobs, and the shapes of its inputs. With other shapes ncnn reads beyond its memory."""
 
-    ncnn: Any
-    net: Any
+    session: Any
     blobs: frozenset[str]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
 
     def run(self, inputs: Sequence[Any], codes: Sequence[str] = ()) -> list[Any]:
-        """Return the outputs for one batch, one example after the other, then the blobs of codes."""
-        batches = [np.ascontiguousarray(i) for i in inputs]
-        count = len(self.outputs)
-        found = []
-        for place in range(len(batches[0])):
-            extractor = self.net.create_extractor()
-            extractor.set_light_mode(False)
-            arrays = [b[place] if b.ndim > 1 else b[place : place + 1] for b in batches]
-            for i, array in enumerate(arrays):
-                if array.shape != self.shapes.get(f"in{i}"):
-                    wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
-                    do = "Give as many batches as the model has inputs, of the shapes that calibration saw."
-                    raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {array.shape}", wanted=wanted, do=do)
-                held_type = np.int32 if np.issubdtype(array.dtype, np.integer) else array.dtype  # indices
-                # The layers assume channels that begin at multiples of 16 bytes. A clone has this layout.
-                extractor.input(self.inputs[i], self.ncnn.Mat(np.ascontiguousarray(array, held_type)).clone())
-            names = [(n, 0) for n in self.outputs] + [(n, 1) for n in codes]
-            found.append([np.array(extractor.extract(n, kind)[1]) for n, kind in names])
-        places = [(0, False)] * count + [split_axis(n)[1:] for n in codes]
-        return [_joined(each, *place) for each, place in zip(zip(*found, strict=True), places, strict=True)]
-
-
-def _joined(examples: Sequence[Any], axis: int, several: bool) -> Any:
-    # The results of the examples as one batch.
-    return np.concatenate(examples, axis) if several else np.stack(examples, axis)
+        """Return the outputs for one batch, then the blobs of codes."""
+        arrays = [np.asarray(i) for i in inputs]
+        for i, array in enumerate(arrays):
+            shape = array.shape[1:] if array.ndim > 1 else (1,)
+            if shape != self.shapes.get(f"in{i}"):
+                wanted = f"{self.shapes.get(f'in{i}')}, as in its file"
+                do = "Give as many batches as the model has inputs, of the shapes that calibration saw."
+                raise VerifyError(where=f"NcnnRunner, input {i}", found=f"shape {shape}", wanted=wanted, do=do)
+            if np.issubdtype(array.dtype, np.integer):  # indices
+                arrays[i] = array.astype(np.int32)
+        blobs = [(name, 0, 0, False) for name in self.outputs] + [(name, 1, *split_axis(name)[1:]) for name in codes]
+        found: list[Any] = self.session.run(arrays, names=self.inputs[: len(arrays)], blobs=blobs)
+        return found
 
 
 @frozen(eq=False)
@@ -174,7 +159,7 @@ class SessionWithCodes:
     The file determines the layers that compute on integers, so that there is no partition to compare.
     """
 
-    session: Session
+    session: LoadedNet
     names: tuple[str, ...]
     real_names: tuple[str, ...] = ()
     units: None = None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from qfunc.errors import VerifyError
 from qfunc.files.fields import require as require_fields
@@ -18,21 +14,29 @@ from qfunc.files.json_text import parse as parse_json
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table, parse, table
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require
+from qfunc.lowering.machines.process import Machine, is_machine, opened
+from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
+from qfunc.lowering.xnnpack.session import Session
 from qfunc.lowering.xnnpack.units import written_units
+from qfunc.specs._values import readable
+from qfunc.specs.cpus import Cpu
 
 
+@readable
 @frozen
 class ExecuTorchRunner:
     """ExecuTorch on the CPU, with the XNNPACK delegate; it runs the examples of a batch one by one.
 
-    Install the extra `executorch`.  Needs the artifact's "model.pte".
+    Install the extra `executorch`.  `machine` is another processor, a `Qemu` of ARM64; None is this one.  Needs the artifact's
+    "model.pte".
 
     >>> ExecuTorchRunner()
     ExecuTorchRunner()
     """
+
+    machine: Machine | None = field(default=None, validator=is_machine)
 
     def missing(self) -> str:
         """Return "" if it can run, else the missing package."""
@@ -52,7 +56,8 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        return self.session(file_of(artifact.files, "model.pte")).run
+        run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.pte")).run
+        return run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -70,43 +75,28 @@ class ExecuTorchRunner:
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
-        return other_kernels()
+        return other_kernels() if self.machine is None else ""
 
-    def session(self, file: bytes) -> Session:
+    @property
+    def cpu(self) -> Cpu:
+        """The processor."""
+        return this_cpu() if self.machine is None else self.machine.cpu
+
+    def session(self, file: bytes) -> Any:
         """Return a loaded program, which runs many batches.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        require(self.missing(), "ExecuTorchRunner", "executorch", "executorch 1.5")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations in ExecuTorch's imports
-            runtime = importlib.import_module("executorch.runtime").Runtime.get()
+        if self.machine is None:
+            require(self.missing(), "ExecuTorchRunner", "executorch", "executorch 1.5")
         with loading("ExecuTorchRunner", "ExecuTorch"):
-            program = runtime.load_program(file)
-        try:
-            return Session(program.load_method("forward"), (program, file))
-        except RuntimeError as error:
+            session = opened(self.machine, Session, file)
+        if refused := session.facts["refused"]:
             wanted = "a graph that XNNPACK accepts"
             do = "Deploy the model again if the file is damaged; else report the model and the version of ExecuTorch."
-            raise VerifyError(where="ExecuTorchRunner", found=str(error), wanted=wanted, do=do) from error
-
-
-@frozen(eq=False)
-class Session:
-    """A loaded method, with the program and the bytes that it refers to."""
-
-    method: Any
-    owner: tuple[Any, bytes]
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for one batch, one example after the other."""
-        batches = [torch.as_tensor(i) for i in inputs]
-        results = []
-        for i in range(len(batches[0])):
-            outputs = self.method.execute([b[i : i + 1].contiguous() for b in batches])
-            results.append([o.numpy().copy() for o in outputs])
-        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
+            raise VerifyError(where="ExecuTorchRunner", found=refused, wanted=wanted, do=do)
+        return session
 
 
 def _with_outputs(file: bytes, entries: Sequence[dict[str, Any]]) -> bytes:

@@ -11,6 +11,7 @@ from torch import Tensor
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
+from qfunc.numerics.kernels.vector import in_vectors
 from qfunc.numerics.rounding import round_by
 
 __all__ = ["GATE_BITS", "average_inside", "fixed_bits", "gate_table", "glu_codes", "hard_swish16", "mean_fixed", "two_slopes"]
@@ -113,8 +114,13 @@ def average_inside(
     return (round_by(total / count, rounding) + offset).clamp(low, high).float()
 
 
-def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
+def hard_swish16(
+    codes: Tensor, zero_in: int, scale_in: float, scale: float, zero_point: int, low: int, high: int, lanes: int | None = None,
+    channels_last: bool = False,
+) -> Tensor:  # fmt: skip
     """Return the codes of hardswish in 16 bits: see `specs.HardSwish16`.
+
+    `channels_last`: as that of `addition.add_shifted`.
 
     >>> hard_swish16(torch.tensor([-8.0, 0.0, 8.0]), 0, 0.5, 0.5, 0, -128, 127).tolist()
     [0.0, 0.0, 8.0]
@@ -124,14 +130,20 @@ def hard_swish16(codes: Tensor, zero_in: int, scale_in: float, scale: float, zer
     sixth = float(torch.tensor(3.0, dtype=f32) / torch.tensor(32768.0, dtype=f32))
     (m_y, e_y), (m_6, e_6) = (_multiplier16(fine / s) for s in (scale, sixth))
     x = (codes - zero_in).long() << 7
-    height = _high16(x, m_y)
-    share = _saturate16(x << (e_6 - 1)) if e_6 > 0 else x
-    share = _high16(share, m_6)
-    share = _saturate16(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), "half_away")
-    share = (share + 2**15) >> 1
-    cut = torch.div(share * height, 2**15, rounding_mode="trunc")
-    value = shift_right(cut << max(e_y, 0), torch.tensor(max(-e_y, 0)), "half_away")
-    return (value + zero_point).clamp(low, high).float()
+
+    def value(rounding: str) -> Tensor:
+        height = _high16(x, m_y, rounding)
+        share = _saturate16(x << (e_6 - 1)) if e_6 > 0 else x
+        share = _high16(share, m_6, rounding)
+        share = _saturate16(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), rounding)
+        share = (share + 2**15) >> 1
+        cut = shift_right(share * height, torch.tensor(15), "floor" if rounding == "half_up" else "trunc")
+        return shift_right(cut << max(e_y, 0), torch.tensor(max(-e_y, 0)), rounding)
+
+    found = value("half_away")
+    if lanes is not None:
+        found = torch.where(in_vectors(codes, codes, lanes, channels_last), value("half_up"), found)
+    return (found + zero_point).clamp(low, high).float()
 
 
 def _multiplier16(real: float) -> tuple[int, int]:
@@ -144,10 +156,9 @@ def _saturate16(x: Tensor) -> Tensor:
     return x.clamp(-(2**15), 2**15 - 1)
 
 
-def _high16(x: Tensor, m: int) -> Tensor:
+def _high16(x: Tensor, m: int, rounding: str) -> Tensor:
     # The saturating rounding doubling high multiply of 16 bits.
-    product = x * m
-    return _saturate16(torch.div(product + torch.where(product >= 0, 2**14, 1 - 2**14), 2**15, rounding_mode="trunc"))
+    return _saturate16(shift_right(x * m, torch.tensor(15), rounding))
 
 
 def prelu_codes(

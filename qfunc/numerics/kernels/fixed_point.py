@@ -44,7 +44,9 @@ def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list
 
     One step: R(acc * m / 2^e).  ("srdhm", R): h = (a * m + 2^30) >> 31 with a = acc << max(0, 31-e), wrapped to 32
     bits, and the doubling product rounded half away from zero by truncation, then R(h / 2^max(0, e-31)).
-    Source: gemmlowp fixedpoint.h (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT).
+    ("sqdmulh", R): at least one shift is to the right, h = (a * m) >> 31 with a = acc << max(0, 32-e), then
+    R(h / 2^max(1, e-31)): without overflow, R(acc * m / 2^e).
+    Source: gemmlowp fixedpoint.h (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT); ruy kernel_arm64.cc.
 
     >>> scale_fixed(torch.tensor([3]), *fixed_multiplier(torch.tensor(0.5)), ("srdhm", "half_away")).tolist()
     [2]
@@ -52,8 +54,11 @@ def scale_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: tuple[str, ...] | list
     acc = acc.long()
     if len(steps) == 1:
         return shift_right(acc * m, e, steps[0])
-    a = acc << (31 - e).clamp(min=0)
+    least = int(steps[0] == "sqdmulh")  # the shifts to the right that there are at least
+    a = acc << (31 + least - e).clamp(min=0)
     product = (torch.remainder(a + 2**31, 2**32) - 2**31) * m
+    if least:
+        return shift_right(product >> 31, (e - 31).clamp(min=1), steps[1])
     nudge = torch.where(product >= 0, 2**30, 1 - 2**30)
     high = torch.div(product + nudge, 2**31, rounding_mode="trunc")
     return shift_right(high, (e - 31).clamp(min=0), steps[1])

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed
 from qfunc.numerics.rounding import round_by
 
 
@@ -36,8 +37,9 @@ def quantize_codes(
 
 
 def quantize_int32(
-    x: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int, rounding: str, division: bool
-) -> Tensor:
+    x: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int, rounding: str, division: bool,
+    saturates: bool = False,
+) -> Tensor:  # fmt: skip
     """Return the codes of `quantize_codes`, with R(x / s) and the sum in 32 bits: see `specs.QuantizeInt32`.
 
     >>> quantize_int32(torch.tensor([0.3, 2.0**40, -(2.0**40)]), 0.25, -3, -128, 127, "half_even", True).tolist()
@@ -45,17 +47,24 @@ def quantize_int32(
     """
     s = torch.as_tensor(scale, dtype=torch.float32)
     real = x.float() / s if division else x.float() * (1 / s)
-    return int32_codes(round_by(real, rounding, low - zero_point), zero_point, low, high)
+    return int32_codes(round_by(real, rounding, low - zero_point), zero_point, low, high, saturates)
 
 
-def int32_codes(rounded: Tensor, zero_point: int | Tensor, low: int, high: int) -> Tensor:
+def int32_codes(rounded: Tensor, zero_point: int | Tensor, low: int, high: int, saturates: bool = False) -> Tensor:
     """Return clamp(i + z, low, high) in float32; i is -2^31 where the integer or NaN is none of 32 bits, and the sum wraps.
+
+    `saturates`: i is the integer of 32 bits next to it, and 0 for NaN.
 
     >>> int32_codes(torch.tensor([-5.0, 2.0**31, float("nan")]), 3, -128, 127).tolist()
     [-2.0, -128.0, -128.0]
+    >>> int32_codes(torch.tensor([-5.0, 2.0**31, float("nan")]), -3, -128, 127, saturates=True).tolist()
+    [-8.0, 127.0, -3.0]
     """
     wide = rounded.double()
-    integers = torch.where((wide >= -(2.0**31)) & (wide < 2.0**31), wide, -(2.0**31))
+    if saturates:
+        integers = wide.nan_to_num(0.0).clamp(-(2.0**31), 2.0**31 - 1)
+    else:
+        integers = torch.where((wide >= -(2.0**31)) & (wide < 2.0**31), wide, -(2.0**31))
     return (torch.remainder(integers + zero_point + 2.0**31, 2.0**32) - 2.0**31).clamp(low, high).float()
 
 
@@ -222,6 +231,21 @@ def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_p
         total += term
     probability = e * (1 / (total * torch.tensor(scale)))
     return ((probability.double() + 0.5).floor() + zero_point).clamp(low, high).float().movedim(0, dim)
+
+
+def softmax_table16(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:
+    """Return the codes of softmax, computed with a table of integers of 16 bits: see `specs.SoftmaxTable16`.
+
+    >>> softmax_table16(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, -128, -128, 127).tolist()
+    [[0.0, 0.0]]
+    """
+    logits, s = codes.long().movedim(dim, -1), torch.tensor(scale_in, dtype=torch.float32)
+    powers = torch.exp((s * torch.arange(-255.0, 1.0)).double()).float()
+    table = ((powers * 65535.0).double() + 0.5).floor().clamp(max=65535).long()
+    e = table[logits - logits.amax(-1, keepdim=True) + 255]
+    total = e.sum(-1, keepdim=True).float() * torch.tensor(scale, dtype=torch.float32)
+    y = scale_fixed(e, *fixed_multiplier(1 / total), ("srdhm", "half_away"))
+    return (y + zero_point).clamp(low, high).float().movedim(-1, dim)
 
 
 def global_average_codes(

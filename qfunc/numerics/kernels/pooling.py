@@ -20,12 +20,13 @@ from qfunc.numerics.rounding import round_by
 
 def mean_scaled(
     codes: Tensor, zero_in: int, scale_in: float, dims: list[int], keep: bool, scale: float, zero_point: int, low: int,
-    high: int, rounding: str, place: str,
+    high: int, rounding: str, place: str, fused: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return the codes of a mean: requantize(sum(q - z_x), M) with M = float32(s_x / float32(s_y * n)).
 
     With place "before", R(float32(sum(q) * M) + c), where c = float32(z - float32(n * z_x * M)) has both zero points and
-    M = float32(float32(s_x / s_y) * float32(1 / n)).  For outputs much finer than inputs, c has no room for z.
+    M = float32(float32(s_x / s_y) * float32(1 / n)).  For outputs much finer than inputs, c has no room for z.  `fused`: each
+    sum is one with its product.
     """
     total, given, made = codes.double().sum(dims, keepdim=keep), torch.tensor(scale_in), torch.tensor(scale)
     count = torch.tensor(float(codes.numel() // max(total.numel(), 1)))
@@ -33,7 +34,11 @@ def mean_scaled(
         centred, multiplier = total - zero_in * count, given / (made * count)
         return integer.requantize(centred, multiplier, zero_point, low, high, rounding, place)
     multiplier = given / made * (1 / count)
-    real = total.float() * multiplier + (zero_point - zero_in * count * multiplier)
+    offset = torch.tensor(float(zero_point))
+    if fused:
+        real = integer.fma(total.float(), multiplier, integer.fma(-zero_in * count, multiplier, offset))
+    else:
+        real = total.float() * multiplier + (offset - zero_in * count * multiplier)
     return round_by(real, rounding, low).clamp(low, high)
 
 
@@ -95,12 +100,15 @@ def average_to(codes: Tensor, size: list[int | None], fill: int, rounding: str, 
 
 
 def quantize_interior(
-    real: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str
-) -> Tensor:
+    real: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
+    fused: bool = False,
+) -> Tensor:  # fmt: skip
     """Return clamp(R(v/s) + z), or clamp(R(v/s + z)) with place "before": see `specs.FloatKernel`."""
     if place == "after":
         return integer.quantize_codes(real, scale, zero_point, low, high, rounding, division)
     s = torch.tensor(scale, dtype=torch.float32)
+    if fused:
+        return round_by(integer.fma(real.float(), 1 / s, torch.tensor(float(zero_point))), rounding, low).clamp(low, high)
     return round_by((real / s if division else real * (1 / s)) + zero_point, rounding, low).clamp(low, high)
 
 

@@ -14,8 +14,10 @@ SMALLEST_BIAS = 1e-30
 """The bias in the file of a product that has none, or zeros: without it, OpenVINO computes some products wrongly."""
 
 
-def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool) -> Tensor:
-    """Return acc * m + bias in float32, with one rounding for both or two: see `specs.FloatRequantize`."""
+def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool, divides: bool = False) -> Tensor:
+    """Return acc * m + bias in float32, with one rounding for both or two, or acc / m + bias: see `specs.FloatRequantize`."""
+    if divides:
+        return acc.float() / m + bias
     return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
 
 
@@ -48,9 +50,10 @@ def requantize_through_real(
     division: bool,
     bounds: Sequence[tuple[float | None, float | None]] = (),
     other: Tensor | None = None,
+    divides: bool = False,
 ) -> Tensor:
     """Return quantize(clamp(acc * s_x*s_w + bias) + other): see `specs.FloatRequantize`."""
-    value = clamp_to_bounds(dequantize_acc(acc, m, bias, fused), bounds)
+    value = clamp_to_bounds(dequantize_acc(acc, m, bias, fused, divides), bounds)
     value = value if other is None else value + other
     return integer.quantize_codes(value, scale, zero_point, low, high, rounding, division)
 
@@ -58,6 +61,13 @@ def requantize_through_real(
 def requantize_fixed(acc: Tensor, m: Tensor, e: Tensor, steps: list[str], zero_point: int, low: int, high: int) -> Tensor:
     """Return clamp(steps(acc * m * 2^-e) + z): see `specs.FixedPoint`."""
     return (fixed_point.scale_fixed(acc, m, e, steps) + zero_point).clamp(low, high).float()
+
+
+def requantize_gemv(
+    acc: Tensor, m: Tensor, e: Tensor, steps: list[str], vector: list[str], channels: int, zero_point: int, low: int, high: int
+) -> Tensor:
+    """Return `requantize_fixed`, with the steps `vector` for one row of `channels`: see `specs.FixedPointGemv`."""
+    return requantize_fixed(acc, m, e, vector if acc.numel() == channels else steps, zero_point, low, high)
 
 
 def requantize_lanes(

@@ -10,26 +10,29 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics.kernels import fixed_point
-from qfunc.numerics.kernels.integer import int32_codes, quantize_int32
+from qfunc.numerics.kernels.integer import fma, int32_codes, quantize_int32
 from qfunc.numerics.rounding import round_by
 
 
-def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int) -> Tensor:
+def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int, fused: bool = False) -> Tensor:
     """Return the real values of codes in float32: see `specs.DequantizeSum`.
 
-    q*s + (-z*s) in the vector loop, (q - z)*s for the last n mod `lanes`.
+    q*s + (-z*s) in the vector loop, (q - z)*s for the last n mod `lanes`.  `fused`: one rounding for product and sum.
 
     >>> dequantize_sum(torch.tensor([4.0]), 0.25, 3, 16).tolist()
     [0.25]
     """
     s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
     vector = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
-    return torch.where(vector, flat * s + s * -float(zero_point), (flat - zero_point) * s).reshape(codes.shape)
+    shift = s * -float(zero_point)
+    summed = fma(flat, s, shift) if fused else flat * s + shift
+    return torch.where(vector, summed, (flat - zero_point) * s).reshape(codes.shape)
 
 
 def quantize_lanes(
-    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, rest: str, lanes: int
-) -> Tensor:
+    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, rest: str, lanes: int,
+    saturates: bool = False,
+) -> Tensor:  # fmt: skip
     """Return the codes of `quantize_int32`, with x / s in float64 for the last n mod `lanes`: see `specs.QuantizeLanes`.
 
     >>> quantize_lanes(torch.tensor([0.5, 0.5, 0.5]), 1.0, 3, 0, 255, "half_even", False, "half_away", 2).tolist()
@@ -37,8 +40,8 @@ def quantize_lanes(
     """
     flat = x.contiguous().reshape(-1)
     whole = flat.numel() // lanes * lanes
-    vector = quantize_int32(flat[:whole], scale, zero_point, low, high, rounding, division)
-    last = int32_codes(round_by(flat[whole:].double() / scale, rest, low - zero_point), zero_point, low, high)
+    vector = quantize_int32(flat[:whole], scale, zero_point, low, high, rounding, division, saturates)
+    last = int32_codes(round_by(flat[whole:].double() / scale, rest, low - zero_point), zero_point, low, high, saturates)
     return torch.cat([vector, last]).reshape(x.shape)
 
 

@@ -1,4 +1,10 @@
-"""LiteRT on ARM64: its reference kernels compute what the target describes for x86-64."""
+"""LiteRT on other processors: not one code of ops as Hypothesis draws them, and of halves, differs from the emulation.
+
+    QFUNC_EXAMPLES=100 QFUNC_MACHINES=FOLDER python -m pytest -n 0 -s tests/lowering/machines/test_litert_machines.py
+
+draws as many examples of up to eight ops for each processor and kernel set, others every time, and prints how many were
+compared.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,92 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import qfunc
 from qfunc import targets
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
-from tests.lowering.drawn_law import held_against
+from qfunc.specs import cpus, edit
+from tests.conformance.modules import Apply
+from tests.lowering.drawn_law import held_against, held_at_ties
+from tests.lowering.drawn_ops import Side
 from tests.lowering.machines.machines import MACHINES, SamePython, require
 from tests.lowering.machines.test_machines import X, calibrated
-from tests.lowering.tflite.test_litert_ops import REFUSED
+from tests.lowering.tflite.test_litert_ops import CURVES, REFUSED, SETS
+from tests.lowering.tie_ops import every
 
 needs_litert = pytest.mark.skipif(
     importlib.util.find_spec("ai_edge_litert") is None, reason="ai-edge-litert is not installed"
 )  # fmt: skip
 
 
+HERE = [m for m in MACHINES if m.cpu != cpus.wasm_simd]
+
+
 @needs_litert
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu.architecture == "arm64"], ids=lambda m: str(m.cpu))
-def test_drawn_ops_are_what_the_reference_kernels_compute(machine: Any) -> None:
+@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("kernels", SETS)
+def test_drawn_ops_are_what_the_kernels_compute(kernels: str, machine: Any) -> None:
     require(machine)
-    run = LiteRtRunner("reference", threads=1, machine=machine).run
-    print(f"\n{machine.cpu}: {held_against(run, targets.litert_reference, REFUSED)}")
+    run, target = LiteRtRunner(kernels, threads=1, machine=machine).run, edit.cpu(machine.cpu)(SETS[kernels])
+    print(f"\n{kernels}, {machine.cpu}: {held_against(run, target, REFUSED)}")
+
+
+@needs_litert
+@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("kernels", SETS)
+def test_halves_become_the_codes_that_the_kernels_compute(kernels: str, machine: Any) -> None:
+    require(machine)
+    run, target = LiteRtRunner(kernels, threads=1, machine=machine).run, edit.cpu(machine.cpu)(SETS[kernels])
+    print(f"\n{kernels}, {machine.cpu}: {held_at_ties(run, target, every(*CURVES))}")
+
+
+@needs_litert
+@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("kernels", ["reference", "optimised"])
+@pytest.mark.parametrize("zero", [-128, 0, 7])
+def test_values_beyond_32_bits_are_what_the_kernels_compute(kernels: str, machine: Any, zero: int) -> None:
+    require(machine)
+    target = edit.cpu(machine.cpu)(SETS[kernels])
+    x = 0.5 * torch.tensor([1e12, -1e12, 2.0**31, 2.0**31 - 128, -(2.0**31), -(2.0**31) - 256, 3e38, -3e38, 1.0, -1.0, 1e9])
+    model = calibrated(target, Apply(_twice), x[None])
+    for seat in quantizer_nodes(model):
+        seat.module.scale.fill_(0.5)
+        seat.module.zero_point.fill_(zero)
+    found = LiteRtRunner(kernels, threads=1, machine=machine).run(qfunc.deploy(target)(model), [x[None]])[0]
+    assert torch.equal(qfunc.emulate(target)(model)(x[None]), torch.from_numpy(found))
+
+
+@needs_litert
+def test_sums_with_the_zero_point_are_rounded_once_on_arm64() -> None:
+    """Squares whose quotient plus zero point becomes another code if the product is rounded, too."""
+    machine = next(m for m in HERE if m.cpu == cpus.arm64)
+    require(machine)
+    codes, scale = torch.arange(-128.0, 128.0), torch.tensor(0.0371)
+    x, g, found = (codes - 3) * scale, torch.Generator().manual_seed(0), []
+    while len(found) < 12:
+        s, z = 0.05 * torch.exp(3 * torch.rand((), generator=g) - 2), int(torch.randint(-128, 128, (), generator=g))
+        twice, once = x * x * (1 / s) + z, ((x * x).double() * (1 / s).double() + z).float()
+        if (twice.round().clamp(-128, 127) != once.round().clamp(-128, 127)).any():
+            found.append((float(s), z))
+    target, shown = edit.cpu(cpus.arm64)(SETS["xnnpack"]), x.reshape(1, 1, 16, 16)
+    model = calibrated(target, Side([Apply(_square) for _ in found]), shown)
+    seats = [seat.module for seat in quantizer_nodes(model)]
+    for seat, (s, z) in zip(seats, [(float(scale), 3), *found], strict=True):
+        seat.scale.fill_(s)
+        seat.zero_point.fill_(z)
+    outputs = LiteRtRunner(threads=1, machine=machine).run(qfunc.deploy(target)(model), [shown])
+    for want, got in zip(qfunc.emulate(target)(model)(shown), outputs, strict=True):
+        assert torch.equal(want, torch.from_numpy(got))
+
+
+def _square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x], -1)
 
 
 @needs_litert

@@ -35,9 +35,9 @@ class Residual(nn.Module):
         return self.head(self.conv(x).relu().mean((2, 3)))
 
 
-def calibrated(target: Any) -> Any:
+def calibrated(target: Any, model: nn.Module | None = None, x: torch.Tensor = X) -> Any:
     torch.manual_seed(0)
-    return qfunc.calibrate([X], progress=False)(qfunc.quantize(target)(Residual().eval()))
+    return qfunc.calibrate([x], progress=False)(qfunc.quantize(target)((model or Residual()).eval()))
 
 
 @pytest.mark.parametrize("arrays", [[], [np.zeros((2, 0, 3))], [np.float32(1.5), np.arange(6, dtype=np.int8).reshape(2, 3).T]])

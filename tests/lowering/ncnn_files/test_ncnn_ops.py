@@ -25,14 +25,16 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import NcnnRunner
 from qfunc.placement.partition import Partition
+from qfunc.specs import edit
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import EXAMPLES, at_ties
-from tests.lowering.drawn_ops import ACTIVATIONS, Drawn, Shape, Side, convolution, linear, trials, weighted
+from tests.lowering.drawn_ops import ACTIVATIONS, Drawn, Shape, Side, Trial, convolution, linear, trials, weighted
 from tests.lowering.tflite.test_litert import _calibrated
 from tests.lowering.tie_ops import joined, pairs, pools, products
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
 TARGET = targets.ncnn
+HERE = edit.cpu(NcnnRunner().cpu)(TARGET)
 
 
 @st.composite
@@ -84,23 +86,23 @@ def image(model: Any, shape: Shape, seed: int) -> Tensor:
     return x.masked_fill((x * (1 / module.scale)).abs() == 0.5 - 2.0**-25, 0.0)
 
 
-@needs_ncnn
-def test_drawn_ops_are_what_ncnn_computes():
+KINDS = (convolution, convolution, linear, chain, real)
+
+
+def drawn_ops_law(target: Any, runner: Any, kinds: Any = KINDS) -> str:
+    """What was compared; fails where an output differs."""
     ops, elements = Counter[str](), 0
 
     @settings(max_examples=EXAMPLES or 3, derandomize=not EXAMPLES, deadline=None, database=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
-    @given(trials((convolution, convolution, linear, chain, real)))
-    def law(trial):
+    @given(trials(kinds))
+    def law(trial: Trial) -> None:
         nonlocal elements
-        model, _ = _calibrated(Side(trial.ops), TARGET, *trial.shape)
+        model, _ = _calibrated(Side(trial.ops), target, *trial.shape)
         moved(model, trial.seed, trial.spread)
         x = image(model, trial.shape, trial.seed)
-        assert not Partition(QuantizedModel(model), TARGET).float_units
-        artifact = qfunc.deploy(TARGET)(model)
-        if NcnnRunner().comparable(artifact):  # AVX-512 rounds some depthwise convolutions once less
-            return
-        emulated, found = qfunc.emulate(TARGET)(model)(x), NcnnRunner().run(artifact, [x])
+        assert not Partition(QuantizedModel(model), target).float_units
+        emulated, found = qfunc.emulate(target)(model)(x), runner.run(qfunc.deploy(target)(model), [x])
         for name, op, want, got in zip(trial.names, trial.ops, emulated, found, strict=True):
             different = int((want != torch.from_numpy(got)).sum())
             assert not different, f"{name}, {op} of {trial.shape}: {different} of {want.numel()} differ"
@@ -108,18 +110,28 @@ def test_drawn_ops_are_what_ncnn_computes():
             elements += want.numel()
 
     law()
-    print(f"\n{ops.total():,} ops, {elements:,} elements, 0 differ: {dict(sorted(ops.items()))}")
+    return f"{ops.total():,} ops, {elements:,} elements, 0 differ: {dict(sorted(ops.items()))}"
+
+
+@needs_ncnn
+def test_drawn_ops_are_what_ncnn_computes():
+    print(f"\n{drawn_ops_law(HERE, NcnnRunner())}")
 
 
 @needs_ncnn
 @pytest.mark.parametrize("ties", [True, False])
 def test_halves_become_the_codes_that_ncnn_computes(ties):
+    ties_law(HERE, NcnnRunner(), ties)
+
+
+def ties_law(target: Any, runner: Any, ties: bool) -> None:
+    """Fails where an output of ops whose sums are often halves differs."""
     named = [op for op in products() if op[0] not in ("transposed", "wide", "depthwise of 17")]
     named += [*(op for op in pairs(("add", "mul")) if "curved" not in op[0]), *pools(), *list(joined())[:2]]
-    model, x = at_ties(TARGET, named, 1, ties=ties)
-    artifact = qfunc.deploy(TARGET)(model)
+    model, x = at_ties(target, named, 1, ties=ties)
+    artifact = qfunc.deploy(target)(model)
     x = x.masked_fill((x * 32).abs() == 0.5 - 2.0**-25, 0.0)
-    emulated, found = qfunc.emulate(TARGET)(model)(x), NcnnRunner().run(artifact, [x])
+    emulated, found = qfunc.emulate(target)(model)(x), runner.run(artifact, [x])
     for (name, op), want, got in zip(named, emulated, found, strict=True):
         different = int((want != torch.from_numpy(got)).sum())
         assert not different, f"{name}, {op}: {different} of {want.numel()} differ"

@@ -19,11 +19,14 @@ from qfunc.specs import (
     DerivedQParams,
     FixedBits,
     FixedPoint,
+    FixedPointGemv,
     FixedPointLanes,
     FixedQParams,
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    Fusion,
+    FusionStep,
     GluTable,
     HardSwish16,
     Int,
@@ -48,6 +51,7 @@ from qfunc.specs import (
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
+    SoftmaxTable16,
     Stages,
     SumFma,
     SumScaled,
@@ -123,9 +127,12 @@ MULTIPLES = torch.arange(-100, 101).float().reshape(1, 1, 3, 67)
 HALVES = MULTIPLES + 0.5
 PAIRS = torch.arange(-50, 206).float().reshape(1, 1, 4, 64)
 MIDDLE = float(torch.tensor((0.5 - 2**-18) / 3))  # 3 * MIDDLE + 100 is halfway between two float32 only if it is rounded twice
+PRODUCT = FloatKernel(rounding="floor", division=False, zero_point="before")
 UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("half_up")
 FLOORED = FloatRequantize("floor")
 EACH = Accumulator(10, SaturatesEachStep())
+INVERSE = FloatRequantize("floor", reciprocals=True)
+GEMV, ROW = FixedPointGemv("half_up", "half_up", columns=2), drawn(1, 5)
 LANES, TWO, RUNS = FixedPointLanes(), ProductLanes(), SumShifted(lanes=16)
 HELD, ONES = FloatMultiplier(accumulator=Accumulator(32, SaturatesAtEnd())), nn.Conv2d(3, 4, 3)
 nn.init.ones_(ONES.weight)
@@ -187,7 +194,28 @@ WITNESSES = {
     "FloatRequantize.by_range": witness(
         fixed(FloatRequantize(), 0.3, 0.6), FloatRequantize(), FloatRequantize(by_range=True), single(1.0), MULTIPLES * 0.3
     ),
+    "FloatRequantize.quotient": witness(
+        fixed(INVERSE, 0.07, 0.07 * 0.9, weight=0.9), INVERSE, evolve(INVERSE, quotient=True), single(0.9), MULTIPLES * 0.07
+    ),
+    "FloatRequantize.merged": witness(
+        evolve(fixed(FLOORED, 0.03, 0.03 * 0.9, weight=0.9), fusions=Fusion(Op("conv"), FusionStep(Op("relu")))),
+        FLOORED,
+        evolve(FLOORED, merged=True),
+        nn.Sequential(single(0.9), nn.ReLU()),
+        MULTIPLES * 0.03,
+    ),
     "FixedPoint.steps": of(FixedPoint("half_up"), steps="floor"),
+    "FixedPoint.float_ratio": witness(
+        fixed(FixedPoint("floor"), 0.01, 0.01 * 0.1, weight=0.1),
+        FixedPoint("floor"),
+        FixedPoint("floor", float_ratio=True),
+        single(0.1),
+        MULTIPLES * 0.01,
+    ),
+    "FixedPointGemv.steps": of(GEMV, steps="floor"),
+    "FixedPointGemv.vector": of(GEMV, seeded(nn.Linear(5, 9)), ROW, vector="floor"),
+    "FixedPointGemv.rows": of(evolve(GEMV, vector="floor"), seeded(nn.Linear(5, 9)), ROW, rows=10),
+    "FixedPointGemv.columns": of(evolve(GEMV, vector="floor"), seeded(nn.Linear(5, 9)), ROW, columns=6),
     "FixedPoint.bits": of(FixedPoint(), bits=7),
     "FixedPoint.accumulator": of(FixedPoint(), accumulator=10),
     "FixedPoint.reduced": of(FixedPoint("half_up"), reduced=7),
@@ -216,12 +244,15 @@ WITNESSES = {
     "FixedBits.rounding": of(FixedBits(), nn.LeakyReLU(0.3), X, rounding="floor"),
     "FixedBits.bits": of(FixedBits(), nn.LeakyReLU(0.3), X, bits=3),
     "FixedBits.least": of(FixedBits(bits=4), nn.LeakyReLU(0.3), X, least=0.5),
-    "HardSwish16": witness(chip_of(HardSwish16()), HardSwish16(), FloatKernel(rounding="floor"), nn.Hardswish(), X),
+    "HardSwish16.lanes": witness(
+        fixed(HardSwish16(), 1 / 32, 1 / 64), HardSwish16(), HardSwish16(lanes=8), nn.Hardswish(), MULTIPLES / 32
+    ),
     "GluTable": witness(chip_of(GluTable()), GluTable(), FloatKernel(rounding="floor"), nn.GLU(1), drawn(2, 4, 5, 5)),
     "NormFixed": witness(chip_of(NormFixed()), NormFixed(), FloatKernel(rounding="floor"), nn.GroupNorm(1, 3, affine=False), X),
     "Bilinear.positions": of(Bilinear("integer", 10), Upsampled(), X, positions="float"),
     "Bilinear.bits": of(Bilinear("integer", 10), Upsampled(), X, bits=2),
     "SoftmaxFloat": witness(chip_of(SoftmaxFloat()), SoftmaxFloat(), SoftmaxTable("floor"), nn.Softmax(-1), X),
+    "SoftmaxTable16": witness(chip_of(SoftmaxTable16()), SoftmaxTable16(), SoftmaxTable("floor"), nn.Softmax(-1), X),
     "SoftmaxFixed": witness(chip_of(SoftmaxFixed()), SoftmaxFixed(), SoftmaxFloat(), nn.Softmax(-1), X),
     "SoftmaxTable.rounding": of(SoftmaxTable(), nn.Softmax(-1), X, rounding="floor"),
     "FloatKernel.dtype": of(FloatKernel(), nn.Sigmoid(), X, dtype="bfloat16"),
@@ -234,12 +265,22 @@ WITNESSES = {
         MULTIPLES * 0.3,
     ),
     "FloatKernel.zero_point": of(FloatKernel(rounding="trunc"), nn.Sigmoid(), X, zero_point="before"),
+    "FloatKernel.fma": witness(
+        fixed(PRODUCT, 0.3, 0.3 / 7, 100), PRODUCT, evolve(PRODUCT, fma=True), nn.LeakyReLU(1.0), MULTIPLES * 0.3
+    ),
     "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
     "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
-    "QuantizeInt32": witness(
+    "QuantizeInt32.saturates": witness(
         evolve(fixed(Copy(), 1e-10, 1e-10), kernels=(Kernel(Op("quantize"), QuantizeInt32()),)),
         QuantizeInt32(),
-        FloatKernel(),
+        QuantizeInt32(saturates=True),
+        single(1.0),
+        drawn(2, 1, 5, 5),
+    ),
+    "QuantizeLanes.saturates": witness(
+        evolve(fixed(Copy(), 1e-10, 1e-10), kernels=(Kernel(Op("quantize"), QuantizeLanes()),)),
+        QuantizeLanes(),
+        QuantizeLanes(saturates=True),
         single(1.0),
         drawn(2, 1, 5, 5),
     ),
@@ -262,6 +303,9 @@ WITNESSES = {
     ),
     "DequantizeSum.lanes": witness(
         chip_of(kernels=(Kernel(Op("dequantize"), DequantizeSum()),)), DequantizeSum(), DequantizeSum(1000), CONV_NET, X
+    ),
+    "DequantizeSum.fma": witness(
+        chip_of(kernels=(Kernel(Op("dequantize"), DequantizeSum()),)), DequantizeSum(), DequantizeSum(fma=True), CONV_NET, X
     ),
     "ScaleStage.rounding": staged(COARSE, first=evolve(COARSE.first, rounding="half_up")),
     "ScaleStage.bits": staged(COARSE, first=evolve(COARSE.first, bits=6)),

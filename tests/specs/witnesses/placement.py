@@ -24,6 +24,7 @@ from qfunc.specs import (
     FixedQParams,
     FloatMultiplier,
     From,
+    FusesOnly,
     Fusion,
     FusionStep,
     GraphInput,
@@ -122,6 +123,7 @@ def of_kernel(kernel: Kernel = Kernel(CONV, FloatMultiplier("floor")), rules: An
 
 WHOLE = Rule(CONV, input=BYTES, weight=WEIGHT, bias=DerivedQParams(), output=BYTES)
 CUT = Kernel(CONV, FloatMultiplier("floor"))
+RECTIFYING = Kernel(CONV, FloatMultiplier("floor"), integer_if=FusesOnly("relu"))
 STEP = FusionStep(Op("relu"))
 FUSED = Fusion(CONV, (STEP,))
 OUTSIDE = Fusion(CONV, (STEP,), integer_if=ClampImplied())
@@ -240,6 +242,9 @@ WITNESSES = {
     ),
     "FusionStep.fold": of_step(fold=double),
     "ClampImplied": of_fusion(OUTSIDE, integer_if=()),
+    "FusesOnly.kinds": witness(
+        chip(RECTIFYING, rules=WHOLE, fusions=FUSED), RECTIFYING, evolve(RECTIFYING, integer_if=FusesOnly("clip")), RECTIFIED, X
+    ),
     "SameQParams.slots": of_kernel(evolve(CUT, integer_if=SameQParams()), integer_if=SameQParams("input")),
     "NoZeroPoint.operand": witness(MATMUL, PRODUCT, evolve(PRODUCT, integer_if=NoZeroPoint(1)), Product(), X, X.flip(0)),
     "InputRatios.least": of_kernel(evolve(CUT, integer_if=InputRatios(0, 1e9)), integer_if=InputRatios(1e8, 1e9)),

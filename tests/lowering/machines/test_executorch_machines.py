@@ -1,0 +1,57 @@
+"""ExecuTorch on ARM64: not one code of ops as Hypothesis draws them, and of halves, differs from the emulation.
+
+    QFUNC_EXAMPLES=100 QFUNC_MACHINES=FOLDER python -m pytest -n 0 -s tests/lowering/machines/test_executorch_machines.py
+
+draws as many examples of up to eight ops for each processor, others every time, and prints how many were compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qfunc
+from qfunc.lowering import ExecuTorchRunner
+from qfunc.specs import edit
+from tests.lowering.drawn_law import held_against, held_at_ties
+from tests.lowering.machines.machines import MACHINES, SamePython, require
+from tests.lowering.machines.test_machines import X, calibrated
+from tests.lowering.tie_ops import every
+from tests.lowering.xnnpack.test_executorch_ops import CURVES, HERE, REFUSED, TARGET
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("executorch") is None, reason="executorch is not installed")
+THERE = pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu.architecture == "arm64"], ids=lambda m: str(m.cpu))
+
+
+def with_torch(machine: Any) -> Any:
+    """The machine, where `.ci/machines FOLDER executorch` has set it up."""
+    require(machine)
+    if not Path(machine.folder, "site/torch").exists():
+        pytest.skip("ExecuTorch's PyTorch is not set up")
+    return ExecuTorchRunner(machine)
+
+
+@THERE
+def test_drawn_ops_are_what_xnnpack_computes(machine: Any) -> None:
+    runner = with_torch(machine)
+    print(f"\n{machine.cpu}: {held_against(runner.run, edit.cpu(machine.cpu)(TARGET), REFUSED, HERE)}")
+
+
+@THERE
+def test_halves_become_the_codes_that_xnnpack_computes(machine: Any) -> None:
+    runner = with_torch(machine)
+    print(f"\n{machine.cpu}: {held_at_ties(runner.run, edit.cpu(machine.cpu)(TARGET), every(*CURVES))}")
+
+
+def test_another_process_computes_what_this_one_computes() -> None:
+    artifact = qfunc.deploy(TARGET)(calibrated(TARGET))
+    here, there = (ExecuTorchRunner(m).inside(artifact) for m in (None, SamePython()))
+    assert there.executed == here.executed
+    (outputs, codes), (other_outputs, other_codes) = (view.run([X]) for view in (here, there))
+    assert codes
+    assert all(np.array_equal(a, b) for a, b in zip(outputs, other_outputs, strict=True))
+    assert all(np.array_equal(codes[n], other_codes[n]) for n in codes)

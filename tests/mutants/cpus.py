@@ -1,0 +1,50 @@
+"""Wrong facts of other processors, which the runtimes show there; without the machines these tests are skipped."""
+
+from mutants.mutation import Mutation
+
+LITERT = "tests/lowering/machines/test_litert_machines.py::test_halves_become_the_codes_that_the_kernels_compute"
+SQUARES = "tests/lowering/machines/test_litert_machines.py::test_sums_with_the_zero_point_are_rounded_once_on_arm64"
+BEYOND = "tests/lowering/machines/test_litert_machines.py::test_values_beyond_32_bits_are_what_the_kernels_compute"
+NCNN = "tests/lowering/machines/test_ncnn_machines.py::test_depthwise_convolutions_are_what_ncnn_computes"
+
+CPUS = (
+    Mutation(
+        "arm64-squares-are-rounded-twice",
+        "qfunc.targets.litert:XNNPACK_ON_ARM64",
+        "evolve(SQUARED, fma=True)",
+        "SQUARED",
+        SQUARES,
+    ),
+    Mutation(
+        "arm64-conversions-do-not-saturate",
+        "qfunc.targets.litert:REFERENCE_ON_ARM64",
+        "QuantizeInt32(saturates=True)",
+        "QuantizeInt32()",
+        BEYOND,
+        case="0-reference-arm64",
+    ),
+    Mutation(
+        "arm64-hardswish-has-no-whole-vectors",
+        "qfunc.targets.litert:CURVES_ON_ARM64",
+        "HardSwish16(lanes=8)",
+        "HardSwish16(lanes=10000)",
+        LITERT,
+        case="optimised-arm64",
+    ),
+    Mutation(
+        "arm64-products-are-rounded-half-away",
+        "qfunc.targets.litert:OPTIMISED_ON_ARM64",
+        'FixedPointGemv(("sqdmulh", "half_up"))',
+        'FixedPointGemv(("sqdmulh", "half_away"))',
+        LITERT,
+        case="optimised-arm64",
+    ),
+    Mutation(
+        "arm64-depthwise-multiplies-by-the-reciprocal",
+        "qfunc.targets.ncnn:ON_ARM64",
+        "quotient=True",
+        "quotient=False",
+        NCNN,
+        case="arm64",
+    ),
+)
