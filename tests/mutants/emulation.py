@@ -13,10 +13,10 @@ EMULATION = (
         "tests/execution/test_joined_examples.py::test_examples_at_any_place_of_an_axis_come_into_the_order_of_the_model",
     ),
     Mutation(
-        "sizes-read-values", "qfunc.placement.partition:Partition._shared_encoding",
-        'if self.kinds[reader] != "size"]',
-        "]",
-        "tests/frontend/test_equal_captures.py::test_a_size_of_a_convolution_keeps_it_on_integers",
+        "sizes-read-values", "qfunc.graph.data_movement:reads_values",
+        'kind_of(reader) != "size" and names',
+        "names",
+        "tests/frontend/test_equal_captures.py::test_dropouts_and_readers_of_sizes_separate_nothing",
     ),
     Mutation(
         "casts-of-any-dtype-removed", "qfunc.passes.remove_neutral_arithmetic:_is_float32",

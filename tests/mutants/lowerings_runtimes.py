@@ -49,8 +49,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-moves-scales-after-norms", "qfunc.lowering.openvino.barriers:_protected",
-        "return [0]\n    if node.op_type == \"Clip\"",
-        "return []\n    if node.op_type == \"Clip\"",
+        "return [0]\n    if node.op_type == \"AveragePool\"",
+        "return []\n    if node.op_type == \"AveragePool\"",
         REWRITES,
     ),
     Mutation(
@@ -223,8 +223,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "sizes-read-codes", "qfunc.placement.place:_Placement._tensor_readers",
-        'if self.context.kind(u) != "size"',
-        "if True",
+        " if reads_values(u, node)]",
+        "]",
         "tests/frontend/test_computed_numbers.py::test_a_reader_of_sizes_is_no_reader_of_the_codes_that_ops_move",
     ),
     Mutation(
