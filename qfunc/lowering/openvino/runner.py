@@ -30,7 +30,7 @@ class OpenVinoRunner:
 
     @property
     def flips(self) -> float:
-        """The share of codes that it may round differently, because its float32 sums have another order."""
+        """The share of codes that it may round differently: some of its float32 sums have another order."""
         return 1e-3
 
     def missing(self) -> str:
