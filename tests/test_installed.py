@@ -22,7 +22,9 @@ def test_name(wheel):
 
 def test_every_module_is_in_the_wheel_and_nothing_else(wheel):
     inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
-    here = {p.relative_to(ROOT).as_posix() for kind in ("*.py", "*.mjs", "py.typed") for p in (ROOT / "qfunc").rglob(kind)}
+    here = {
+        p.relative_to(ROOT).as_posix() for kind in ("*.py", "*.mjs", "*.html", "py.typed") for p in (ROOT / "qfunc").rglob(kind)
+    }
     here |= {f"qfunc/{p.relative_to(ROOT).as_posix()}" for f in ("specs", "targets") for p in (ROOT / f).rglob("*.py")}
 
     assert inside == here

@@ -124,12 +124,12 @@ def quantize(
     leaf_classes = require_leaves(leaves)
     simulate = simulation_of(target, example_inputs, names, leaf_classes, concrete_args, tracer, batch_norm)
 
-    @paused_collection()
     def transform(model: Any) -> Any:
-        simulated = simulate(model)
-        if isinstance(batch_norm, FoldBatchNorm):
-            warn_of_folded(model, simulated)
-        warn_of_unmet_formats(simulated, target)
+        with paused_collection():
+            simulated = simulate(model)
+            if isinstance(batch_norm, FoldBatchNorm):
+                warn_of_folded(model, simulated)
+            warn_of_unmet_formats(simulated, target)
         return simulated
 
     return Transform(

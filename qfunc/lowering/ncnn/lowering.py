@@ -1,4 +1,4 @@
-"""Lower a model to ncnn: one .param and one .bin; ops without a layer, and formats of tensors that it does not take."""
+"""Lower a model to ncnn: one .param and one .bin."""
 
 from __future__ import annotations
 
@@ -8,42 +8,12 @@ from typing import Any, ClassVar
 from attrs import frozen
 
 from qfunc.files.ncnn_param import with_blob_names
-from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
+from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Attr, Int, Op, Refuse
+from qfunc.specs import Refuse
 from qfunc.specs._values import readable
 
 _PARAM = "model.ncnn.param"
-
-
-NO_LAYER = "docs/targets.md lists them"
-OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
-EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"))
-OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum")
-
-
-LEGALITY = (
-    Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
-    Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
-    Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),
-)
-
-
-def require_site(site: QuantizedTensor) -> None:
-    """Raise unless a tensor is symmetric int8 without the code -128, per tensor if it is an activation.
-
-    Raises:
-        DeployError: names the tensor.
-    """
-    do = "Use the schemes of targets.ncnn, or edit.deploy(QdqLowering())."
-    fmt = site.format
-    narrow = isinstance(fmt, Int) and fmt.signed and fmt.qmin >= -127 and fmt.qmax <= 127
-    if site.role == "activation":
-        require(site, fmt == Int(8, low=-127), repr(fmt), "Int(8, low=-127)", do)
-        require_one_scale(site, "ncnn")
-    else:
-        require(site, narrow, repr(fmt), "Int(8, low=-127) at most, biases in float", do)
-    require_symmetric(site, site.name, "ncnn")
 
 
 @readable

@@ -22,9 +22,8 @@ from qfunc.lowering.ncnn.elementwise import (
     softsign,
     unary,
 )
-from qfunc.lowering.ncnn.indexing import gather, sliced, split
+from qfunc.lowering.ncnn.indexing import gather, sliced, split, where
 from qfunc.lowering.ncnn.linear import conv, deconv, gemm, matmul
-from qfunc.lowering.ncnn.masks import where
 from qfunc.lowering.ncnn.normalization import group_norm, instance_norm, layer_norm
 from qfunc.lowering.ncnn.pooling import (
     average_pool,

@@ -127,10 +127,11 @@ def test_weights_of_fewer_levels_keep_their_step(fmt: Int, levels: int, ends: tu
     site = next(s for s in sites if s.role == "weight")
     if fmt.bits <= 8:
         codes, steps, zero, axis = weights(proto)["weight"]
-        assert (codes.dtype, axis, zero.tolist()) == (np.dtype(np.int8 if fmt.signed else np.uint8), 0, [0] * 4)
+        below = 0 if fmt.signed else 128  # unsigned codes are stored signed
+        assert (codes.dtype, axis, zero.tolist()) == (np.dtype(np.int8), 0, [-below] * 4)
         # The codes are the model's own. The step is the float32 step of all levels of the byte, as OpenVINO computes it.
         exact = net.weight.detach().double().numpy() / np.array(site.scale).reshape(-1, 1, 1, 1)
-        assert np.array_equal(codes, np.clip(np.rint(exact), fmt.qmin, fmt.qmax))
+        assert np.array_equal(codes, np.clip(np.rint(exact), fmt.qmin, fmt.qmax) - below)
         ranges = [[np.float32(end * s) for end in ends] for s in site.scale]
         assert steps.tolist() == [float((high - low) / np.float32(levels - 1)) for low, high in ranges]
         return

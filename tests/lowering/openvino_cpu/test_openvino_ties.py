@@ -5,6 +5,7 @@ The steps of input, weight and output are a power of two apart but for their las
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import PerTensor, edit
 from tests.conformance.modules import Apply
 
-pytest.importorskip("openvino", reason="openvino is not installed")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 
 CHANNELS, SHIFT = 8, 7
 STEP = 0.0625
