@@ -233,7 +233,7 @@ def test_a_response_norm_is_bounded_and_a_wrong_constant_is_beyond_the_bound() -
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, bias=False), nn.Linear(6, 4, bias=False)], ids=repr)
 def test_products_with_zero_weights_are_no_mismatch(layer: Any) -> None:
     """OpenVINO returns 1e-30 for them."""
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="openvino is not installed")
     nn.init.zeros_(layer.weight)
     target, batch = targets.openvino, torch.randn(2, 4, 6, 6)
     calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(nn.Sequential(layer, nn.ReLU()).eval()))
