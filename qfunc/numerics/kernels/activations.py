@@ -130,11 +130,11 @@ def hard_swish16(
     sixth = float(torch.tensor(3.0, dtype=f32) / torch.tensor(32768.0, dtype=f32))
     (m_y, e_y), (m_6, e_6) = (_multiplier16(fine / s) for s in (scale, sixth))
     x = (codes - zero_in).long() << 7
+    height = _high16(x, m_y)
 
     def value(rounding: str) -> Tensor:
-        height = _high16(x, m_y, rounding)
         share = _saturate16(x << (e_6 - 1)) if e_6 > 0 else x
-        share = _high16(share, m_6, rounding)
+        share = _high16(share, m_6)
         share = _saturate16(share << 1) if e_6 > 0 else shift_right(share, torch.tensor(-e_6), rounding)
         share = (share + 2**15) >> 1
         cut = shift_right(share * height, torch.tensor(15), "floor" if rounding == "half_up" else "trunc")
@@ -156,9 +156,9 @@ def _saturate16(x: Tensor) -> Tensor:
     return x.clamp(-(2**15), 2**15 - 1)
 
 
-def _high16(x: Tensor, m: int, rounding: str) -> Tensor:
-    # The saturating rounding doubling high multiply of 16 bits.
-    return _saturate16(shift_right(x * m, torch.tensor(15), rounding))
+def _high16(x: Tensor, m: int) -> Tensor:
+    # The saturating rounding doubling high multiply of 16 bits; halves are rounded up, those of negative products too.
+    return _saturate16(shift_right(x * m, torch.tensor(15), "half_up"))
 
 
 def prelu_codes(

@@ -126,11 +126,11 @@ def test_a_product_that_the_kernels_do_not_hold_is_refused(curved):
 
 
 class Leaky(nn.Module):
-    """Leaky ReLUs of one image, with constant and with learned slopes."""
+    """Leaky ReLUs of one image, with constant and with learned slopes, and hardswish."""
 
     def __init__(self, count: int):
         super().__init__()
-        self.curves = nn.ModuleList(nn.LeakyReLU(0.2) if i % 2 else nn.PReLU() for i in range(count))
+        self.curves = nn.ModuleList([nn.LeakyReLU(0.2), nn.PReLU(), nn.Hardswish()][i % 3] for i in range(count))
 
     def forward(self, x):
         return tuple(curve(x) for curve in self.curves)
@@ -138,7 +138,7 @@ class Leaky(nn.Module):
 
 @needs_litert
 @pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
-def test_slopes_beside_ties_are_litert_s(target):
+def test_curves_beside_ties_are_litert_s(target):
     """Output scales s_x p / (k + 1/2) put one code p next to a tie, on a side that the rounding of s_x / s_y decides."""
     model, _ = _calibrated(Leaky(64), target, 1, 1, 16, 16)
     first, *outputs = [q.module for q in quantizer_nodes(model) if not q.module.site.constant]
