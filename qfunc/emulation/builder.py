@@ -98,8 +98,8 @@ class EmulationBuilder:
             )  # fmt: skip
         return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
 
-    def codes(self, value: Value, encoding: Encoding, name: str) -> fx.Node:
-        """Return the node of a value's codes in an encoding."""
+    def codes(self, value: Value, encoding: Encoding, name: str, constant: bool = False) -> fx.Node:
+        """Return the node of a value's codes in an encoding; those of a constant are in a file by ranges, x / s as in ONNX."""
         if isinstance(value, Codes) and value.encoding.same(encoding):
             return value.node
         real, scheme = self.real(value, name), encoding.quantizer.module.site.scheme
@@ -107,6 +107,8 @@ class EmulationBuilder:
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
         codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
+        if self.by_range and constant:
+            return self.call(quantize_codes, real, *codes, scheme.rounding, True, name=name)
         if self.by_range:
             return self.call(quantize_by_range, real, *codes, name=name)
         arguments = (*codes, scheme.rounding, scheme.division)

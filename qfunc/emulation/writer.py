@@ -82,7 +82,8 @@ class _Emulation:
                 self.values[node.name] = Real(copy)
         # Of several results, as a split returns them, each has its codes where it is read.
         if output is not None and not unit.integer and not returns_several(unit.group.output):
-            self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes"), output)
+            constant = unit.group.root in self.partition.constants
+            self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes", constant), output)
 
     def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:
         read = [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and not self._is_real_tuple(p)]
@@ -99,7 +100,8 @@ class _Emulation:
             return value
         key = (producer.name, encoding.quantizer.path)
         if key not in self.at_edge:
-            self.at_edge[key] = Codes(self.emitter.codes(value, encoding, f"{producer.name}_codes"), encoding)
+            constant = producer in self.partition.constants
+            self.at_edge[key] = Codes(self.emitter.codes(value, encoding, f"{producer.name}_codes", constant), encoding)
         return self.at_edge[key]
 
     def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:

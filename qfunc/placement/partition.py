@@ -159,15 +159,15 @@ class Partition:
         """
         units = (u for u in self.units if u.reason and not isinstance(u.group.root.target, type))
         found = (u for u in units if not is_number(u.group.root) and not self._is_exact_constant(u.group.root))
-        return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self._constants else u for u in found)
+        return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self.constants else u for u in found)
 
     def _is_exact_constant(self, node: fx.Node) -> bool:
         exact = self.kinds[node] == "cast" or any(self.context.has(node, t) for t in (Trait.CREATES, Trait.MOVES_VALUES))
-        return exact and node in self._constants
+        return exact and node in self.constants
 
     @cached_property
-    def _constants(self) -> set[fx.Node]:
-        # Constants, and what is computed from them; sizes and tensors that an op creates read only the size of their input.
+    def constants(self) -> set[fx.Node]:
+        """Constants, and what is computed from them; sizes and tensors that an op creates read only the size of their input."""
         found: set[fx.Node] = set()
         for node in self.network.graph.nodes:
             inputs = node.args[:1] if node.target is cast_like else node.all_input_nodes  # of y in x.to(y.dtype) only the dtype
@@ -194,7 +194,7 @@ class Partition:
         """
         node = unit.group.root
         moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
-        if unit.kind == "cast" or moves or node in self._constants:
+        if unit.kind == "cast" or moves or node in self.constants:
             return True
         if self.context.has(node, Trait.CLAMPS):
             before = self.encoding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
@@ -223,7 +223,7 @@ class Partition:
             device = next((t.device for t in self.network.parameters()), None)
             with torch.no_grad():
                 _, sizes = run_with_sizes(self.network, tuple(t.to(device) for t in examples), "partition")
-        return on_host(host, groups, self.context, sizes, self._is_float, {*self._constants})
+        return on_host(host, groups, self.context, sizes, self._is_float, {*self.constants})
 
     def _is_float(self, group: FusedGroup) -> bool:
         return any(operand.encoding is None and operand.slot != "bias" for operand in self.operands(group))
