@@ -94,3 +94,13 @@ def test_the_first_difference_is_shown_with_its_sum() -> None:
     with pytest.raises(AssertionError) as raised:
         check_target(CHIP, run=narrow, models=[(net.eval(), torch.full((1, 4, 1, 1), 1.9))])
     assert str(raised.value).startswith(text)
+
+
+def test_a_target_without_a_runner_is_compared_with_nothing() -> None:
+    text = (
+        "check_target(shifts): found no runtime, so that the emulation is compared with nothing, wanted a chip or its simulator. "
+        "Pass run=run, where run(artifact, inputs) -> outputs."
+    )
+    for models in (networks(PLAIN), st.sampled_from(networks(PLAIN))):
+        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+            check_target(CHIP, models=models, examples=1)
