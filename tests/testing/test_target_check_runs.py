@@ -98,8 +98,8 @@ def test_the_first_difference_is_shown_with_its_sum() -> None:
 
 def test_a_target_without_a_runner_is_compared_with_nothing() -> None:
     text = (
-        "check_target(shifts): found no runtime, so that the emulation is compared with nothing, wanted a chip or its simulator. "
-        "Pass run=run, where run(artifact, inputs) -> outputs."
+        "check_target(shifts): found no runtime, so that the emulation is compared with nothing, wanted a chip or its "
+        "simulator. Pass run=run, where run(artifact, inputs) -> outputs."
     )
     for models in (networks(PLAIN), st.sampled_from(networks(PLAIN))):
         with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
