@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -21,9 +22,9 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 def warn_caller(text: str) -> None:
-    """Warn, with the file and line of the nearest caller outside qfunc."""
+    """Warn, with the file and line of the nearest caller outside qfunc and of the decorators of its functions."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, UserWarning, stacklevel=level)
 

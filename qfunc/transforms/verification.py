@@ -63,10 +63,10 @@ class Verification:
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
         self.inside = runner.inside(self.artifact) if can_inspect else None
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
+        shown = frozenset[str]() if self.inside is None else frozenset(self.inside.tensors)
         self.reals_joined = self.joined or isinstance(self.inside, RealView)
         self.tallies: dict[str, Tally] = {}
         self.rounded = 0
-        shown = frozenset[str]() if self.inside is None else self.inside.tensors
         self.encodings = {} if self.emulation is None else code_nodes(self.partition, self.emulation, shown)
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
