@@ -63,7 +63,7 @@ def executed(name: str) -> list[str]:
         try:
             for cell in cells((FOLDER / f"{name}.md").read_text())[0]:
                 with contextlib.redirect_stdout(io.StringIO()) as printed:
-                    exec(compile(cell.code, f"docs/tutorials/{name}.md", "exec"), names)
+                    exec(compile(cell.code, f"<docs/tutorials/{name}.md>", "exec"), names)
                 outputs.append(re.sub(r"[ \t]+$", "", printed.getvalue(), flags=re.MULTILINE))
         finally:
             os.chdir(here)

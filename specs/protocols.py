@@ -211,7 +211,12 @@ class LoadingRunner(Protocol):
 
 @runtime_checkable
 class InspectableRunner(Protocol):
-    """A runner that shows the tensors of codes inside an artifact."""
+    """A runner that shows the tensors of codes inside an artifact.
+
+    >>> from qfunc.lowering import LiteRtRunner, QnnHtpRunner
+    >>> isinstance(LiteRtRunner(), InspectableRunner), isinstance(QnnHtpRunner(), InspectableRunner)
+    (True, False)
+    """
 
     def inside(self, artifact: Any) -> Any:
         """Return a view of the artifact.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,13 +21,31 @@ _FLOAT_UNITS = re.compile("^bit-exact outside [0-9]+ float units: ")
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
 
+@frozen
+class Difference:
+    """The first element that differs: the number of its batch, from 0, its index, and both values.
+
+    >>> Difference(0, (1, 2), 127.0, -1.0)
+    Difference(batch=0, at=(1, 2), emulated=127.0, runtime=-1.0)
+    """
+
+    batch: int
+    at: tuple[int, ...]
+    emulated: float
+    runtime: float
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, {list(self.at)}: {self.emulated:.9g} emulated, {self.runtime:.9g} by the runtime"
+
+
 class Tally:
     """Running counts of one comparison, over batches."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name, self.kind = name, kind
-        self.elements = self.mismatches = 0
+        self.elements = self.mismatches = self.calls = 0
         self.largest = self.total = 0.0
+        self.first: Difference | None = None
 
     def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
         """Count the elements of a and b that differ, and update the largest difference in LSB."""
@@ -35,6 +54,10 @@ class Tally:
         difference = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, difference)  # inf - inf is NaN
         self.elements += a.numel()
         self.mismatches += int((difference != 0).sum())
+        if self.first is None and self.mismatches:
+            at = tuple(int(i) for i in (difference != 0).nonzero()[0])
+            self.first = Difference(self.calls, at, float(a[at]), float(b[at]))
+        self.calls += 1
         if a.numel():
             difference = difference.nan_to_num(nan=torch.inf) / lsb
             self.largest = max(self.largest, float(difference.max()))
@@ -65,6 +88,7 @@ class Comparison:
     the float64 value of its op, given the runtime's own inputs; the differences are in bounds of the float32 error instead of
     LSB).
     `exact`: the emulation must match in every bit, because no float unit computes the tensor.  `mean`: the mean difference.
+    `first`: the first element that differs, as codes or as the value of an output; None if none does.
     """
 
     name: str
@@ -74,6 +98,7 @@ class Comparison:
     largest_lsb: float
     exact: bool = True
     mean: float = 0.0
+    first: Difference | None = None
 
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table."""
@@ -229,9 +254,12 @@ class Report(HtmlReport):
         """Return the verdict and a table of the comparisons."""
         rows = [r.cells() for r in self.rows if r.kind != "alone"]
         scores = "".join(f"\nscore, {name}: {mean:.6g}" for name, mean in self.scores)
-        floats = "".join(f"\nfloat unit {name}: {reason}" for name, reason in self.float_units)
-        left_out = "".join(f"\n{what} {name}: {reason}" for what, pairs in self._left_out for name, reason in pairs)
-        return f"{self._title}: {self.verdict}\n{self.coverage}\n{table(_HEAD, rows)}{scores}{floats}{left_out}"
+        floats = "".join(f"\nfloat unit {names}: {reason}" for names, reason in _by_reason(self.float_units))
+        left_out = "".join(
+            f"\n{what} {names}: {reason}" for what, pairs in self._left_out for names, reason in _by_reason(pairs)
+        )
+        example = "" if self.first is None or self.first.first is None else f"\nfirst: {self.first.name}, {self.first.first}"
+        return f"{self._title}: {self.verdict}\n{self.coverage}\n{table(_HEAD, rows)}{example}{scores}{floats}{left_out}"
 
     def html(self) -> str:
         """Return a self-contained page: scores, every comparison in the order of execution, and the float units."""
@@ -253,3 +281,11 @@ class Report(HtmlReport):
     @property
     def _title(self) -> str:
         return f"{self.target} by {self.runtime}"
+
+
+def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    # (names, reason): one line for all that have the same reason.
+    found: dict[str, list[str]] = {}
+    for name, reason in pairs:
+        found.setdefault(reason, []).append(name)
+    return [(", ".join(names), reason) for reason, names in found.items()]

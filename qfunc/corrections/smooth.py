@@ -58,22 +58,24 @@ def smooth_quant(
     >>> even.get_parameter("0.weight").data, even.get_parameter("1.weight").data
     (tensor([4.0000, 1.0000]), tensor([[4.0000, 1.0000]]))
     """
-    require_batches(batches, "smooth", progress)
-    require_group(group, "smooth")
+    require_batches(batches, "smooth_quant", progress)
+    require_group(group, "smooth_quant")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         do = "Write qfunc.smooth_quant(batches, alpha=0.5)."
-        raise SpecError(where="smooth, alpha", found=repr(alpha), wanted="a number from 0 to 1", do=do)
+        raise SpecError(where="smooth_quant, alpha", found=repr(alpha), wanted="a number from 0 to 1", do=do)
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
-            network, processes = rewrite(capture_for_equalization(model, "smooth"), *NORMS), ranks(group)
+            network, processes = rewrite(capture_for_equalization(model, "smooth_quant"), *NORMS), ranks(group)
             links, misses = equalization_links(network, gains=True)
             links = tuple(link for link in links if all(end.op.kind == "linear" for end in link.ends))
-            require_links(links, misses, "smooth", "linear layers that are the only readers of a norm or an op with weights")
+            require_links(
+                links, misses, "smooth_quant", "linear layers that are the only readers of a norm or an op with weights"
+            )
             maxima = _Maxima(network, links)
             with propagate_errors(processes):
-                count = feed_all(maxima.network, {"": maxima.observe}, batches, "smooth", progress)
-            states, _ = gather_counts(maxima.values, count, sorted(maxima.channels), processes, "smooth")
+                count = feed_all(maxima.network, {"": maxima.observe}, batches, "smooth_quant", progress)
+            states, _ = gather_counts(maxima.values, count, sorted(maxima.channels), processes, "smooth_quant")
             for link in links:
                 largest = maxima.largest(link, states)
                 _require_finite(network, link, largest)
@@ -97,7 +99,7 @@ class _Maxima:
 
     def observe(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Process one batch."""
-        return self.interpreter.run_batch(arguments, f"smooth, batch {number}")
+        return self.interpreter.run_batch(arguments, f"smooth_quant, batch {number}")
 
     def _add(self, name: str, value: Any) -> None:
         if value.numel():
@@ -128,7 +130,7 @@ def _factors(link: Link, largest: Tensor, alpha: float) -> Tensor:
 
 def _require_finite(model: fx.GraphModule, link: Link, largest: Tensor) -> None:
     if not bool(largest.isfinite().all()):
-        where = f"smooth, op {path_of(model, link.ends[0].op.node)!r}"
+        where = f"smooth_quant, op {path_of(model, link.ends[0].op.node)!r}"
         do = "Remove the batch, or repair the weights."
         raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
 

@@ -40,6 +40,8 @@ SMALLEST_SHARE = 0.05
 """Causes of a smaller share of the loss are not reported."""
 KEPT = (1, 2, 4)
 """The numbers of ops, the most sensitive first, that plans keep in float."""
+DEEPENED = 4
+"""The largest number of ops, the most sensitive first, that are added to the best plan while it does not recover enough."""
 JOINED = 3
 """The largest number of plans that are joined."""
 
@@ -67,13 +69,15 @@ def diagnose(
     causes each suffice to spoil the network, removing one of them gains nothing, and only its loss alone shows it.
     For each cause it then measures the plans that may remove it, each with the loss that it recovers, the share of
     multiply-accumulates that stay on integers and the size of the weights. Plans that the target refuses are listed with
-    its reason. The best plans are joined as long as they recover more.
+    its reason. The best plans are joined as long as they recover more. If that does not recover 90 % of the loss, the ops
+    that are then the most sensitive are kept in float, too.
 
     Args:
         target: The hardware.
         batches: The evaluated batches; they are iterated many times.
         metric: A function (outputs, batch) -> one number per example, higher is better, such as
-            `outputs[0].argmax(1) == batch[1]`.
+            `outputs[0].argmax(1) == batch[1]`. The outputs are the list of the model's output tensors, those of a dict in
+            its order.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
         latency: A function (artifacts, inputs) -> seconds of each, such as `RunTime(target.runtime.runner)`. Each plan is then
@@ -81,7 +85,7 @@ def diagnose(
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
-        SpecError: the target refuses the model; or `latency` is not a function.
+        SpecError: the target refuses the model; or `metric` or `latency` is not a function.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -96,11 +100,14 @@ def diagnose(
     require_target_value(target, "diagnose")
     for name, given in (("batches", batches), ("calibration", calibration)):
         if given is not None:
-            require_batches(given, "diagnose", progress)
+            require_batches(given, "diagnose", progress, "qfunc.diagnose(target, batches)(model)")
             if isinstance(given, Iterator):
                 do = "Put them into a list, or pass a DataLoader."
                 where = f"diagnose, {name}"
                 raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+    if metric is not None and not callable(metric):
+        do = "Pass a function (outputs, batch) -> one number per example."
+        raise SpecError(where="diagnose, metric", found=describe(metric), wanted="a function", do=do)
     if latency is not None and not callable(latency):
         wanted, do = (
             "a function (artifacts, inputs) -> seconds of each",
@@ -153,7 +160,9 @@ class _Study:
         )
         causes, suspects = self._causes(evidence)
         trials, refused = self._measured(self._remedies(suspects, inputs))
-        base, *trials = self._timed([self.base, *trials, *self._joined(trials)])
+        trials += self._joined(trials)
+        trials += self._deepened(trials, inputs)
+        base, *trials = self._timed([self.base, *trials])
         trials.sort(key=_usefulness, reverse=True)
         floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
         best = self.scorer.best
@@ -204,7 +213,7 @@ class _Study:
             try:
                 trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
             except QfuncError as e:
-                refused.append((repr(remedy.plan), f"{e.where}: {e.found}"))
+                refused.append((repr(remedy.plan), f"{e.where}: found {e.found}, wanted {e.wanted}"))
         return trials, tuple(refused)
 
     def _joined(self, trials: list[Trial]) -> list[Trial]:
@@ -225,6 +234,25 @@ class _Study:
             if trial.recovered > best.recovered + 0.01:
                 found.append(trial)
                 best = trial
+        return found
+
+    def _deepened(self, trials: list[Trial], inputs: list[Any]) -> list[Trial]:
+        # The best plan, and the ops that are the most sensitive under it: a quantizer behind an op that a plan keeps in float
+        # is then that of the op which reads it.
+        found: list[Trial] = []
+        best = max(trials, key=lambda t: t.recovered, default=None)
+        while best is not None and best.recovered < ENOUGH and len(found) < DEEPENED:
+            calibrated = self.setting.calibrated(best.plan, self.model)
+            rows = sensitivity(inputs[:2], progress=False)(calibrated).worst(1)
+            plan = best.plan.joined(Plan(floats=frozenset(row.op for row in rows)))
+            try:
+                trial = self._trial(plan, (*best.causes, "sensitive ops"), self.setting.calibrated(plan, self.model))
+            except (SpecError, DeployError):
+                break
+            if trial.recovered <= best.recovered + 0.01:
+                break
+            found.append(trial)
+            best = trial
         return found
 
     def _trial(self, plan: Plan, causes: tuple[str, ...], calibrated: fx.GraphModule, base: Any = ...) -> Trial:

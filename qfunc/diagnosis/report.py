@@ -126,7 +126,8 @@ class Diagnosis(HtmlReport):
         wanted = f"a plan that recovers {least:.1%} with at least {integer:.1%} on integers"
         if len(trials) <= len(self.trials):
             wanted += " in the given time"
-        do = "Lower one of the two, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
+        lower = "Lower one of the two" if integer > 0 else "Lower recovered"
+        do = f"{lower}, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
         return CalibrationError(where="Diagnosis", found=found, wanted=wanted, do=do)
 
     def apply(

@@ -13,6 +13,7 @@ from qfunc.analysis.metrics import Sums
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
+from qfunc.transforms.scores import raised
 
 Metric = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the original batch) -> one number per example, or one for all; higher is better."""
@@ -75,7 +76,11 @@ class Scorer:
     def _mean(self, network: fx.GraphModule, metric: Metric) -> float:
         found = []
         for batch in self.batches:
-            value = metric(self._outputs(network, tensors_of(self.bind(batch))), batch)
+            outputs = self._outputs(network, tensors_of(self.bind(batch)))
+            try:
+                value = metric(outputs, batch)
+            except Exception as e:
+                raise raised(e, "diagnose, metric", CalibrationError) from e
             try:
                 found.append(torch.as_tensor(value, dtype=torch.float64).flatten().cpu())
             except (TypeError, ValueError, RuntimeError) as e:

@@ -108,7 +108,7 @@ class EmulationBuilder:
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
         codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
         if self.by_range and constant:
-            return self.call(quantize_codes, real, *codes, scheme.rounding, True, name=name)
+            return self.call(quantize_codes, real, *codes, "half_even", True, name=name)
         if self.by_range:
             return self.call(quantize_by_range, real, *codes, name=name)
         arguments = (*codes, scheme.rounding, scheme.division)

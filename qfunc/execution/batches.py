@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
@@ -20,9 +22,9 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 def warn_caller(text: str) -> None:
-    """Warn, with the file and line of the nearest caller outside qfunc."""
+    """Warn, with the file and line of the nearest caller outside qfunc and of the decorators of its functions."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, UserWarning, stacklevel=level)
 
@@ -119,19 +121,26 @@ def as_list(keys: Iterable[Any]) -> str:
     return ", ".join(sorted(map(repr, keys))) or "none"
 
 
-def require_batches(batches: Any, step: str, progress: Any = True) -> None:
+def require_batches(batches: Any, step: str, progress: Any = True, call: str = "") -> None:
     """Refuse a value that is not an iterable of batches; a single tensor would be iterated row by row.
 
+    Args:
+        batches: What the user gave.
+        step: The name of the public function.
+        progress: What the user gave in the place of `progress`.
+        call: The right call, for the message; by default qfunc.STEP(batches)(model).
     Raises:
         CalibrationError: `batches` is a tensor, a dict, a model or not iterable; or `progress` is a model.
     """
     if isinstance(batches, nn.Module) or isinstance(progress, nn.Module):
         model = batches if isinstance(batches, nn.Module) else progress
-        do = f"Write qfunc.{step}(batches)(model)."
+        do = f"Write {call or f'qfunc.{step}(batches)(model)'}."
         found = a_or_an(type(model))
         raise CalibrationError(where=step, found=found, wanted="batches first, and then the model", do=do)
     if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
         do = "Call it, and pass its result." if callable(batches) else "Put a single batch into a list: [batch]."
+        if isinstance(batches, torch.utils.data.Dataset):
+            do = "Let a loader make the batches: torch.utils.data.DataLoader(dataset, batch_size=32)."
         raise CalibrationError(where=step, found=a_or_an(type(batches)), wanted="an iterable of batches", do=do)
 
 

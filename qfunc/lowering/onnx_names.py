@@ -22,7 +22,7 @@ _OWN = f"{STEM}.", f"{STEM}_"
 
 
 def _frozen_names(names: Any) -> Any:
-    return names if isinstance(names, str) else tuple(names)
+    return names if isinstance(names, str | Mapping) else tuple(names)
 
 
 def _frozen_axes(axes: Any) -> Any:
@@ -57,7 +57,7 @@ class Names:
             raise DeployError(where="deploy, name", found=repr(self.stem), wanted="the name of a file", do=do)
         given = {"input_names": self.inputs, "output_names": self.outputs}
         for where, names in given.items():
-            if isinstance(names, str) or not all(isinstance(n, str) and n for n in names):
+            if isinstance(names, str | Mapping) or not all(isinstance(n, str) and n for n in names):
                 do = f"Write {where}=('a', 'b')."
                 raise DeployError(where=f"deploy, {where}", found=repr(names), wanted="a tuple of names", do=do)
         every = [(where, name) for where, names in given.items() for name in names]
@@ -131,13 +131,23 @@ class Names:
         inputs = _counted("input_names", self.inputs, [i.name for i in model.graph.input])
         outputs = [o.name for o in model.graph.output]
         kept = self.own if len(self.own) == len(outputs) else ("",) * len(outputs)
-        chosen = _counted("output_names", self.outputs, outputs) if self.outputs else _free(kept, inputs)
+        chosen = _counted("output_names", self.outputs, outputs, kept) if self.outputs else _free(kept, inputs)
         named = lowering.with_names(files, tuple(inputs), tuple(chosen))
         return {self.file(name): content for name, content in named.items()}
 
     def file(self, name: str) -> str:
-        """Return the name of a file with the stem."""
-        return self.stem + name.removeprefix(STEM) if name.startswith(_OWN) else name
+        """Return the name of a file with the stem.
+
+        Raises:
+            DeployError: the stem has the file's ending already.
+        """
+        if not name.startswith(_OWN):
+            return name
+        ending = name.removeprefix(STEM)
+        if self.stem.endswith(ending):
+            found, do = repr(self.stem), f"Write name={self.stem.removesuffix(ending)!r}."
+            raise DeployError(where="deploy, name", found=found, wanted=f"a name without {ending!r}", do=do)
+        return self.stem + ending
 
     def _finished(self, content: bytes, lowering: Any) -> bytes:
         import onnx
@@ -158,7 +168,7 @@ class Names:
     def _outputs(self, now: list[str], inputs: Iterable[str]) -> Sequence[str]:
         # The names of the outputs; of the forward's names, those that are free.
         if self.outputs or len(self.own) != len(now):
-            return _counted("output_names", self.outputs, now)
+            return _counted("output_names", self.outputs, now, self.own)
         return [new or old for old, new in zip(now, _free(self.own, inputs), strict=True)]
 
     def _name_axes(self, graph: Any) -> None:
@@ -214,9 +224,10 @@ def _without_clashes(graph: Any, renamed: Mapping[str, str]) -> dict[str, str]:
     return {**renamed, **{name: taken.fresh(f"{name}.inner") for name in clashes}}
 
 
-def _counted(where: str, names: tuple[str, ...], own: list[str]) -> Sequence[str]:
+def _counted(where: str, names: tuple[str, ...], own: list[str], forward: Sequence[str] = ()) -> Sequence[str]:
     if names and len(names) != len(own):
-        found, do = repr(names), f"Name each of: {', '.join(own)}."
+        shown = [f or o for f, o in zip(forward, own, strict=True)] if len(forward) == len(own) else own
+        found, do = repr(names), f"Name each of: {', '.join(shown)}."
         raise DeployError(where=f"deploy, {where}", found=found, wanted=f"{len(own)} names", do=do)
     return names or own
 

@@ -84,7 +84,7 @@ def reconstruct(
     True
     """
     _require_method(method)
-    require_batches(batches, "reconstruct", progress)
+    require_batches(batches, "reconstruct", progress, "qfunc.reconstruct(method, batches)(model)")
     if select is not None:
         require_selector("reconstruct, select", select)
     if type(memory) is not int or memory < 0:

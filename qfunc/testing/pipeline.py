@@ -27,7 +27,8 @@ class Pipeline:
     """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
 
     `changed` records which parts of its input each transform changed.  `float_kinds` are the ops in float for which the
-    comparison with the runtime could find coarse errors only.
+    comparison with the runtime could find coarse errors only.  `alone` is True if the arithmetic is public, and no
+    runner is there to compare it with.
     """
 
     def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
@@ -36,6 +37,7 @@ class Pipeline:
         absent = isinstance(default_run, OptionalRunner) and default_run.missing()
         self.run = run if run is not None or absent else default_run
         self.public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
+        self.alone = self.public and bool(target.kernels) and run is None and default_run is None
         self.changed: dict[str, list[str]] = {}
         self.float_kinds: set[str] = set()
 

@@ -64,7 +64,8 @@ def check_target(
 
     Args:
         target: The hardware.
-        run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner.
+        run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner. Without either, a
+            warning says that the emulation is compared with nothing.
         models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`, after networks whose
             sums overflow the accumulators of the target's kernels, if layers of up to 4,096 inputs do.
             They also have ops that the target leaves in float, such as a global mean, which the runner executes as well;
@@ -88,6 +89,7 @@ def check_target(
             _keep(law, target, target)
 
     coarse: list[set[str]] = []
+    alone: list[bool] = []
 
     def check(model: Model) -> None:
         for powers in (False, True):
@@ -96,10 +98,12 @@ def check_target(
                 if law.__name__ not in exempt:
                     _keep(law, trial, target, f"\n{trial}")
             coarse.append(trial.float_kinds)
+            alone.append(trial.alone)
 
     if models is not None and not isinstance(models, SearchStrategy):
         for model in models:
             check(model)
+        _warn_if_alone(target, alone)
         return
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
     chosen = settings or hypothesis.settings(
@@ -112,6 +116,16 @@ def check_target(
     strategy: SearchStrategy[Model] = small_models() if models is None else models
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
     _warn_if_coarse(target, coarse)
+    _warn_if_alone(target, alone)
+
+
+def _warn_if_alone(target: Target, alone: Sequence[bool]) -> None:
+    # A simulator that was forgotten would otherwise pass.
+    if any(alone):
+        warn_caller(
+            f"check_target({target.name}): found no runtime, so that the emulation is compared with nothing, wanted a chip or "
+            "its simulator. Pass run=run, where run(artifact, inputs) -> outputs."
+        )
 
 
 def _warn_if_coarse(target: Target, coarse: Sequence[set[str]]) -> None:

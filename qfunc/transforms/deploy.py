@@ -60,7 +60,7 @@ def deploy(
         name: The stem of the artifact's files: "model" becomes "NAME.onnx" and so on.
         input_names, output_names: Names of all inputs and of all outputs, in the model's order. By default an input has
             the name of its argument, and an output its key or field in the forward's value ("boxes", "aux.0"), or the name
-            of its op. A .pte has no such names.
+            of its op. In a .tflite they are the names of the signature "serving_default"; a .pte has no such names.
         dynamic_axes: Names of axes whose sizes vary, by input: `{"x": {0: "batch"}}`.
     Raises:
         DeployError: no lowering, an op that cannot be written, an artifact that computes something else, or names

@@ -101,7 +101,7 @@ def mixed_precision(
     (True, 0.0, ['0.weight', '2.weight'])
     >>> _ = qfunc.quantize(found.target)(model)
     """
-    require_batches(batches, "mixed_precision", progress)
+    require_batches(batches, "mixed_precision", progress, "qfunc.mixed_precision(batches, bits, budget)(model)")
     widths = list(bits) if isinstance(bits, Sequence) and not isinstance(bits, str) else []
     if not widths or not all(type(b) is int and 2 <= b <= 16 for b in widths):
         do = "Write bits=(2, 4)."

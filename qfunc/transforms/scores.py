@@ -8,11 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qfunc.errors import VerifyError
+from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.transforms.validate import describe
 
 Score = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the original batch) -> one number per example, or one for all."""
+
+
+def raised(error: Exception, where: str, kind: type[QfuncError]) -> QfuncError:
+    """Return the error that tells of an exception of the user's function.
+
+    >>> raised(KeyError("digit"), "verify, score", VerifyError).found
+    "KeyError: 'digit'"
+    """
+    do = "Its arguments are the list of all output tensors, in the model's order, and the batch."
+    return kind(where=where, found=first_line(error), wanted="one number per example", do=do)
 
 
 class Scores:
@@ -38,9 +48,12 @@ class Scores:
         """Record the score of a model's outputs for the current batch.
 
         Raises:
-            VerifyError: the score is not a number.
+            VerifyError: the score raises, or is not a number.
         """
-        found = self.score(outputs, self.batch)
+        try:
+            found = self.score(outputs, self.batch)
+        except Exception as e:
+            raise raised(e, "verify, score", VerifyError) from e
         try:
             self.found.setdefault(name, []).append(torch.as_tensor(found, dtype=torch.float64).flatten().cpu())
         except (TypeError, ValueError, RuntimeError) as e:
@@ -53,4 +66,4 @@ class Scores:
         return tuple((name, float(torch.cat(values).mean())) for name, values in self.found.items())
 
 
-__all__ = ["Score", "Scores"]
+__all__ = ["Score", "Scores", "raised"]

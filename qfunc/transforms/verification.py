@@ -238,7 +238,7 @@ class Verification:
 
     def report(self) -> Report:
         rows = tuple(
-            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t), t.mean)
+            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t), t.mean, t.first)
             for t in self.tallies.values()
         )
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.unknown_units)

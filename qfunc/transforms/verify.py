@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
-from qfunc.errors import DeployError, VerifyError
+from qfunc.errors import CalibrationError, DeployError, VerifyError
 from qfunc.execution.artifact_sizes import fixes_sizes, with_sizes_of
 from qfunc.execution.batches import as_list, require_batches
 from qfunc.execution.feed import feed_all
@@ -67,6 +67,10 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         raise VerifyError(where="verify, score", found=describe(score), wanted="a function", do=do)
 
     def transform(calibrated: nn.Module, batches: Iterable[Any]) -> Report:
+        if isinstance(batches, nn.Module):
+            do = "Write qfunc.verify(target)(calibrated, batches)."
+            wanted = "the model first, and then the batches"
+            raise CalibrationError(where="verify", found=describe(batches), wanted=wanted, do=do)
         require_batches(batches, "verify")
         each = require_submodules(calibrated, "calibrated", "verify")
         for part in each.values():

@@ -44,6 +44,7 @@ def test_a_wrong_target_is_caught_by_the_law_named_for_it(wrong):
     assert str(caught.value).startswith(f"check_target({wrong.target.name}), law {wrong.law!r}: ")
 
 
+@pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("good", GOOD, ids=lambda t: t.name)
 def test_the_right_twins_pass(good):
     check_target(good, run=runner(good), models=[CHAIN])
@@ -57,6 +58,7 @@ def test_at_least_twenty_mistakes_and_every_law_that_a_target_can_break():
     assert {w.law for w in WRONG} == set(LAWS) - ours
 
 
+@pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("name", targets.__all__)
 def test_every_target_passes(name):
     found = getattr(targets, name)

@@ -140,14 +140,14 @@ def test_alpha(alpha):
     with pytest.raises(SpecError) as e:
         qfunc.smooth_quant([torch.rand(1, 6)], alpha)
     assert str(e.value) == (
-        f"smooth, alpha: found {alpha!r}, wanted a number from 0 to 1. Write qfunc.smooth_quant(batches, alpha=0.5)."
+        f"smooth_quant, alpha: found {alpha!r}, wanted a number from 0 to 1. Write qfunc.smooth_quant(batches, alpha=0.5)."
     )
 
 
 def test_nothing_to_smooth():
-    with pytest.raises(SpecError, match="smooth: found no such pair"):
+    with pytest.raises(SpecError, match="smooth_quant: found no such pair"):
         qfunc.smooth_quant([torch.rand(1, 3)])(nn.Sequential(nn.Linear(3, 2), nn.GELU()))
-    with pytest.raises(CalibrationError, match="smooth: found no batches"):
+    with pytest.raises(CalibrationError, match="smooth_quant: found no batches"):
         qfunc.smooth_quant([], progress=False)(Attention())
     with pytest.raises(CalibrationError, match="NaN or infinite values in its input"):
         qfunc.smooth_quant([torch.full((1, 6), math.nan)], progress=False)(Attention())

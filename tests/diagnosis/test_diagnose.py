@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import estimators, targets
 from qfunc.diagnosis import Plan
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, SpecError
 from qfunc.specs import PerChannel, PerTensor, edit
 from tests.diagnosis.failures import FAILURES, Failure, clipped_softmax, images, narrow_calibration, network, outlier_channel
 
@@ -110,7 +110,54 @@ def test_what_a_target_refuses_is_listed_with_its_reason() -> None:
     case = outlier_channel()
     report = qfunc.diagnose(targets.litert, case.batches, progress=False)(case.model.eval())
     assert [plan for plan, _ in report.refused] == ["qfunc.smooth_quant(batches)", "edit.activations(bits=16)"]
-    assert "Int(16)" in report.refused[1][1]
+    assert "found Int(16), wanted Int(8): TensorFlow Lite 8-bit quantization specification" in report.refused[1][1]
+
+
+class Residual(nn.Module):
+    """Channel 2 is a constant of 300 behind a SiLU, and no op with weights reads it: equalize cannot reach it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 1)
+        self.a, self.b = (nn.Conv2d(8, 8, 3, padding=1, groups=8) for _ in range(2))
+        self.stem.bias.data[2] = 300.0
+        for reader in (self.a.weight[2], self.b.weight[2]):
+            reader.data.zero_()
+        self.head.weight.data[:, 2].zero_()
+
+    def forward(self, x: Tensor) -> Any:
+        h = nn.functional.silu(self.stem(x))
+        return self.head(nn.functional.silu(self.b(h + self.a(h))))
+
+
+def test_a_quantizer_that_moves_behind_a_float_op_is_followed() -> None:
+    """With `add` in float, `b` quantizes the sum; no plan of the ops that were sensitive before names `b`."""
+    torch.manual_seed(0)
+    report = qfunc.diagnose(targets.litert, images(2), progress=False)(Residual().eval())
+    assert report.causes[0].kind == "channels of activations"
+    chosen = report.choose(recovered=0.9)
+    assert chosen.plan.floats >= {"add", "b"}
+    assert chosen.causes[-1] == "sensitive ops"
+    assert all(t.recovered < 0.9 for t in report.trials if not t.plan.floats >= {"add", "b"})
+
+
+def test_a_function_in_place_of_a_metric_is_required() -> None:
+    with pytest.raises(SpecError) as e:
+        qfunc.diagnose(targets.litert, images(1), metric="accuracy")
+    assert str(e.value) == (
+        "diagnose, metric: found 'accuracy', wanted a function. Pass a function (outputs, batch) -> one number per example."
+    )
+
+
+@pytest.mark.parametrize("metric", [lambda outputs, batch: outputs["digit"], lambda outputs, batch: outputs[0]["digit"]])
+def test_a_metric_that_raises_is_told_of_its_arguments(metric: Any) -> None:
+    with pytest.raises(CalibrationError) as e:
+        qfunc.diagnose(targets.litert, images(1), metric=metric, progress=False)(network().eval())
+    error = e.value.__cause__
+    assert str(e.value) == (
+        f"diagnose, metric: found {type(error).__name__}: {error}, wanted one number per example. Its arguments are the list "
+        "of all output tensors, in the model's order, and the batch."
+    )
 
 
 def test_a_model_without_loss_has_no_causes() -> None:

@@ -78,7 +78,7 @@ def test_both_budgets(report: Any) -> None:
         report.choose(recovered=1.1, latency=3.5e-4)
     assert str(e.value) == (
         f"Diagnosis: found {nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}, wanted a plan "
-        "that recovers 110.0% with at least 0.0% on integers in the given time. Lower one of the two, reconstruct "
+        "that recovers 110.0% with at least 0.0% on integers in the given time. Lower recovered, reconstruct "
         "(docs/reconstruction.md) or train the model (docs/training.md)."
     )
 

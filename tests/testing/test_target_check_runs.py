@@ -67,3 +67,40 @@ def test_a_simulator_that_lacks_an_op_is_told_of_float_ops() -> None:
     )
     with pytest.raises(AssertionError, match=f"^{re.escape(text)}The model: "):
         check_target(CHIP, run=lacks, models=networks(POOLED))
+
+
+def test_the_first_difference_is_shown_with_its_sum() -> None:
+    """An accumulator of 16 bits: four products of the codes 122 are 59,536, of which the chip keeps -6,000."""
+
+    def narrow(artifact, inputs):
+        codes = (inputs[0].double() * 64 + 0.5).floor().clamp(-128, 127)
+        wrapped = (122 * codes.sum(1, keepdim=True) + 2**15) % 2**16 - 2**15
+        return [((wrapped / 512).round().clamp(-128, 127) / 8).float().numpy()]
+
+    net = torch.nn.Conv2d(4, 1, 1, bias=False)
+    torch.nn.init.constant_(net.weight, 1.9)
+    text = (
+        "check_target(shifts), law 'emulation_matches_the_runtime': emulation and runtime disagree: mismatch: 2 of 2 elements "
+        "differ, first at output 0, by 128 LSB\n"
+        "The first to differ: output 0, 2 of 2 elements, by 128 LSB\n"
+        "Its first element: batch 0, [0, 0, 0, 0]: 14.5 emulated, -1.5 by the runtime\n"
+        "There in the emulation: conv2d = 116, conv2d_acc = 59536\n"
+        "Its unit: conv2d, Kernel(Op(('conv', 'linear')), arithmetic=Shift('half_even'))\n"
+        "  input_1: scale 0.015625, zero point 0, codes -128..127\n"
+        "  weight: scale 0.015625, zero point 0, codes -128..127\n"
+        "  output: scale 0.125, zero point 0, codes -128..127\n"
+        "The model: "
+    )
+    with pytest.raises(AssertionError) as raised:
+        check_target(CHIP, run=narrow, models=[(net.eval(), torch.full((1, 4, 1, 1), 1.9))])
+    assert str(raised.value).startswith(text)
+
+
+def test_a_target_without_a_runner_is_compared_with_nothing() -> None:
+    text = (
+        "check_target(shifts): found no runtime, so that the emulation is compared with nothing, wanted a chip or its "
+        "simulator. Pass run=run, where run(artifact, inputs) -> outputs."
+    )
+    for models in (networks(PLAIN), st.sampled_from(networks(PLAIN))):
+        with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+            check_target(CHIP, models=models, examples=1)

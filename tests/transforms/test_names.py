@@ -109,6 +109,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "qdq", {"input_names": "x"},
         "deploy, input_names: found 'x', wanted a tuple of names. Write input_names=('a', 'b').",
     ),
+    "an ending": (
+        "qdq", {"name": "net.onnx"}, "deploy, name: found 'net.onnx', wanted a name without '.onnx'. Write name='net'."
+    ),
+    "a dict": (
+        "qdq", {"output_names": {"relu": "a", "head": "b"}},
+        "deploy, output_names: found {'relu': 'a', 'head': 'b'}, wanted a tuple of names. Write output_names=('a', 'b').",
+    ),
     "twice": (
         "qdq", {"output_names": ("picture", "b")},
         "deploy, output_names: found 'picture' twice, wanted one name a tensor. Choose another name.",

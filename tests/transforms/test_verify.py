@@ -74,7 +74,12 @@ def test_a_single_code_that_is_off_by_one_is_seen_and_placed() -> None:
     report = qfunc.verify(TARGET, runtime=off)(done, [x])
     assert report.verdict == "at most 1 LSB at rate 0.025: 1 of 40 elements differ, first at output 1"
     assert (report.mismatches, report.first.name) == (1, "output 1")
-    assert "output 1" in str(report)
+    first = report.first.first
+    assert (first.batch, first.at) == (0, (3, 1))
+    assert abs(first.runtime - first.emulated - step) < step / 1000  # both are float32
+    assert f"\nfirst: output 1, batch 0, [3, 1]: {first.emulated:.9g} emulated, {first.runtime:.9g} by the runtime\n" in str(
+        report
+    )
 
 
 @pytest.mark.parametrize("change", [lambda v: v * 2, lambda v: v * np.nan, lambda v: v * 0])

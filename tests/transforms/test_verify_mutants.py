@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.analysis.verification_report import Tally
+from qfunc.analysis.verification_report import Difference, Tally
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import KeepFloat, edit
@@ -26,6 +26,14 @@ def test_differences_are_counted_exactly() -> None:
     assert (tally.elements, tally.mismatches, tally.largest) == (5, 2, 2.0)
     tally.add(torch.tensor([math.nan, 2.0]), torch.tensor([0.0, math.nan]), 1.0)
     assert (tally.elements, tally.mismatches, tally.largest) == (7, 4, math.inf)
+    assert tally.first == Difference(0, (1,), 1.0, 1.0 + 2**-20)
+
+
+def test_the_first_difference_has_the_number_of_its_batch() -> None:
+    tally = Tally("x", "codes")
+    for k in range(3):
+        tally.add(torch.zeros(2, 3), torch.tensor([[0.0, 0.0, 0.0], [0.0, k, 0.0]]), 1.0)
+    assert tally.first == Difference(1, (1, 1), 0.0, 1.0)
 
 
 def test_a_float_unit_reads_quantized_weights() -> None:

@@ -133,6 +133,10 @@ ROWS: tuple[Row, ...] = (
      lambda w: qfunc.verify(TARGET, score=lambda outputs, batch: "good")(w.calibrated, w.batches), "VerifyError",
      "verify, score: found 'good', wanted one number per example. Return a tensor of numbers or booleans, such as "
      "outputs[0].argmax(1) == batch[1]."),
+    ("verify with a score that takes outputs by name",
+     lambda w: qfunc.verify(TARGET, score=lambda outputs, batch: outputs["a"])(w.calibrated, w.batches), "VerifyError",
+     "verify, score: found TypeError: list indices must be integers or slices, not str, wanted one number per example. Its "
+     "arguments are the list of all output tensors, in the model's order, and the batch."),
     ("verify with a score of parts",
      lambda w: qfunc.verify(TARGET, score=len)(qfunc.calibrate(w.batches)(w.inside), w.batches), "VerifyError",
      "verify, score: found a model of quantized parts: 'backbone', wanted a model that is quantized as a whole. Leave it "

@@ -32,6 +32,19 @@ ROWS: tuple[Row, ...] = (
      "compare: found a GraphModule, wanted batches first, and then the model. Write qfunc.compare(batches)(model)."),
     ("two models to compare", lambda w: qfunc.compare(w.net, w.calibrated), "CalibrationError",
      "compare: found a Sequential, wanted batches first, and then the model. Write qfunc.compare(batches)(model)."),
+    ("a dataset in place of batches", lambda w: qfunc.calibrate(torch.utils.data.TensorDataset(w.x)), "CalibrationError",
+     "calibrate: found a TensorDataset, wanted an iterable of batches. Let a loader make the batches: "
+     "torch.utils.data.DataLoader(dataset, batch_size=32)."),
+    ("the model before the target", lambda w: qfunc.diagnose(TARGET, w.net), "CalibrationError",
+     "diagnose: found a Sequential, wanted batches first, and then the model. Write qfunc.diagnose(target, batches)(model)."),
+    ("a model to smooth", lambda w: qfunc.smooth_quant(w.net), "CalibrationError",
+     "smooth_quant: found a Sequential, wanted batches first, and then the model. Write qfunc.smooth_quant(batches)(model)."),
+    ("a model to mix", lambda w: qfunc.mixed_precision(w.net, (4, 8), None), "CalibrationError",
+     "mixed_precision: found a Sequential, wanted batches first, and then the model. Write "
+     "qfunc.mixed_precision(batches, bits, budget)(model)."),
+    ("a model behind the batches of verify", lambda w: qfunc.verify(TARGET)(w.batches, w.calibrated), "CalibrationError",
+     "verify: found a GraphModule, wanted the model first, and then the batches. Write "
+     "qfunc.verify(target)(calibrated, batches)."),
     ("no batches", lambda w: qfunc.calibrate([])(w.quantized), "CalibrationError",
      "calibrate: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
     ("an exhausted generator", lambda w: qfunc.calibrate(exhausted(w.batches))(w.quantized), "CalibrationError",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.analysis.verification_report import Report
+from qfunc.analysis.verification_report import Difference, Report
 from qfunc.errors import EmulationError, QfuncError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
@@ -16,10 +16,11 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import AveragePool, Log, Target
+from qfunc.specs import AveragePool, Log
 from qfunc.specs.protocols import FlippingRunner, InspectableRunner
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
+from qfunc.transforms.verification import outputs_of
 from qfunc.transforms.verify import verify
 
 
@@ -54,7 +55,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
     if not trial.public or trial.run is None:
         return
     try:
-        report = verify(trial.target, trial.run)(trial.calibrated, [trial.example, 2 * trial.example.flip(0)])
+        report = verify(trial.target, trial.run)(trial.calibrated, _inputs(trial))
     except (QfuncError, AssertionError):
         raise
     except Exception as e:
@@ -67,7 +68,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
         good = not report.agreement.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or within_flips(report, flips)
-    assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial.calibrated, trial.target)}"
+    assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial)}"
 
 
 def within_flips(report: Report, flips: float) -> bool:
@@ -164,16 +165,18 @@ def side_by_side(unit: Unit, output: Encoding | None) -> float:
     return max([searched, *listed]) * max(output.format.qmax - output.zero_point, output.zero_point - output.format.qmin)
 
 
-def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
+def _first(report: Report, trial: Pipeline) -> str:
     if report.disagreements:
         return "\n".join(report.disagreements)
     alone = [r for r in report.of("alone") if r.mismatches and r.exact]
     first = alone[0] if alone else report.first
     if first is None:
         return ""
-    partition = Partition(QuantizedModel(calibrated), target)
-    unit = next((u for u in partition.units if first.name in (u.tensor, u.path)), None)
+    partition = Partition(QuantizedModel(trial.calibrated), trial.target)
     text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
+    if first.first is not None:
+        text = f"{text}\nIts first element: {first.first}"
+    unit = _unit_of(first.name, partition)
     if unit is None:
         return text
     encodings = [
@@ -181,8 +184,39 @@ def _first(report: Report, calibrated: fx.GraphModule, target: Target) -> str:
     ]
     encodings.append(("output", partition.output_encoding(unit.group.output)))
     return "\n".join(
-        (text, f"Its unit: {unit.path}, {unit.kernel!r}", *(f"  {n}: {_described(c)}" for n, c in encodings if c is not None))
+        (
+            text,
+            *(_emulated(trial, unit, first.first) if first.first is not None and not alone else ()),
+            f"Its unit: {unit.path}, {unit.kernel!r}",
+            *(f"  {n}: {_described(c)}" for n, c in encodings if c is not None),
+        )
     )
+
+
+def _unit_of(name: str, partition: Partition) -> Unit | None:
+    # The unit that computes a tensor of codes, or an output.
+    if not name.startswith("output "):
+        return next((u for u in partition.units if name in (u.tensor, u.path)), None)
+    leaves, index = outputs_of(partition)[1], int(name.removeprefix("output "))
+    return next((u for u in partition.units if index < len(leaves) and u.group.output is leaves[index]), None)
+
+
+def _emulated(trial: Pipeline, unit: Unit, difference: Difference) -> tuple[str, ...]:
+    # The code of an element in the emulation, and what it is computed from element by element: a sum, or the codes of operands.
+    values: dict[str, Any] = {}
+    with torch.inference_mode():
+        ObservingInterpreter(trial.emulation, values.__setitem__).run(_inputs(trial)[difference.batch])
+    node = next((n for n in trial.emulation.graph.nodes if n.name == unit.group.output.name), None)
+    if node is None or not isinstance(values[node.name], Tensor):
+        return ()
+    shape = values[node.name].shape
+    parts = [n.name for n in node.all_input_nodes if n.op != "get_attr" and getattr(values[n.name], "shape", None) == shape]
+    shown = (f"{name} = {float(values[name][difference.at]):.12g}" for name in (node.name, *parts))
+    return (f"There in the emulation: {', '.join(shown)}",)
+
+
+def _inputs(trial: Pipeline) -> list[Tensor]:
+    return [trial.example, 2 * trial.example.flip(0)]
 
 
 def _described(encoding: Encoding) -> str:
