@@ -344,8 +344,9 @@ def _require_numbers(value: Tensor, where: str) -> None:
 
 
 def _range_lsb(value: Tensor) -> float:
+    # A range of less than 2^-12 of the values holds little but roundings of float32, as of numbers that should be equal.
     low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
-    return max((high - low or abs(high)) / 255, torch.finfo(torch.float32).tiny)
+    return max((high - low or abs(high)) / 255, max(-low, high) * 2**-12 / 255, torch.finfo(torch.float32).tiny)
 
 
 def _examples(leaves: list[Tensor]) -> int:

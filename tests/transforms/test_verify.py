@@ -196,3 +196,19 @@ def test_what_divides_0_by_0_as_codes_is_named(name: str, shown: bool) -> None:
         f"verify, batch 1, {where}: found NaN before the quantizer in {count} of {count} elements, wanted numbers, which have "
         "codes. Keep the inputs of the op before it in float by edit.skip, if they are 0 as codes only, as in 0 / 0."
     )
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1 + 2**-22, "at most 0."), (1 + 2**-8, "mismatch")])
+def test_outputs_that_differ_from_each_other_by_roundings_alone(factor: float, verdict: str) -> None:
+    """Channels of equal weights, whose deviation is that of the biases everywhere: the range of the output is no scale."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), Apply(lambda y: y.std(1)))
+    with torch.no_grad():
+        net[0].weight.fill_(0.1)  # type: ignore[operator, union-attr]
+    x = torch.randn(2, 1, 12, 8, generator=torch.Generator().manual_seed(0))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.ncnn)(net))
+    assert float(qfunc.emulate(targets.ncnn)(model)(x).std()) < 1e-6
+
+    def run(artifact: Artifact, inputs: Any) -> list[Any]:
+        return [factor * qfunc.emulate(targets.ncnn)(model)(x).numpy()]
+
+    assert qfunc.verify(targets.ncnn, run)(model, [x]).agreement.startswith(verdict)
