@@ -172,8 +172,8 @@ def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tenso
 
 def _read_by_convolutions(job: UnitContext) -> bool:
     # OpenVINO's convolutions read unsigned bytes, so that signed codes are stored as q - qmin.
-    readers = job.unit.group.output.users
-    return any(u.kind == "conv" and u.group.root in readers and u.integer for u in job.partition.units)
+    readers = [job.partition.units_by_root.get(reader) for reader in job.unit.group.output.users]
+    return any(u is not None and u.kind == "conv" and u.integer for u in readers)
 
 
 def _range_product(job: UnitContext, product: Tensor) -> Tensor:

@@ -182,6 +182,11 @@ class Partition:
         return {unit.group.output.name: unit for unit in self.units}
 
     @cached_property
+    def units_by_root(self) -> dict[fx.Node, Unit]:
+        """The units by their roots."""
+        return {unit.group.root: unit for unit in self.units}
+
+    @cached_property
     def nodes(self) -> dict[str, fx.Node]:
         """The nodes of the float network by name."""
         return {node.name: node for node in self.network.graph.nodes}

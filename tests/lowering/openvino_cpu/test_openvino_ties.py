@@ -92,3 +92,26 @@ def test_sums_next_to_ties_are_those_of_the_runtime(name: str, shared: bool) -> 
             emulated = qfunc.emulate(target)(model)(x)
         (found,) = target.runtime.runner.run(qfunc.deploy(target)(model), [x])
         assert torch.equal(emulated, torch.from_numpy(found))
+
+
+class Grid(nn.Module):
+    """A convolution plus a grid of multiples of 1/8, several of which are next to midpoints of two codes."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.conv, self.grid = nn.Conv2d(3, 4, 3, padding=1), (height, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, height, width] -> [N, 4, height, width]."""
+        rows, columns = torch.meshgrid(*map(torch.arange, self.grid), indexing="ij")
+        return self.conv(x) + (rows + columns).to(x.dtype) / 8
+
+
+@pytest.mark.parametrize("size", [(8, 16), (6, 18), (4, 12), (7, 9)])
+def test_constants_have_the_codes_of_the_file(size: tuple[int, int]) -> None:
+    """They are folded by QuantizeLinear, x / s, not by OpenVINO's formula for inputs."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *size)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.openvino, (x,))(Grid(*size).eval()))
+    outputs = targets.openvino.runtime.runner.run(qfunc.deploy(targets.openvino)(model), [x])
+    assert torch.allclose(torch.as_tensor(outputs[0]), qfunc.emulate(targets.openvino)(model)(x), atol=1e-5)  # a step is 0.01
