@@ -309,7 +309,7 @@ def line_elsewhere(row: dict[str, Any]) -> list[str]:
 
 HEADING = """# Networks on every runtime that runs here
 
-`python benchmarks/conformance.py --data DIR --page docs/conformance.md` generated this page: its rows are the output of the benchmark, of several runs.
+`python benchmarks/conformance.py --data DIR --page docs/conformance.md` generated this page, in several runs.
 
 Each row is a network, trained or with random weights. It is quantized for a target, emulated, deployed and run in the target's
 own runtime. Every tensor of codes that the runtime exposes and every output are compared. The columns are:

@@ -89,7 +89,7 @@ def line(row: dict[str, Any]) -> list[str]:
 
 HEADING = """# The same networks in other tools
 
-`python benchmarks/peers.py --data DIR --page docs/peers.md` generated this page: its rows are the output of the benchmark, of several runs.
+`python benchmarks/peers.py --data DIR --page docs/peers.md` generated this page, in several runs.
 
 Each row is a trained network, quantized by a tool and run by the runtime that the tool deploys to. Every tool has its defaults
 and the same 200 images for calibration. The columns are:
