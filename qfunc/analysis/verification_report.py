@@ -100,6 +100,11 @@ class Comparison:
     mean: float = 0.0
     first: Difference | None = None
 
+    @property
+    def within_one(self) -> bool:
+        """True if no element differs by more than one code; codes times a scale are rounded to float32."""
+        return self.largest_lsb <= 1 + 2**-14
+
     def cells(self) -> tuple[str, ...]:
         """Return the row of a table."""
         largest = f"{self.largest_lsb:.3g}" + (" bounds" if self.kind == "float" else "")
@@ -182,7 +187,7 @@ class Report(HtmlReport):
     def _explained(self) -> bool:
         # True if each unit, with the runtime's own inputs, has the runtime's result as exactly as the emulation knows it.
         alone = self.of("alone")
-        return bool(alone) and not any(r.mismatches if r.exact else r.largest_lsb > 1 for r in alone)
+        return bool(alone) and not any(r.mismatches if r.exact else not r.within_one for r in alone)
 
     @property
     def verdict(self) -> str:

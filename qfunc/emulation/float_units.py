@@ -144,7 +144,14 @@ class FloatUnits:
         for node in unit.group.nodes:
             values[node] = self._approximate(node, values, known, None, flips=0)
         found = values[output]
-        return None if not isinstance(found, Approximation) else evolve(self._shown(output, found, known), sums=True)
+        if not isinstance(found, Approximation):
+            return None
+        if isinstance(arithmetic, FloatRequantize) and arithmetic.by_range:
+            # A quantizer of its own computes x r + c of up to n levels in float32, r and c with two roundings each.
+            encoding = self.encodings[output.name]
+            levels = encoding.format.qmax - encoding.format.qmin
+            found = evolve(found, error=found.error + 2.0**-22 * levels * encoding.scale)
+        return evolve(self._shown(output, found, known), sums=True)
 
     def _approximate(
         self, node: fx.Node, state: MutableMapping[fx.Node, Any], known: Known, path: str | None, flips: float | None = None

@@ -2,6 +2,7 @@
 
 from mutants.mutation import Mutation
 
+CONSTANTS = "tests/lowering/openvino_cpu/test_constants_of_channels.py::test_codes_of_arithmetic_with_constants_of_channels"
 REWRITES = "tests/lowering/openvino_cpu/test_openvino_rewrites.py::test_the_runtime_computes_the_codes_of_the_emulation"
 
 LOWERINGS_RUNTIMES = (
@@ -57,7 +58,38 @@ LOWERINGS_RUNTIMES = (
         "openvino-fuses-quantized-convolutions", "qfunc.lowering.openvino.barriers:_protected",
         "return [] if False in found else [i for i, quantized in enumerate(found) if quantized]",
         "return []",
-        REWRITES,
+        "tests/lowering/openvino_cpu/test_constants_of_channels.py::test_the_quantizer_between_arithmetic_and_a_sum_stays",
+    ),
+    Mutation(
+        "openvino-omits-constants-after-quantizers", "qfunc.lowering.openvino.barriers:_beside_constants",
+        "or _of_codes(source, value)",
+        "",
+        CONSTANTS,
+    ),
+    Mutation(
+        "openvino-reads-other-constants-for-one-image", "qfunc.lowering.openvino.barriers:_beside_constants",
+        "(entries and math.prod(entries) == 1) or",
+        "",
+        CONSTANTS,
+    ),
+    Mutation(
+        "openvino-adds-to-convolutions-before-arithmetic", "qfunc.lowering.openvino.barriers:_convolution",
+        "value = sizes.index(0)",
+        "return None",
+        "tests/lowering/openvino_cpu/test_constants_of_channels.py::test_the_quantizer_between_arithmetic_and_a_sum_stays",
+    ),
+    Mutation(
+        "openvino-omits-unread-inputs", "qfunc.lowering.openvino.runner:OpenVinoRunner.compiled",
+        "core.read_model(path)",
+        "core.read_model(model)",
+        CONSTANTS,
+    ),
+    Mutation(
+        "openvino-quantizers-have-no-bound-of-their-own", "qfunc.emulation.float_units:FloatUnits._sums",
+        "2.0**-22 * levels",
+        "0.0",
+        "tests/lowering/openvino_cpu/test_openvino_ties.py::"
+        "test_codes_that_a_quantizer_of_its_own_computes_are_within_its_bound",
     ),
     Mutation(
         "openvino-fuses-functions-of-maxima", "qfunc.lowering.openvino.barriers:_is_pooled",

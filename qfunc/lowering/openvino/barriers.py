@@ -6,6 +6,8 @@ pass it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -15,12 +17,17 @@ from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, copies
 __all__ = ["insert_barriers"]
 
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
+_WITH_CONSTANTS = ("Add", "Div", "Mul", "PRelu", "Sub")
 _NOT_INCREASING = ("Abs", "Gelu", "HardSwish", "Mish", "Mul", "PRelu")
 _LEAST = np.array(-3.4e38, np.float32)
 
 
 def insert_barriers(model: onnx.ModelProto) -> None:
-    """Insert barriers in place: before norms, real averages and sums of quantized convolutions, after pooled convolutions."""
+    """Insert barriers in place.
+
+    They stand before norms, real averages, clips, sums of quantized convolutions and arithmetic with one constant a channel,
+    and after pooled convolutions.
+    """
     source, nodes = QdqModel(model), list[onnx.NodeProto]()
     for node in model.graph.node:
         node = onnx.NodeProto.FromString(node.SerializeToString())
@@ -69,6 +76,8 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
     if node.op_type == "Clip":
         # OpenVINO clips codes to the codes nearest to its bounds.
         return [0] if _of_codes(source, node.input[0]) else []
+    if node.op_type in _WITH_CONSTANTS and (index := _beside_constants(source, node)) is not None:
+        return [index]
     if node.op_type != "Add":
         return []
     # The plugin fuses the addition into a convolution, and omits the rounding of a quantizer between the two.
@@ -86,15 +95,40 @@ def _of_codes(source: QdqModel, name: str) -> bool:
     return moves and any(_of_codes(source, each) for each in (node.input if node.op_type == "Concat" else node.input[:1]))
 
 
+def _beside_constants(source: QdqModel, node: onnx.NodeProto) -> int | None:
+    # The plugin omits an op with one constant a channel after a quantizer, if the batch may vary. It fuses the op into a
+    # convolution, and reads other constants for a batch of 1 whose channels have one entry each.
+    sizes = [_constant_size(source, name) for name in node.input]
+    if sizes.count(0) != 1 or max(sizes) == 1:
+        return None
+    index = sizes.index(0)
+    value = node.input[index]
+    entries = source.shape(value, node.name)[2:] if source.has_sizes(value) else (1,)
+    return index if (entries and math.prod(entries) == 1) or _of_codes(source, value) else None
+
+
+def _constant_size(source: QdqModel, name: str) -> int:
+    # The number of elements of a constant, quantized or not; 0 for what is computed.
+    while (node := source.producers.get(name)) is not None:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            return 0
+        name = node.input[0]
+    return int(source.constants[name].size) if name in source.constants else 0
+
+
 def _convolution(source: QdqModel, name: str) -> bool | None:
     # True if a tensor is the quantized result of a convolution, False if it is a result in real values, None for others.
+    # Activations and arithmetic with constants may follow the convolution.
     quantized = False
     while source.uses(name) == 1 and (node := source.producers.get(name)) is not None:
         if node.op_type == "Conv":
             return quantized
+        value = 0
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             quantized = True
-        elif node.op_type not in ACTIVATIONS and not copies(node):
+        elif node.op_type in _WITH_CONSTANTS and (sizes := [_constant_size(source, n) for n in node.input]).count(0) == 1:
+            value = sizes.index(0)
+        elif node.op_type not in (*ACTIVATIONS, "Neg") and not copies(node):
             return None
-        name = node.input[0]
+        name = node.input[value]
     return None

@@ -6,6 +6,8 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -93,8 +95,11 @@ class OpenVinoRunner:
         """
         require(self.missing(), "OpenVinoRunner", "openvino", "openvino 2026.4")
         core: Any = importlib.import_module("openvino").Core()
-        with loading("OpenVinoRunner", "OpenVINO"):
-            network = core.read_model(model)
+        # As users load it. From bytes OpenVINO 2026.4 omits the inputs that no op reads.
+        with TemporaryDirectory() as folder, loading("OpenVinoRunner", "OpenVINO"):
+            path = Path(folder, "model.onnx")
+            path.write_bytes(model)
+            network = core.read_model(path)
         producers = {
             n: op for op in network.get_ops() if op.get_type_name() == "FakeQuantize" for n in op.input_value(0).get_names()
         }

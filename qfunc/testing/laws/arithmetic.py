@@ -79,7 +79,7 @@ def within_flips(report: Report, flips: float) -> bool:
     alone = report.of("alone")
     exact = [r for r in alone if r.exact]
     few = sum(r.mismatches for r in exact) <= flips * max(sum(r.elements for r in exact), 1000)
-    return bool(flips and alone and few and not report.disagreements) and all(r.largest_lsb <= 1 for r in alone)
+    return bool(flips and alone and few and not report.disagreements) and all(r.within_one for r in alone)
 
 
 ARITHMETIC_LAWS: tuple[Callable[[Pipeline], None], ...] = (
