@@ -146,12 +146,12 @@ def _sum_with_zeros(constants: list[onnx.TensorProto], anchor: str, rank: int, v
     constants += [integers(f"{entry}.{word}", *numbers) for word, numbers in vectors.items()]
     constants += [
         numpy_helper.from_array(np.array(0, np.float32), f"{zeros}.bound"),
-        numpy_helper.from_array(value, f"{name}.value"),
+        numpy_helper.from_array(value, f"{name}.one_example"),
     ]
     cut = [helper.make_node("Slice", [anchor, *(f"{entry}.{w}" for w in ("starts", "ends", "axes"))], [entry])] if axes else []
     return [
         *cut,
         helper.make_node("Reshape", [entry if axes else anchor, f"{entry}.shape"], [f"{entry}.row"]),
         helper.make_node("Clip", [f"{entry}.row", f"{zeros}.bound", f"{zeros}.bound"], [zeros]),
-        helper.make_node("Add", [zeros, f"{name}.value"], [name], name=name),
+        helper.make_node("Add", [zeros, f"{name}.one_example"], [name], name=name),
     ]

@@ -132,6 +132,7 @@ NETS = {
     "a product of activations that several ops read": Net(lambda net, x, y: centred(y @ y.transpose(2, 3))),
     "joined codes, clipped between two codes": Apply(lambda x: torch.cat([x[..., ::2], x[..., 1::2]], 1).clamp(-0.77, 0.55)),
     "a class token": Net(class_token),
+    "zeros like a convolution": Net(lambda net, x, y: F.relu(torch.cat([y, torch.zeros_like(y)], 1) * torch.ones(16, 1, 1))),
     "coordinates": Net(coordinates),
     "circular padding": nn.Sequential(nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")),
     "a global maximum": nn.Sequential(Apply(lambda x: F.adaptive_max_pool2d(x, 1)), nn.Flatten(), nn.Linear(3, 4)),
