@@ -135,6 +135,5 @@ def test_codes_that_a_quantizer_of_its_own_computes_are_within_its_bound() -> No
                 seat.module.scale *= 1 - 2.0**-20  # small codes are farther from a tie than their own rounding
         report = qfunc.verify(target)(model, [x])
         flipped += sum(r.mismatches for r in report.of("codes"))
-        shown = [r for r in report.of("alone") if not r.name.startswith("output")]
-        assert not any(r.mismatches for r in shown), report
+        assert report.within_bounds, report
     assert flipped  # the inputs reach such ties
