@@ -8,7 +8,8 @@ step is collected before the next one.
 
 A dense network of L layers has about L^2 / 2 edges, because each layer reads all earlier outputs: the float forward and the
 file grow with the edges, too.  Its fair measure is therefore the second exponent, by the edges of the captured graph.  The
-rows "float" and "ONNX Runtime loads" do no work of this library: `verify` contains the latter.
+rows "float" and "ONNX Runtime loads" do no work of this library: `verify` contains the latter, and `deploy` a load without
+optimisations, whose exponent is above 2, too.
 """
 
 from __future__ import annotations

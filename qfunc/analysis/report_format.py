@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from qfunc._collection import paused_collection
 from qfunc.errors import VerifyError
 
 __all__ = ["HtmlReport", "Section", "fragment", "name_of", "page", "section", "table", "write_page"]
@@ -183,8 +184,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], width: int = 160) 
     for row in rows:
         text_table.add_row(*row)
     console = Console(width=width, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(text_table, markup=False)
+    with console.capture() as capture, paused_collection():
+        console.print(text_table, markup=False, emoji=False, highlight=False)
     return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
