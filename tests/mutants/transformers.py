@@ -4,6 +4,18 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "unbind-from-the-end", "qfunc.frontend.multi_output:select_output",
+        "(-dim - 1)",
+        "-dim",
+        "tests/frontend/test_unbind.py::test_parts_are_slices",
+    ),
+    Mutation(
+        "empty-tensors-are-joined", "qfunc.frontend.export.empty_tensors:_is_empty",
+        "n == 0",
+        "n < 0",
+        "tests/frontend/test_empty_tensors.py::test_empty_tensors_are_not_joined",
+    ),
+    Mutation(
         "mask-not-named", "qfunc.passes.match_masks:match_masks",
         "op(\"add\", s, mask, commutative=True)",
         "op(\"sub\", s, mask)",
