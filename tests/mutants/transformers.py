@@ -4,6 +4,12 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "shared-quantizers-are-other-units", "qfunc.lowering.onnxruntime.optimized_model:_difference",
+        ' and "integer" in (one, other)',
+        "",
+        "tests/lowering/onnxruntime/test_transformers.py::test_reading_codes_between_float_ops_changes_no_unit",
+    ),
+    Mutation(
         "unbind-from-the-end", "qfunc.frontend.multi_output:select_output",
         "(-dim - 1)",
         "-dim",
