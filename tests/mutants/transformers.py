@@ -4,6 +4,12 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "lookups-of-long-tables", "qfunc.lowering.constant_folding:_evaluated",
+        'node.op_type == "GatherElements"',
+        "False",
+        "tests/lowering/test_folded_lookups.py::test_a_gather_of_constants_is_folded",
+    ),
+    Mutation(
         "shared-quantizers-are-other-units", "qfunc.lowering.onnxruntime.optimized_model:_difference",
         ' and "integer" in (one, other)',
         "",
