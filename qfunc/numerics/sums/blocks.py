@@ -26,7 +26,8 @@ def quantize_rows(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
     >>> codes.tolist(), scales.tolist()
     ([[127.0, -2.0], [127.0, 0.0]], [2.0, 0.007874015718698502])
     """
-    blocks = F.pad(x.float(), (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
+    padded = F.pad(x.float(), (0, -x.shape[-1] % block))
+    blocks = padded.reshape(*x.shape[:-1], padded.shape[-1] // block, block)
     largest, most = blocks.abs().amax(-1), torch.tensor(127.0)
     products = blocks * torch.where(largest != 0, most / largest, 0.0)[..., None]
     return torch.where(products.isfinite(), products, 0.0).round(), largest / most
