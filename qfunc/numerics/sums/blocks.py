@@ -33,7 +33,9 @@ def quantize_rows(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
     return torch.where(products.isfinite(), products, 0.0).round(), largest / most
 
 
-def block_product(x: Tensor, codes: Tensor, scale: Tensor, zero_point: Tensor, bias: Tensor | None, bits: int) -> Tensor:
+def block_product(
+    x: Tensor, codes: Tensor, scale: Tensor, zero_point: Tensor, bias: Tensor | None, block: int, bits: int
+) -> Tensor:
     """Return x [..., K] times the weights (codes - zero_point) * scale, [N, K] in float32: y = (v + bias) + w.
 
     v: the sum of q_x codes s_x s_w in lanes; codes are unsigned, and s_x s_w is rounded.  w: the sum over the blocks in order
@@ -42,17 +44,17 @@ def block_product(x: Tensor, codes: Tensor, scale: Tensor, zero_point: Tensor, b
     Args:
         x: Real rows, finite.
         codes: [N, K] in [0, 2^bits).
-        scale, zero_point: [N, B]; the block is K / B, a multiple of 16.
+        scale, zero_point: [N, B], with K filled up to B blocks.
         bias: [N] or None.
+        block: 16, 32, 64, 128 or 256 entries along K; with 2 bits 32, 64 or 128.
         bits: 2, 4 or 8.
     Source: ONNX Runtime, mlas/lib/sqnbitgemm_kernel_avx512vnni.cpp; measured on onnxruntime 1.31.
 
     >>> w = torch.full((1, 16), 9.0)
-    >>> block_product(torch.full((1, 16), 127.0), w, torch.ones(1, 1), torch.full((1, 1), 8.0), None, 4).tolist()
+    >>> block_product(torch.full((1, 16), 127.0), w, torch.ones(1, 1), torch.full((1, 1), 8.0), None, 16, 4).tolist()
     [[2032.0]]
     """
     blocks = scale.shape[1]
-    block = -(-codes.shape[1] // blocks)
     q, s = quantize_rows(x.reshape(-1, x.shape[-1]), block)
     weight = F.pad(codes.float(), (0, blocks * block - codes.shape[1]))
     rows = _Rows(q.flatten(1), weight, s, scale.float(), block)
