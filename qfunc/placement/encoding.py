@@ -13,6 +13,7 @@ from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import (
     DerivedQParams,
+    DynamicProduct,
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
@@ -75,7 +76,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages) or (
+    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages | DynamicProduct) or (
         isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
     )
 
