@@ -12,7 +12,7 @@ from torch import Tensor
 from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
 from qfunc.numerics.logarithmic import origin
 from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
-from qfunc.specs import Int, Log, PerBlock, PerChannel
+from qfunc.specs import Int, Log, PerChannel
 from qfunc.specs.protocols import OnnxFunction
 
 LOG_QUANTIZE = """
@@ -115,8 +115,7 @@ def write_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name:
         module = encoding.quantizer.module
         with torch.no_grad():
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
-    if not _in_blocks(encoding):
-        require_writable(encoding)
+    require_writable(encoding)
     fmt = encoding.format
     storage_type = Int(next(b for b in (8, 16, 32, 64) if b >= fmt.bits), fmt.signed)
     stored = graph.stored(permute(encoding.codes(value)), storage_type, f"{name}.codes")
@@ -136,12 +135,6 @@ def require_writable(encoding: Encoding) -> None:
         require_integers(encoding.quantizer)
 
 
-def _in_blocks(encoding: Encoding) -> bool:
-    # Integers with static scales of blocks, which DequantizeLinear has for constants.
-    scheme = encoding.quantizer.module.site.scheme
-    return isinstance(scheme.format, Int) and isinstance(scheme.scale.shared, PerBlock)
-
-
 def _logarithmic(encoding: Encoding) -> bool:
     return isinstance(encoding.quantizer.module.site.scheme.format, Log) and encoding.qparams.scale.numel() == 1
 
@@ -149,15 +142,12 @@ def _logarithmic(encoding: Encoding) -> bool:
 def _qparams(
     graph: GraphBuilder, encoding: Encoding, name: str, kind: int, rows: Tensor | None = None
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 per channel, that of the constant per block."""
-    shared = encoding.quantizer.module.site.scheme.scale.shared
+    """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
+    scheme = encoding.quantizer.module.site.scheme
     scale, zero = encoding.qparams.scale.flatten(), encoding.qparams.zero_point.flatten()
-    axis = size = None
-    if isinstance(shared, PerBlock):
-        scale, zero = encoding.qparams.scale, encoding.qparams.zero_point
-        axis, size = shared.axis % scale.ndim, shared.size
-    elif isinstance(shared, PerChannel):
-        axis = int(shared.axis) % max(encoding.qparams.scale.ndim, 1)
+    axis = None
+    if isinstance(scheme.scale.shared, PerChannel):
+        axis = int(scheme.scale.shared.axis) % max(encoding.qparams.scale.ndim, 1)
     elif encoding.qparams.scale.ndim == 0:
         scale, zero = scale.reshape(()), zero.reshape(())
     if rows is not None and axis is not None:
@@ -165,7 +155,7 @@ def _qparams(
         axis += 1
     zeros = zero.cpu().numpy().astype(np.int64).astype(helper.tensor_dtype_to_np_dtype(kind))
     names = [graph.constant(scale.float(), f"{name}.scale"), graph.constant(zeros, f"{name}.zero_point")]
-    return names, {name: value for name, value in (("axis", axis), ("block_size", size)) if value is not None}
+    return names, {} if axis is None else {"axis": axis}
 
 
 def _clipped(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str) -> str:

@@ -12,16 +12,17 @@ from onnx import helper, numpy_helper
 
 from qfunc.lowering.qdq_reader import Array, QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.specs import Int
 
 DOMAIN = "com.microsoft"
-WIDTHS, LEAST_BLOCK = (2, 4, 8), 16
+_WIDEST, _LEAST_BLOCK = 8, 16
 
 
 def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], accuracy_level: int) -> onnx.ModelProto:
     """Return the model with a MatMulNBits in place of each MatMul or Gemm whose weight has blocks along K.
 
-    Weights of 2, 4 and 8 bits are packed, the low bits first, [N, K / block, block * bits / 8]; signed codes are stored plus
+    Weights are packed in 2, 4 or 8 bits, the low bits first, [N, K / block, block * bits / 8]; signed codes are stored plus
     2^(bits - 1), which is the operator's zero point where it has none.  All other products stay as they are.
 
     Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits.
@@ -61,7 +62,7 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
         name = source.producers[name].input[0]
     dequantizer = source.dequantizer(name)
     block = 0 if dequantizer is None else int(source.attribute(dequantizer, "block_size", 0))
-    if dequantizer is None or bits.get(name) not in WIDTHS or block < LEAST_BLOCK or block & (block - 1):
+    if dequantizer is None or bits.get(name, _WIDEST + 1) > _WIDEST or block < _LEAST_BLOCK or block & (block - 1):
         return None
     codes, scales, zeros = (source.constant(dequantizer, i) for i in range(3))
     transposed = node.op_type == "Gemm" and source.attribute(node, "transB", 0)
@@ -69,10 +70,10 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
         return None
     if not transposed:
         codes, scales, zeros = codes.T, scales.T, zeros.T
-    signed = codes.dtype == np.int8
-    shift = 1 << (bits[name] - 1) if signed else 0
+    signed, width = codes.dtype == np.int8, stored_bits(bits[name])
+    shift = 1 << (width - 1) if signed else 0
     stored = (codes.astype(np.int64) + shift).astype(np.uint8)
-    return _Weight(dequantizer.input[0], bits[name], block, stored, scales, None if signed else zeros)
+    return _Weight(dequantizer.input[0], width, block, stored, scales, None if signed else zeros)
 
 
 def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accuracy_level: int) -> onnx.NodeProto:

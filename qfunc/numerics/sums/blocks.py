@@ -39,7 +39,7 @@ def block_product(
     """Return x [..., K] times the weights (codes - zero_point) * scale, [N, K] in float32: y = (v + bias) + w.
 
     v: the sum of q_x codes s_x s_w in lanes; codes are unsigned, and s_x s_w is rounded.  w: the sum over the blocks in order
-    of (s_x sum(q_x)) (-s_w z), each factor rounded, with fused multiply-adds.  See `specs.NBitsProduct`.
+    of (s_x sum(q_x)) (-s_w z), each factor rounded, with fused multiply-adds.  See `specs.RegisterLanes`.
 
     Args:
         x: Real rows, finite.
@@ -66,6 +66,15 @@ def block_product(
     for k in range(blocks):
         correction = fma(level[:, k, None], offset[:, k], correction)
     return (y + correction).reshape(*x.shape[:-1], len(codes))
+
+
+def stored_bits(bits: int) -> int:
+    """Return the width in which MatMulNBits stores codes: the least of 2, 4 and 8 that holds them.
+
+    >>> [stored_bits(n) for n in (2, 3, 4, 5)]
+    [2, 4, 4, 8]
+    """
+    return next(width for width in (2, 4, 8) if width >= bits)
 
 
 class _Rows:
@@ -142,4 +151,4 @@ def _total(lanes: Tensor, block: int, bits: int) -> Tensor:
     return torch.where(tiled, _by_halves(quarters), halves)
 
 
-__all__ = ["block_product", "quantize_rows"]
+__all__ = ["block_product", "quantize_rows", "stored_bits"]

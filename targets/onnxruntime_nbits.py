@@ -1,0 +1,85 @@
+"""ONNX Runtime's MatMulNBits: linear layers with weights of 2 to 8 bits in blocks; everything else in float.
+
+With accuracy level 4, the default of onnxruntime-genai, the operator quantizes its input to int8 at run time, with one scale
+a block of K; at lower levels it computes in float32.  The kernels are those of MLAS for AVX-512 with VNNI.
+"""
+
+from attrs import evolve
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
+from qfunc.specs import (
+    FLOAT32,
+    MATMUL_4BITS,
+    Algorithm,
+    Build,
+    DynamicProduct,
+    FloatKernel,
+    Int,
+    Kernel,
+    Op,
+    PerBlock,
+    RegisterLanes,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Target,
+    cpus,
+)
+
+LINEAR = Op("linear")
+CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
+ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding")
+IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
+PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
+BYTES = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
+
+
+def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, scheme: Scheme = MATMUL_4BITS) -> Target:
+    """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
+
+    The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
+
+    >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
+    PerBlock(-1, size=64)
+    """
+    return Target(
+        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}",
+        rules=(
+            Rule(
+                LINEAR,
+                weight=evolve(
+                    scheme, format=evolve(scheme.format, bits=bits), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
+                ),
+                **(
+                    {}
+                    if accuracy_level < 4
+                    else {"input": evolve(BYTES, scale=evolve(BYTES.scale, shared=PerBlock(-1, block)))}
+                ),
+            ),
+        ),
+        kernels=(
+            Kernel(
+                LINEAR,
+                DynamicProduct(
+                    evolve(BYTES, scale=evolve(BYTES.scale, shared=PerBlock(-1, block))),
+                    multiplier="both",
+                    scales="inside",
+                    lanes=RegisterLanes(),
+                ),
+                formats=PRODUCTS,
+            ),
+            Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
+            Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
+        ),
+        runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
+        lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
+        source=(
+            "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md: MatMulNBits; mlas/lib/qnbitgemm.cpp and its kernels",
+            "onnxruntime-genai, builder options: int4_accuracy_level 4",
+        ),
+        weight=Algorithm(MinMax(), Fixed()),
+        activation=Algorithm(MinMax(), Fixed()),
+    )
