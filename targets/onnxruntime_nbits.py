@@ -20,6 +20,7 @@ from qfunc.specs import (
     Kernel,
     Op,
     PerBlock,
+    Refuse,
     RegisterLanes,
     Rule,
     Runtime,
@@ -34,6 +35,10 @@ CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "ha
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding")
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
+BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
+NO_KERNEL = (
+    "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
+)
 BYTES = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
 
@@ -74,6 +79,7 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
             Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
             Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
         ),
+        legality=(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(LINEAR, because=NO_KERNEL),)),
         runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
         lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
         source=(

@@ -14,10 +14,11 @@ from qfunc.emulation.error_bounds import approximate, at_extremum
 from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
+from qfunc.numerics.qparams import spread
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Copy, FloatKernel, FloatRequantize
+from qfunc.specs import Copy, DynamicProduct, FloatKernel, FloatRequantize
 
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
@@ -180,6 +181,8 @@ class FloatUnits:
         if any(i is None for i in inputs):
             return None
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
+            if isinstance(getattr(unit.kernel, "arithmetic", None), DynamicProduct):
+                return None  # the codes of its input may be others
             coded = self.partition.output_encoding(output) is not None
             if coded and not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
                 return None  # codes that the runtime does not show may be others
@@ -258,7 +261,8 @@ def _bound(value: Approximation) -> Tensor:
 
 
 def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:
-    scale, zero = encoding.qparams.scale.double(), encoding.qparams.zero_point.double()
+    scheme = encoding.quantizer.module.site.scheme
+    scale, zero = (spread(p.double(), codes, scheme) for p in encoding.qparams[:2])
     return (codes.double() - zero) * scale
 
 

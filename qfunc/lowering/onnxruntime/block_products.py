@@ -13,7 +13,7 @@ from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.optimized_graph import element_types
 from qfunc.lowering.onnxruntime.session import Session
 
-OPERATOR = "MatMulNBits"
+OPERATOR, _DOMAIN = "MatMulNBits", "com.microsoft"
 _REAL = 1  # TensorProto.FLOAT
 
 
@@ -76,12 +76,12 @@ def _unit(bits: int, block: int, level: int, threads: int, machine: Machine | No
     arrays: dict[str, np.ndarray[Any, Any]] = {"codes": np.zeros((1, 1, block * bits // 8), np.uint8)}
     arrays["scales"] = np.ones(1, np.float32)
     node = helper.make_node(
-        OPERATOR, ["x", *arrays], ["y"], domain="com.microsoft", K=block, N=1, bits=bits, block_size=block,
+        OPERATOR, ["x", *arrays], ["y"], domain=_DOMAIN, K=block, N=1, bits=bits, block_size=block,
         accuracy_level=level,
     )  # fmt: skip
     ends = [helper.make_tensor_value_info(name, _REAL, [1, size]) for name, size in (("x", block), ("y", 1))]
     weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_DOMAIN, 1)]
     graph = helper.make_graph([node], "level", ends[:1], ends[1:], weights)
     made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     x = np.full((1, block), 0.25, np.float32)

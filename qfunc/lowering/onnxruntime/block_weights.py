@@ -15,7 +15,7 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.specs import Int
 
-DOMAIN = "com.microsoft"
+OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
 _WIDEST, _LEAST_BLOCK = 8, 16
 
 
@@ -37,6 +37,7 @@ def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]
             made.graph.node.append(node)
             continue
         made.graph.node.append(_product(made, node, weight, accuracy_level))
+    _without_quantizers(made)
     if DOMAIN not in [o.domain for o in made.opset_import] and any(n.domain == DOMAIN for n in made.graph.node):
         made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     _drop_unread(made)
@@ -91,9 +92,28 @@ def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accu
     while not names[-1]:
         names.pop()
     return helper.make_node(
-        "MatMulNBits", names, list(node.output), name=node.name, domain=DOMAIN, K=k, N=n, bits=weight.bits,
+        OPERATOR, names, list(node.output), name=node.name, domain=DOMAIN, K=k, N=n, bits=weight.bits,
         block_size=weight.block, accuracy_level=accuracy_level,
     )  # fmt: skip
+
+
+def _without_quantizers(model: onnx.ModelProto) -> None:
+    # Let the products read the tensors before their quantizers at run time: those of the operator take their place.
+    index = QdqModel(model)
+    before = {
+        node.output[0]: node.input[0]
+        for node in model.graph.node
+        if node.op_type == "DynamicQuantize" and _only_products_read(index, node.output[0])
+    }
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = before.get(name, name)
+
+
+def _only_products_read(index: QdqModel, name: str) -> bool:
+    readers = index.readers.get(name, [])
+    each = (n.op_type == OPERATOR or (n.op_type == "Reshape" and _only_products_read(index, n.output[0])) for n in readers)
+    return bool(readers) and name not in index.outputs and all(each)
 
 
 def packed(codes: Array, bits: int) -> Array:
@@ -122,6 +142,12 @@ def _drop_unread(model: onnx.ModelProto) -> None:
     model.graph.node.extend(reversed(kept))
     for tensor in [t for t in model.graph.initializer if t.name not in read]:
         model.graph.initializer.remove(tensor)
+    called = {(node.domain, node.op_type) for node in kept}
+    for function in [f for f in model.functions if (f.domain, f.name) not in called]:
+        model.functions.remove(function)
+    domains = {"", *(domain for domain, _ in called)}
+    for used in [o for o in model.opset_import if o.domain not in domains]:
+        model.opset_import.remove(used)
 
 
 __all__ = ["packed", "with_block_products"]

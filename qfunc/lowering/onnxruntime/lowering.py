@@ -41,6 +41,11 @@ class MatMulNBitsLowering:
         """
         return 21
 
+    @property
+    def blocks(self) -> bool:
+        """True: weights have scales of blocks, and level 4 quantizes inputs at run time."""
+        return True
+
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
