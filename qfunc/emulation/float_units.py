@@ -181,10 +181,9 @@ class FloatUnits:
         if any(i is None for i in inputs):
             return None
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
-            if isinstance(getattr(unit.kernel, "arithmetic", None), DynamicProduct):
-                return None  # the codes of its input may be others
             coded = self.partition.output_encoding(output) is not None
-            if coded and not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
+            arithmetic = getattr(unit.kernel, "arithmetic", None)
+            if isinstance(arithmetic, DynamicProduct) or (coded and not isinstance(arithmetic, FloatKernel | Copy)):
                 return None  # codes that the runtime does not show may be others
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)
@@ -262,7 +261,7 @@ def _bound(value: Approximation) -> Tensor:
 
 def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:
     scheme = encoding.quantizer.module.site.scheme
-    scale, zero = (spread(p.double(), codes, scheme) for p in encoding.qparams[:2])
+    scale, zero = (spread(p.double(), codes, scheme) for p in (encoding.qparams.scale, encoding.qparams.zero_point))
     return (codes.double() - zero) * scale
 
 

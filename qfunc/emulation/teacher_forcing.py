@@ -17,23 +17,21 @@ __all__ = ["TeacherForced", "code_nodes", "same"]
 class TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes and each result of a float unit replaced by the runtime's.
 
-    `pairs` has both codes, `real_pairs` both real results of integer units, `values` the value of each node by name, and
-    `codes_of` and `reals_of` those of the runtime.
+    `pairs` has both codes, `real_pairs` both real results of known units by node, `values` the value of each node by name, and `codes_of` and `reals_of` those of the runtime.
 
     Args:
         encodings: (path, encoding) by node, of the tensors of codes.
         reals: The runtime's name of each real tensor that it shows, by node; the examples are joined along its first axis.
         unknown: The nodes of `reals` without a known arithmetic.
-        integer: Those of integer units.
         shown: What the runtime shows, by its names.
     """
 
     def __init__(
         self, emulation: fx.GraphModule, encodings: dict[str, tuple[str, Encoding]], reals: dict[str, str],
-        unknown: Set[str], integer: Set[str], shown: dict[str, Any], examples: int, joined: bool,
+        unknown: Set[str], shown: dict[str, Any], examples: int, joined: bool,
     ) -> None:  # fmt: skip
         super().__init__(emulation)
-        self.encodings, self.reals, self.unknown, self.integer = encodings, reals, unknown, integer
+        self.encodings, self.reals, self.unknown = encodings, reals, unknown
         self.shown, self.examples, self.joined = shown, examples, joined
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
         self.real_pairs: list[tuple[str, Tensor, Tensor]] = []
@@ -48,9 +46,9 @@ class TeacherForced(fx.Interpreter):
             real = in_model_order(self.shown[self.reals[n.name]], value, self.examples, joined=True)
             if real.shape == value.shape:  # a runtime may keep a tensor in another layout
                 self.reals_of[n.name] = real
-                if n.name in self.integer:
-                    self.real_pairs.append((self.reals[n.name], value, real))
-                value = real if n.name in self.unknown or n.name in self.integer else value
+                if n.name not in self.unknown:
+                    self.real_pairs.append((n.name, value, real))
+                value = real
         if n.name not in self.encodings:
             self.values[n.name] = value
             return value

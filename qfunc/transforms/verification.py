@@ -166,9 +166,7 @@ class Verification:
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples = _examples(leaves)
         unknown = {u.group.output.name for u in self.unknown_units}
-        forced = TeacherForced(
-            self.emulation, self.encodings, self.shown_reals, unknown, self.reals.keys(), codes, examples, self.joined
-        )
+        forced = TeacherForced(self.emulation, self.encodings, self.shown_reals, unknown, codes, examples, self.joined)
 
         unknown_codes: list[tuple[str, Tensor]] = []
 
@@ -192,9 +190,7 @@ class Verification:
             for path, value in unknown_codes[:1]:
                 _require_numbers(value, f"{where}, tensor {path!r}")
             differs = self.inside is not None and (
-                self._any_mismatch("codes")
-                or self._any_mismatch("real")
-                or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
+                self._any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
             )
             if differs or self.unknown_units:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
@@ -207,8 +203,9 @@ class Verification:
                         self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
                 for path, emulated, actual in forced.pairs if differs else ():
                     self._add_alone(path, emulated, actual, 1.0, within)
-                for path, emulated, actual in forced.real_pairs if differs else ():
-                    self._add_alone(path, emulated, actual, _range_lsb(emulated), within)
+                for node, emulated, actual in forced.real_pairs if differs else ():
+                    if node in self.reals:
+                        self._add_alone(self.reals[node], emulated, actual, _range_lsb(emulated), within)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
                     # A runtime that shows other codes than it computes without showing them has the output of the emulation.
                     emulated = torch.where(outputs[index] == actual, actual.to(emulated.dtype), emulated)
