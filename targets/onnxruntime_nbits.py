@@ -32,7 +32,9 @@ from qfunc.specs import (
 
 LINEAR = Op("linear")
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
-ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding")
+ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
+        "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "repeat",
+        "tile", "repeat_interleave", "take", "index", "gather", "flip")  # fmt: skip
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
 BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
@@ -79,11 +81,16 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
             Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
             Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
         ),
-        legality=(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(LINEAR, because=NO_KERNEL),)),
+        legality=(
+            ()
+            if block in BLOCKS[bits == 2 and accuracy_level == 4]
+            else (Refuse(LINEAR, because=NO_KERNEL, do="Choose another block, or level 0."),)
+        ),
         runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
         lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
         source=(
-            "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md: MatMulNBits; mlas/lib/qnbitgemm.cpp and its kernels",
+            "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
+            "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
         ),
         weight=Algorithm(MinMax(), Fixed()),
