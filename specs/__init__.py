@@ -139,10 +139,10 @@ __all__ = [
     "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override",
     "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes",
     "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
-    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector",
-    "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled",
-    "SumShifted", "Target", "Tie", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit",
-    "from_json", "to_json",
+    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage",
+    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma",
+    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff",
+    "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -33,8 +33,8 @@ from qfunc.specs import (
 LINEAR = Op("linear")
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
-        "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "repeat",
-        "tile", "repeat_interleave", "take", "index", "gather", "flip")  # fmt: skip
+        "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads",
+        "repeat", "tile", "repeat_interleave", "take", "index", "gather", "flip")  # fmt: skip
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
 BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
