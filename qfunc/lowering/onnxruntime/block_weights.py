@@ -103,7 +103,7 @@ def _without_quantizers(model: onnx.ModelProto) -> None:
     before = {
         node.output[0]: node.input[0]
         for node in model.graph.node
-        if node.op_type == "DynamicQuantize" and _only_products_read(index, node.output[0])
+        if node.op_type.startswith("DynamicQuantize") and _only_products_read(index, node.output[0])
     }
     for node in model.graph.node:
         for i, name in enumerate(node.input):
