@@ -57,13 +57,9 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
         rules=(
             Rule(
                 LINEAR,
+                input=None if accuracy_level < 4 else evolve(BYTES, scale=evolve(BYTES.scale, shared=PerBlock(-1, block))),
                 weight=evolve(
-                    scheme, format=evolve(scheme.format, bits=bits), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
-                ),
-                **(
-                    {}
-                    if accuracy_level < 4
-                    else {"input": evolve(BYTES, scale=evolve(BYTES.scale, shared=PerBlock(-1, block)))}
+                    scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
                 ),
             ),
         ),
