@@ -94,14 +94,18 @@ def test_no_bit_of_a_product_differs(data: st.DataObject) -> None:
 
 def test_rows_are_quantized_by_two_quotients() -> None:
     """127 / m and m / 127 are rounded each by itself; halves go to even codes; a block of zeros has the scale 0."""
-    x = torch.tensor([[125.5, 62.75, -0.5, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    largest = np.arange(1, 512, dtype=np.float32)[:, None] / 2
+    x = np.concatenate([largest, largest * (np.arange(15, dtype=np.float32) + np.float32(0.5)) / 127], 1)
+    x = np.concatenate([x, np.zeros((1, 16), np.float32)])
 
-    codes, scales = quantize_rows(x, 4)
+    codes, scales = quantize_rows(torch.from_numpy(x), 16)
 
-    r, m = np.float32(127) / np.float32(125.5), np.float32(125.5) / np.float32(127)
-    assert codes[0, 0].tolist() == [float(np.round(np.float32(v) * r)) for v in (125.5, 62.75, -0.5, 0.0)]
-    assert scales.flatten().tolist() == [float(m), 0.0]
-    assert codes[1].count_nonzero() == 0
+    r = np.float32(127) / largest
+    np.testing.assert_array_equal(codes[:-1, 0].numpy(), np.round(x[:-1] * r))
+    np.testing.assert_array_equal(scales[:-1].numpy(), largest / np.float32(127))
+    assert (codes[-1].count_nonzero(), scales[-1].item()) == (0, 0.0)
+    # By the reciprocal of the scale, some of these ties are others.
+    assert (np.round(x[:-1] * (1 / (largest / np.float32(127)))) != codes[:-1, 0].numpy()).any()
 
 
 def test_a_largest_number_without_a_reciprocal_leaves_zeros() -> None:
