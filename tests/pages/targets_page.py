@@ -72,8 +72,8 @@ def emulated(target: Target) -> str:
 def files(target: Target) -> str:
     """The files of an artifact."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)).eval()
-    done = qfunc.calibrate([torch.randn(2, 3, 4, 4)], progress=False)(qfunc.quantize(target)(model))
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)).eval()
+    done = qfunc.calibrate([torch.randn(2, 3, 6, 6)], progress=False)(qfunc.quantize(target)(model))
     return ", ".join(f"`{name}`" for name in sorted(qfunc.deploy(target)(done).files) if name != "qfunc.json")
 
 
