@@ -12,8 +12,7 @@ from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
-from qfunc.targets.onnxruntime import onnxruntime
-from qfunc.targets.onnxruntime_nbits import onnxruntime_nbits
+from qfunc.targets.onnxruntime import onnxruntime, onnxruntime_nbits
 from qfunc.targets.openvino import openvino
 from qfunc.targets.ppl_cuda import ppl_cuda, ppl_cuda_affine
 from qfunc.targets.ppl_w8a16 import ppl_w8a16
@@ -22,8 +21,7 @@ from qfunc.targets.qnn_htp import qnn_htp
 from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
 from qfunc.targets.tengine_u8 import tengine_u8
-from qfunc.targets.tensorrt import tensorrt
-from qfunc.targets.tensorrt_nlp import tensorrt_nlp
+from qfunc.targets.tensorrt import tensorrt, tensorrt_nlp
 from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 

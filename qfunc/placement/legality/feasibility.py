@@ -66,20 +66,16 @@ def _widest(site: Site, lowering: Lowering) -> int:
 
 
 def can_be_written(site: Site, target: Target) -> bool:
-    """Return True if the files of a target's lowering can store the codes of a tensor, or compute them at run time.
-
-    Scales of blocks, and scales at run time, are those of products by `DynamicProduct`.
-    """
-    shared, lowering = site.scheme.scale.shared, target.lowering
-    products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
-    blocks = bool(products) and isinstance(lowering, BlockLowering) and lowering.blocks
+    """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
+    shared, blocks = site.scheme.scale.shared, False
+    if isinstance(target.lowering, BlockLowering) and target.lowering.blocks:
+        products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
+        blocks = any(site.constant or product.input == site.scheme for product in products)
     match site.scheme.format:
         case Int():
             if isinstance(shared, PerBlock) and site.constant:
                 return blocks
-            if site.dynamic:
-                return blocks and site.scheme in [product.input for product in products]
-            return isinstance(shared, PerTensor | PerChannel)
+            return blocks if site.dynamic else isinstance(shared, PerTensor | PerChannel)
         case Log():
             return isinstance(shared, PerTensor) and not site.dynamic
     return False
