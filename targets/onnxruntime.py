@@ -193,6 +193,6 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
             "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
         ),
-        weight=Algorithm(MinMax(), Fixed()),
-        activation=Algorithm(MinMax(), Fixed()),
+        weight=Algorithm(MinMax(), FixedFunction()),
+        activation=Algorithm(MinMax(), FixedFunction()),
     )
