@@ -13,7 +13,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.placement.encoding import is_integer_encoding
+from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.products import range_of_unit
@@ -91,7 +91,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     overflows: tuple[OverflowRow, ...] = ()
     hosted: tuple[HostRow, ...] = ()
-    ready = all(q.module.ready and is_integer_encoding(q) for q in view.quantizers)
+    ready = all(q.module.ready and has_kernel_codes(q, target) for q in view.quantizers)
     partition = Partition(view, target) if ready and (public or target.host is not None) else None
     if partition is not None:
         units = ((u, nodes[u.group.root.name]) for u in partition.units if u.host)
@@ -140,10 +140,15 @@ _OUTSIDE = "it is outside of the submodules that were quantized"
 
 def _reason(group: FusedGroup, rules: GroupRules) -> str:
     # Return the reason why placement does not quantize an op, or "" if it does.
-    for index, rule in enumerate(rules.rules):
-        values = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
-        if values and rules.applies(index, group):
-            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in values) else ""
+    first = {slot: rules.first(group, slot) for slot in ("input", "weight", "bias", "output")}
+    decides = {slot: index for slot, index in first.items() if index is not None}
+    for slot, index in decides.items():
+        rule = rules.rules[index]
+        if isinstance(getattr(rule, slot), KeepFloat):
+            what = "it" if set(decides.values()) == {index} else f"its {slot}"
+            return f"rule {index} keeps {what} in float: {selected(rule.select)}"
+    if decides:
+        return ""
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return "no rule of the target quantizes it"
