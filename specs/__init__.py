@@ -15,7 +15,7 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
-from qfunc.specs.arithmetic.dynamic import DynamicProduct, Lanes, WeightSums
+from qfunc.specs.arithmetic.dynamic import DynamicProduct, Lanes, RegisterLanes, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.operators import (
     AverageCodes,
@@ -138,11 +138,11 @@ __all__ = [
     "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
     "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override",
     "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes",
-    "QuantizeRange", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams",
-    "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector",
-    "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled",
-    "SumShifted", "Target", "Tie", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit",
-    "from_json", "to_json",
+    "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "Rule", "Runner", "Runtime",
+    "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage",
+    "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma",
+    "SumScaled", "SumShifted", "Target", "Tie", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff",
+    "edit", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -12,7 +12,7 @@ from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime import onnxruntime, onnxruntime_nbits
 from qfunc.targets.openvino import openvino
 from qfunc.targets.ppl_cuda import ppl_cuda, ppl_cuda_affine
 from qfunc.targets.ppl_w8a16 import ppl_w8a16
@@ -27,9 +27,9 @@ from qfunc.targets.vitis import vitis
 
 __all__ = [
     "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_8da4w", "executorch_xnnpack", "k210",
-    "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda",
-    "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa",
-    "vitis",
+    "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "onnxruntime_nbits",
+    "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt",
+    "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
 
 

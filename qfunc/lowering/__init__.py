@@ -6,6 +6,7 @@ from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnx.int4 import PackInt4
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
+from qfunc.lowering.onnxruntime.lowering import MatMulNBitsLowering
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.lowering import OpenVinoLowering
 from qfunc.lowering.openvino.runner import OpenVinoRunner
@@ -41,6 +42,7 @@ __all__ = [
     "NcnnRunner",
     "Node",
     "Qemu",
+    "MatMulNBitsLowering",
     "NcnnLowering",
     "OnnxRuntimeRunner",
     "OpenVinoRunner",

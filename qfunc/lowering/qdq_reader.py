@@ -223,8 +223,9 @@ def dequantized(codes: Array, qparams: QParams) -> Array:
     """Return the real values of codes, in float32."""
     if qparams.block is not None:
         shape = [n // qparams.block if i == qparams.axis % codes.ndim else n for i, n in enumerate(codes.shape)]
-        scale = np.array(qparams.scale, np.float32).reshape(shape).repeat(qparams.block, qparams.axis)
-        return np.asarray(codes.astype(np.float32) * scale, np.float32)
+        held = (np.array(qparams.scale, np.float32), np.array(qparams.zero_point, np.float32))
+        scale, zero = (each.reshape(shape).repeat(qparams.block, qparams.axis) for each in held)
+        return np.asarray((codes.astype(np.float32) - zero) * scale, np.float32)
     shape = [-1 if i == qparams.axis % codes.ndim and len(qparams.scale) > 1 else 1 for i in range(codes.ndim)]
     scale = np.array(qparams.scale, np.float32).reshape(shape)
     zero = np.array(qparams.zero_point, np.int64).reshape(shape)

@@ -8,7 +8,7 @@ from attrs import asdict, frozen
 
 from qfunc.ops.node import is_constant
 from qfunc.placement.partition import Partition
-from qfunc.specs import Format, Int, Log
+from qfunc.specs import Format, Int, Log, PerBlock
 
 
 @frozen
@@ -86,7 +86,8 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
-    axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim else None
+    in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis
+    axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim and not in_blocks else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
     producer_path = partition.paths[producer]
     return QuantizedTensor(

@@ -30,6 +30,7 @@ from qfunc.specs import (
     OutputQParams,
     PerBlock,
     ProductRatio,
+    RegisterLanes,
     SameQParams,
     Scheme,
     Unknown,
@@ -115,12 +116,22 @@ def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
     weights = [o for o in operands if o.slot == "weight"]
     if len(weights) != 1 or weights[0].encoding is None:
         return "its weight carries no qparams"
-    return _unfit_weight(weights[0].node, weights[0].encoding)
+    unfit = _unfit_weight(weights[0].node, weights[0].encoding, isinstance(arithmetic.lanes, RegisterLanes))
+    return unfit or (_unfit_blocks(arithmetic, weights[0].encoding) if isinstance(arithmetic.lanes, RegisterLanes) else "")
 
 
-def _unfit_weight(node: fx.Node, weight: Encoding) -> str:
+def _unfit_blocks(arithmetic: DynamicProduct, weight: Encoding) -> str:
+    shared, own = arithmetic.input.scale.shared, weight.quantizer.module.site.scheme.scale.shared
+    if not isinstance(own, PerBlock) or not isinstance(shared, PerBlock) or own.size != shared.size:
+        return "the blocks of its weight are not those of its input"
+    if shared.size not in ((32, 64, 128) if weight.format.bits == 2 else (16, 32, 64, 128, 256)):
+        return f"the runtime has no kernel for blocks of {shared.size} of {weight.format.bits} bits"
+    return ""
+
+
+def _unfit_weight(node: fx.Node, weight: Encoding, zero_points: bool) -> str:
     axis, site = channel_axis(node), weight.quantizer.module.site
-    if bool(weight.qparams.zero_point.any()):
+    if bool(weight.qparams.zero_point.any()) and not zero_points:
         return "its weight has zero points"
     shared = site.scheme.scale.shared
     if isinstance(shared, PerBlock):

@@ -25,7 +25,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, Target
+from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, PerBlock, Target
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -117,9 +117,11 @@ class Partition:
         return self._run_time.get((producer.name, reader.name))
 
     def in_blocks(self, encoding: Encoding) -> bool:
-        """Return True for a weight of products whose input is quantized at run time: it may have scales of blocks."""
+        """Return True for integers in blocks that are the weight of products of real inputs."""
         seat = encoding.quantizer
-        return seat.module.site.slot == "weight" and bool(seat.readers) and self._dynamic.issuperset(seat.readers)
+        site, coded = seat.module.site, {u.group.root.name for u in self.units if u.integer} - self._dynamic
+        blocks = isinstance(site.scheme.format, Int) and isinstance(site.scheme.scale.shared, PerBlock)
+        return blocks and site.slot == "weight" and bool(seat.readers) and coded.isdisjoint(seat.readers)
 
     def output_encoding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""

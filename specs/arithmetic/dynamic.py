@@ -56,6 +56,35 @@ class Lanes:
 
 @readable
 @frozen
+class RegisterLanes:
+    """A sum over K of unsigned weights in the float32 lanes of registers of 64 codes, and a sum over blocks for zero points.
+
+    y = (v + bias) + w.  u are the unsigned codes of the weight and z_w their zero points, as a file stores them in b = 2, 4 or
+    8 bits: signed codes plus 2^(b - 1), and that.
+
+    A dot is a sum of four products q_x u along K.  Each step takes two registers, 128 codes, and adds to lane 4 j + r (of 16)
+    the dots i and i + 2, i = 4 j + (r mod 2), of register floor(r / 2), for blocks of 16 and 32; i = 4 j + floor(r / 2), of
+    register r mod 2, for 64; for 128 and 256 lane l adds the dots l of both.  Blocks that are left over have the block / 4
+    dots, or 8 pairs of products, as lanes; before those of 16 and 32 the 16 lanes become 8, v_i + v_(i + 8).  With 2 bits each
+    lane l adds the dots l of a block, for groups of four blocks: v + ((d_0 + d_2) + (d_1 + d_3)).  All products with
+    float32(s_x s_w) are fused with their sums.
+
+    At the end the lanes are added by halves.  In whole runs of four output channels, four neighbours are added in order
+    first: in the last row of an odd number of rows, and in all rows for blocks of 16 and 32, and of 64 with 8 bits; never with
+    2 bits.
+
+    w is the sum, block by block and fused, of float32(s_x sum(q_x)) and float32(-s_w z_w).
+
+    Source: ONNX Runtime, mlas/lib/sqnbitgemm_kernel_avx512vnni.cpp and sqnbitgemm_kernel_avx512_int8_blklen*.h; measured on
+        onnxruntime 1.31.
+
+    >>> RegisterLanes()
+    RegisterLanes()
+    """
+
+
+@readable
+@frozen
 class DynamicProduct:
     """y = v s_x + bias, with v the sum over blocks of K of acc_b s_w in float32; the codes q_x are computed at run time.
 
@@ -71,7 +100,7 @@ class DynamicProduct:
     z = R(clamp(qmax - h r)) unless (qmin + l r) + (qmax + h r) > 0.
 
     acc_b is the exact sum of (q_x - z) q_w over the entries that share s_x and s_w.  v starts at 0, v <- v + acc_b m_b for one
-    block after the other, and m_b = s_w; the weight is symmetric.
+    block after the other, and m_b = s_w; the weight is symmetric, except with `RegisterLanes`.
 
     Args:
         input: The scheme of the input, with a dynamic scale and without division.
@@ -85,7 +114,8 @@ class DynamicProduct:
         clamps: True: y = min(max(y, low), high), with the bounds of a fused activation or -inf and inf; low for NaN.
     Raises:
         SpecError: a scheme that is static, divides, has other codes than integers, or scales of other formats than float32,
-            float16 and bfloat16; blocks whose scales come after the sum, or weight sums whose scales come inside.
+            float16 and bfloat16; blocks whose scales come after the sum, or weight sums whose scales come inside;
+            RegisterLanes with another input than symmetric blocks, or other sums than they state.
 
     Source: XNNPACK, src/xnnpack/quantization.h and qd8-f32-qb4w-gemm; measured on executorch 1.5.1.
 
@@ -98,7 +128,7 @@ class DynamicProduct:
     multiplier: str = field(default="first", kw_only=True, validator=one_of(("first", "last", "both")))
     scales: str = field(default="after", kw_only=True, validator=one_of(("after", "inside")))
     zero_point: WeightSums | None = field(default=None, kw_only=True, validator=instance_of(WeightSums, optional=True))
-    lanes: Lanes = field(default=Lanes(), kw_only=True, validator=instance_of(Lanes))
+    lanes: Lanes | RegisterLanes = field(default=Lanes(), kw_only=True, validator=instance_of(Lanes, RegisterLanes))
     fma: bool = field(default=True, kw_only=True, validator=instance_of(bool))
     fused_bias: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     denormals: bool = field(default=True, kw_only=True, validator=instance_of(bool))
@@ -121,3 +151,9 @@ class DynamicProduct:
         if self.zero_point is not None and self.scales == "inside":
             wanted = 'None with scales="inside", for WeightSums are in units of s_w'
             raise refuse(self, "zero_point", self.zero_point, wanted, 'Drop it, or give scales="after".')
+        if isinstance(self.lanes, RegisterLanes):
+            blocks = isinstance(scale.shared, PerBlock) and zero is None and self.input.format == Int(8, low=-127)
+            sums = self.multiplier == "both" and self.scales == "inside" and self.fma and self.denormals and not self.clamps
+            if not blocks or not sums or scale.format != FLOAT32 or self.input.rounding != "half_even":
+                wanted = 'Lanes, except for symmetric blocks of Int(8, low=-127), multiplier="both" and scales="inside"'
+                raise refuse(self, "lanes", self.lanes, wanted, "Give Lanes, or those values and no others.")

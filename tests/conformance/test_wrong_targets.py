@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from qfunc import targets
 from qfunc.specs import Target
@@ -19,6 +20,7 @@ from tests.conformance.running import RUNNER
 from tests.conformance.wrong_targets import ARITHMETIC, CHAIN, FORK, GOOD, RUN, WRONG
 
 LAWS = [law.__name__ for law in (*TARGET_LAWS, *TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)]
+LAYERS = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 7, bias=False))
 MIXED = SmallNet(
     (
         Block("conv", 3, 4, 3, act="relu", norm=True),
@@ -62,6 +64,9 @@ def test_at_least_twenty_mistakes_and_every_law_that_a_target_can_break():
 @pytest.mark.parametrize("name", sorted({*targets.__all__} - {"executorch_8da4w"}))  # whose layers have 32 inputs and more
 def test_every_target_passes(name):
     found = getattr(targets, name)
+    if name in ("executorch_8da4w", "onnxruntime_nbits"):  # linear layers in blocks of 32, and everything else in float
+        check_target(found(), models=[(LAYERS, torch.randn(3, 64, generator=torch.Generator().manual_seed(0)))])
+        return
     target = found if isinstance(found, Target) else found(8, 8) if name.endswith("nlp") else found(4, 4)
     x = torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(0))
     check_target(target, run=RUNNER if name == "onnxruntime" else None, models=[(MIXED, x)])

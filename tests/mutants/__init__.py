@@ -28,6 +28,7 @@ from mutants.lowerings_toolchains import LOWERINGS_TOOLCHAINS
 from mutants.merging import MERGING
 from mutants.mlas import MLAS
 from mutants.mutation import Mutation
+from mutants.nbits import NBITS
 from mutants.ncnn import NCNN
 from mutants.networks import NETWORKS
 from mutants.numerics import NUMERICS
@@ -82,6 +83,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,
+    *NBITS,
     *NCNN,
     *DEPLOYMENT,
     *OWN_OPS,

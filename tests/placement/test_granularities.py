@@ -58,6 +58,8 @@ TAKEN = {
     "tosa": (EACH, "CONV2D and RESCALE", "CONV2D and RESCALE"),
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
+OF_BLOCKS = {"executorch_8da4w", "onnxruntime_nbits"}
+"""Linear layers in blocks, whose inputs are quantized at run time in one scheme."""
 NOWHERE = "a scheme that files store"
 UNKNOWN = "because their number is only known at run time"
 
@@ -93,7 +95,7 @@ def given(target, slots, scale):
 
 
 def test_the_table_has_every_target():
-    assert TAKEN.keys() == set(targets.__all__) - {"executorch_8da4w"}  # whose scales are those of its kernel
+    assert TAKEN.keys() == set(targets.__all__) - OF_BLOCKS
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -257,7 +257,7 @@ def _qparams(
     scale, zero = encoding.qparams.scale.flatten(), encoding.qparams.zero_point.flatten()
     axis, shared = None, scheme.scale.shared
     if isinstance(shared, PerBlock):
-        zeros = torch.zeros(encoding.qparams.scale.shape).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
+        zeros = encoding.qparams.zero_point.cpu().numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
         names = [graph.constant(encoding.qparams.scale.float(), f"{name}.scale"), graph.constant(zeros, f"{name}.zero_point")]
         return names, {"axis": shared.axis % zeros.ndim, "block_size": shared.size}
     if isinstance(shared, PerChannel):

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.machines.process import Machine, is_machine, opened
+from qfunc.lowering.onnxruntime.block_products import ModelWithProducts, model_with_products
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
@@ -49,11 +50,16 @@ class OnnxRuntimeRunner:
         """Return a loaded model, which runs many batches."""
         return opened(self.machine, Session, model, optimise=self.optimise, threads=self.threads)
 
-    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel | ModelWithCodes:
-        """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them."""
+    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel | ModelWithCodes | ModelWithProducts:
+        """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them.
+
+        A model with MatMulNBits has no codes: its real tensors are outputs.
+        """
         view = optimized_model if self.optimise else unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            return view(file_of(artifact.files, "model.onnx"), self.threads, self.machine)
+            model = file_of(artifact.files, "model.onnx")
+            products = model_with_products(model, self.threads, self.machine) if self.optimise else None
+            return products or view(model, self.threads, self.machine)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if the CPU computes the artifact as x86-64 with VNNI, else the reason; None stands for any artifact.

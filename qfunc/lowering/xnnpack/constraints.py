@@ -44,10 +44,11 @@ def require_blocks(weight: NhwcTensor, size: int) -> None:
     """
     assert weight.value is not None
     codes = weight.value
-    if size % 32 or codes.min(initial=0) < -8 or codes.max(initial=0) > 7 or weight.qparams is None:
-        found = f"blocks of {size} codes in [{codes.min()}, {codes.max()}]"
+    shifted = weight.qparams is not None and any(weight.qparams.zero_point)
+    if size % 32 or codes.min(initial=0) < -8 or codes.max(initial=0) > 7 or weight.qparams is None or shifted:
+        found = f"blocks of {size} codes in [{codes.min()}, {codes.max()}]{', with zero points' if shifted else ''}"
         do = "Use the schemes of targets.executorch_8da4w."
-        wanted = "4-bit codes in blocks of a multiple of 32"
+        wanted = "4-bit codes in blocks of a multiple of 32, without zero points"
         raise DeployError(where=f"tensor {weight.name!r}", found=found, wanted=wanted, do=do)
 
 

@@ -74,7 +74,7 @@ def can_be_written(site: Site, target: Target) -> bool:
     match site.scheme.format:
         case Int():
             if isinstance(shared, PerBlock) and site.constant:
-                return blocks and site.scheme.symmetric
+                return blocks
             return blocks if site.dynamic else isinstance(shared, PerTensor | PerChannel)
         case Log():
             return isinstance(shared, PerTensor) and not site.dynamic

@@ -119,7 +119,7 @@ class _TeacherForced(fx.Interpreter):
         quantizer = self.quantizer.get(n.name)
         if quantizer is None:
             return value
-        if is_constant(n):
+        if is_constant(n) or quantizer.module.dynamic:
             return value
         encoding, fmt = self.partition.at_path[quantizer.path], quantizer.module.site.scheme.format
         if isinstance(fmt, Log):

@@ -16,6 +16,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT
+from qfunc.numerics.qparams import spread
 from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
@@ -82,7 +83,7 @@ def artifact_holds_the_constants(trial: Pipeline) -> None:
             with torch.no_grad():
                 value = module(read_attr(trial.calibrated, source))
             if f"{source.target}.codes" in stored and isinstance(module.site.scheme.format, Int):
-                scale, zero, _ = module.qparams()
+                scale, zero = (spread(p, value, module.site.scheme) for p in module.qparams()[:2])
                 differ = _differ(torch.round(value.double() / scale.double()) + zero, stored[f"{source.target}.codes"])
                 found = f"{differ} integers of {source.target!r} in {name!r} are not those of the simulation"
                 assert not differ, found
@@ -187,7 +188,9 @@ def _runnable(model: Any) -> set[str]:
 
 
 def _quantizes(model: Any) -> bool:
-    return bool(model.functions) or any("Quantize" in n.op_type or n.op_type.startswith("Q") for n in model.graph.node)
+    # MatMulNBits may quantize its input.
+    names = [n.op_type for n in model.graph.node]
+    return bool(model.functions) or any("Quantize" in n or n.startswith("Q") or n == "MatMulNBits" for n in names)
 
 
 def _initializers(model: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import attrs
 from qfunc import targets
 from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
+    FLOAT32,
     Cases,
     DerivedQParams,
     FixedQParams,
@@ -21,6 +22,7 @@ from qfunc.specs import (
     Int,
     Op,
     Refuse,
+    Scale,
     Scheme,
     Selector,
     Target,
@@ -162,6 +164,8 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _formats(value: Any) -> list[Format]:
     match value:
+        case Scheme(scale=Scale(dynamic=True)):
+            return [FLOAT32]  # the kernel that reads the tensor quantizes it
         case Scheme(format=fmt):
             return [fmt]
         case FixedQParams(scheme=scheme):

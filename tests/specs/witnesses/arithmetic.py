@@ -44,6 +44,7 @@ from qfunc.specs import (
     QuantizeInt32,
     QuantizeLanes,
     QuantizeRange,
+    RegisterLanes,
     Rule,
     SaturatesAtEnd,
     SaturatesEachStep,
@@ -154,10 +155,16 @@ BARE = seeded(nn.Linear(32, 20, bias=False))
 FAR = 3e38 * torch.tensor([[1.0, -1.0]]).repeat(1, 16)
 
 
-def dynamic(product: DynamicProduct, net: nn.Module = LINEAR, x: Tensor = TOKENS, **changes: Any) -> Witness:
+IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 16), dynamic=True), division=False)
+REGISTERS = DynamicProduct(IN_BLOCKS, multiplier="both", scales="inside", lanes=RegisterLanes())
+
+
+def dynamic(
+    product: DynamicProduct, net: nn.Module = LINEAR, x: Tensor = TOKENS, weight: Scheme = BLOCKS, **changes: Any
+) -> Witness:
     """A linear layer whose input is quantized at run time, and one whose arithmetic differs in one field."""
     formats = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
-    rules = Rule(Op("linear"), input=product.input, weight=BLOCKS)
+    rules = Rule(Op("linear"), input=product.input, weight=weight)
     other = evolve(product, **changes)
     return witness(chip(Kernel(Op("linear"), product, formats=formats), rules=rules), product, other, net, x)
 
@@ -343,6 +350,7 @@ WITNESSES = {
     "Lanes.count": dynamic(IN_LANES, lanes=Lanes(2, 2)),
     "Lanes.order": dynamic(IN_LANES, lanes=Lanes(4, 2, "pairs")),
     "Lanes.run": dynamic(IN_LANES, lanes=Lanes(4, 1)),
+    "RegisterLanes": dynamic(REGISTERS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
     "WeightSums.run": dynamic(BY_SUMS, zero_point=WeightSums(8)),
     "WeightSums.offset": dynamic(BY_SUMS, zero_point=WeightSums(4, offset=128)),
     "ScaleStage.rounding": staged(COARSE, first=evolve(COARSE.first, rounding="half_up")),

@@ -1,0 +1,65 @@
+"""The lowering to ONNX with ONNX Runtime's operator for weights in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.lowering.onnx.lowering import QdqLowering
+from qfunc.lowering.onnx.opset import ir_version_field
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Scheme
+from qfunc.specs._check import integer
+from qfunc.specs._values import readable
+
+
+@readable
+@frozen(kw_only=True)
+class MatMulNBitsLowering:
+    """`model.onnx`: ONNX, with com.microsoft.MatMulNBits for linear layers whose weights have scales of blocks.
+
+    `accuracy_level` is that of the operator: at 4 it quantizes its input to int8 at run time, if it has kernels for the
+    width and the block; at 0, 1, 2 and 3 it computes in float32 on x86-64.
+
+    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits; onnxruntime 1.31.
+
+    >>> MatMulNBitsLowering()
+    MatMulNBitsLowering()
+    """
+
+    accuracy_level: int = field(default=4, validator=integer(0, 4))
+    ir_version: int | None = ir_version_field()
+
+    @property
+    def opset(self) -> int:
+        """The opset, 21: the first with blocks.
+
+        >>> MatMulNBitsLowering().opset
+        21
+        """
+        return 21
+
+    @property
+    def blocks(self) -> bool:
+        """True: weights have scales of blocks, and level 4 quantizes inputs at run time."""
+        return True
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """Return the model's bytes."""
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnxruntime.block_weights import with_block_products
+        from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
+        from qfunc.lowering.toolchains.versions import to_bytes
+
+        return {"model.onnx": to_bytes(smaller_by_products(with_block_products(model, sites, self.accuracy_level)), self)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """Return what `QdqLowering.refuses` returns.
+
+        >>> from qfunc.specs import MATMUL_4BITS
+        >>> MatMulNBitsLowering().refuses(MATMUL_4BITS, constant=True)
+        ''
+        """
+        return QdqLowering(opset=self.opset).refuses(scheme, constant)

@@ -1,0 +1,64 @@
+"""Breakages of MatMulNBits: its codes, its lanes, its file, and what is seen of its level."""
+
+from mutants.mutation import Mutation
+
+PRODUCTS = "tests/lowering/onnxruntime/test_block_products.py::test_no_bit_of_a_product_differs"
+
+NBITS = (
+    Mutation(
+        "nbits-codes-by-the-reciprocal-scale",
+        "qfunc.numerics.sums.blocks:quantize_rows",
+        "torch.where(largest != 0, most / largest, 0.0)",
+        "torch.where(largest != 0, 1 / (largest / most), 0.0)",
+        "tests/lowering/onnxruntime/test_block_products.py::test_rows_are_quantized_by_two_quotients",
+    ),
+    Mutation(
+        "nbits-registers-by-pairs-of-lanes",
+        "qfunc.numerics.sums.blocks:_interleaved",
+        "(r // 2, r % 2) if block <= 32 else (r % 2, r // 2)",
+        "(r // 2, r % 2)",
+        PRODUCTS,
+    ),
+    Mutation(
+        "nbits-last-rows-by-halves",
+        "qfunc.numerics.sums.blocks:_total",
+        "(~in_pair | paired)",
+        "paired",
+        PRODUCTS,
+    ),
+    Mutation(
+        "nbits-products-of-zero-points-are-rounded",
+        "qfunc.numerics.sums.blocks:block_product",
+        "fma(level[:, k, None], offset[:, k], correction)",
+        "level[:, k, None] * offset[:, k] + correction",
+        PRODUCTS,
+    ),
+    Mutation(
+        "nbits-groups-of-four-in-order",
+        "qfunc.numerics.sums.blocks:_Rows.groups_of_four",
+        "pair[b % 2] = fma(*self.sums(one + b * self.block), pair[b % 2])",
+        "pair[0] = fma(*self.sums(one + b * self.block), pair[0])",
+        PRODUCTS,
+    ),
+    Mutation(
+        "nbits-narrow-codes-are-shifted-by-their-own-width",
+        "qfunc.emulation.products.registers:register_product",
+        "1 << (bits - 1)",
+        "1 << (encoding.format.bits - 1)",
+        "tests/lowering/onnxruntime/test_nbits_target.py::test_narrower_codes_are_stored_in_the_width_that_holds_them",
+    ),
+    Mutation(
+        "nbits-inputs-are-quantized-before-the-operator",
+        "qfunc.lowering.onnxruntime.block_weights:with_block_products",
+        "_without_quantizers(made)",
+        "pass",
+        "tests/lowering/onnxruntime/test_nbits_target.py::test_the_file_has_what_its_own_packer_writes",
+    ),
+    Mutation(
+        "nbits-level-4-is-assumed",
+        "qfunc.lowering.onnxruntime.block_products:_unit",
+        "== -127.0 * 2 ** (bits - 1)",
+        "is not None",
+        "tests/lowering/onnxruntime/test_nbits_target.py::test_the_level_that_the_session_has_is_compared",
+    ),
+)
