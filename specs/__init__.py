@@ -15,6 +15,7 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
+from qfunc.specs.arithmetic.dynamic import DynamicProduct, Lanes, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.operators import (
     AverageCodes,
@@ -128,19 +129,20 @@ from qfunc.specs.text.diff import diff
 
 __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
-    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DequantizeSum", "DerivedQParams", "E2M1", "E2M3",
-    "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First",
-    "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMultiplier",
-    "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q8_0", "GluTable",
-    "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int", "KPU", "KeepFloat",
-    "Kernel", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4",
-    "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4", "Name", "NoZeroPoint", "NodeName",
-    "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor",
-    "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
-    "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep",
-    "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat",
-    "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "Trait",
-    "Unknown", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
+    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DequantizeSum", "DerivedQParams", "DynamicProduct",
+    "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32",
+    "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
+    "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_Q4_0",
+    "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int",
+    "KPU", "KeepFloat", "Kernel", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS",
+    "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "ModuleType", "NVFP4",
+    "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override",
+    "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes",
+    "QuantizeRange", "ROUNDINGS", "Refuse", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams",
+    "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector",
+    "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled",
+    "SumShifted", "Target", "Tie", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit",
+    "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json

@@ -12,6 +12,7 @@ from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -24,6 +25,7 @@ from qfunc.specs import (
     AveragePool,
     Bilinear,
     Copy,
+    DynamicProduct,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -148,6 +150,8 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (ProductLanes, "mul"): requantize,
     (Stages, "conv"): requantize,
     (Stages, "linear"): requantize,
+    (DynamicProduct, "linear"): dynamic_product,
+    (DynamicProduct, "matmul"): dynamic_product,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
@@ -182,6 +186,9 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
+_TO_REALS = FloatKernel | FloatRequantize | FloatMultiplier | DynamicProduct
+
+
 def write(job: UnitContext) -> fx.Node:
     """Return the node that computes the unit's output codes.
 
@@ -191,8 +198,10 @@ def write(job: UnitContext) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.output_encoding is None and not isinstance(arithmetic, FloatKernel | FloatRequantize | FloatMultiplier):
-        wanted = "FloatKernel, FloatRequantize or FloatMultiplier"
+    if job.output_encoding is None and not isinstance(
+        arithmetic, FloatKernel | FloatRequantize | FloatMultiplier | DynamicProduct
+    ):
+        wanted = "FloatKernel, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:

@@ -12,8 +12,8 @@ from torch import Tensor, fx
 from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext, operand_codes
-from qfunc.emulation.overflow import apply_overflow
-from qfunc.emulation.stages import requantize_in_stages
+from qfunc.emulation.products.overflow import apply_overflow
+from qfunc.emulation.products.stages import requantize_in_stages
 from qfunc.numerics.kernels import fixed_point, integer
 from qfunc.numerics.kernels.accumulators import (
     EXACT_FLOAT32,

@@ -29,7 +29,8 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
         CalibrationError: scales outside of a limit of the target, as training may leave them.
     """
     for encoding in partition.at_path.values():
-        require_codes(encoding.quantizer)
+        if not partition.in_blocks(encoding):
+            require_codes(encoding.quantizer)
     require_limits(partition)
     return _Emulation(partition).build()
 

@@ -14,6 +14,7 @@ from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import stored_scale
 from qfunc.specs import (
     DerivedQParams,
+    DynamicProduct,
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
@@ -81,7 +82,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages) or (
+    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages | DynamicProduct) or (
         isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
     )
 

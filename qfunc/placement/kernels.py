@@ -12,12 +12,14 @@ from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
+from qfunc.ops.node import channel_axis
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
     Copy,
+    DynamicProduct,
     FloatRequantize,
     Format,
     FusesOnly,
@@ -26,8 +28,10 @@ from qfunc.specs import (
     Kernel,
     NoZeroPoint,
     OutputQParams,
+    PerBlock,
     ProductRatio,
     SameQParams,
+    Scheme,
     Unknown,
 )
 from qfunc.specs.placement import Condition
@@ -36,11 +40,15 @@ __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_fl
 
 
 class Operand(NamedTuple):
-    """A tensor that a group reads or returns: its slot at a node, and its encoding, None if it has no qparams."""
+    """A tensor that a group reads or returns: its slot at a node, and its encoding, None if it has no qparams.
+
+    `run_time` is the scheme of a tensor whose qparams are computed at run time.
+    """
 
     node: fx.Node
     slot: str
     encoding: Encoding | None
+    run_time: Scheme | None = None
 
 
 def integer_kernel(
@@ -64,7 +72,8 @@ def integer_kernel(
     if by_channel:
         return None, f"its {by_channel[0]} has one scale per channel, which no integer kernel supports"
     weights = [(o.encoding, o.node) for o in operands if o.slot == "weight"]
-    if not all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights):
+    by_outputs = all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights)
+    if not by_outputs and not any(isinstance(k.arithmetic, DynamicProduct) for k in integer):
         return None, "its weight has a scale an input channel, which no integer kernel takes"
     float_bias = any(o.slot == "bias" and o.encoding is None for o in operands)
     reason = "the target has no integer kernel for it"
@@ -81,6 +90,10 @@ def integer_kernel(
             reason = "the kernel does not take its formats"
         elif float_bias and not takes_float_bias(kernel.arithmetic):
             reason = "its bias carries no qparams"
+        elif isinstance(kernel.arithmetic, DynamicProduct) and (unfit := _unfit_for(kernel.arithmetic, operands)):
+            reason = unfit
+        elif not by_outputs and not isinstance(kernel.arithmetic, DynamicProduct):
+            reason = "its weight has several scales an output channel, which its integer kernel does not take"
         elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
             reason = "it does not only move codes"
         elif isinstance(kernel.arithmetic, Unknown):
@@ -90,6 +103,32 @@ def integer_kernel(
         else:
             return kernel, ""
     return None, reason
+
+
+def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
+    # The reason why an arithmetic whose input is quantized at run time does not compute a product, or "".
+    inputs = [o for o in operands if o.slot == "input" and o.run_time is not None]
+    if len(inputs) != 1:
+        return "its input is not quantized at run time"
+    if inputs[0].run_time != arithmetic.input:
+        return "its input is quantized at run time in another scheme than that of the kernel"
+    weights = [o for o in operands if o.slot == "weight"]
+    if len(weights) != 1 or weights[0].encoding is None:
+        return "its weight carries no qparams"
+    return _unfit_weight(weights[0].node, weights[0].encoding)
+
+
+def _unfit_weight(node: fx.Node, weight: Encoding) -> str:
+    scale = weight.qparams.scale
+    if bool(weight.qparams.zero_point.any()):
+        return "its weight has zero points"
+    inner = 1 - channel_axis(node) % 2
+    shared = weight.quantizer.module.site.scheme.scale.shared
+    if isinstance(shared, PerBlock) and shared.axis % 2 != inner:
+        return "the blocks of its weight are not along its inputs"
+    if scale.numel() != 1 and scale.ndim == 2 and scale.shape[1 - inner] == 1 and scale.shape[inner] > 1:
+        return "its weight has one scale an input channel"
+    return ""
 
 
 def refused_formats(

@@ -13,6 +13,7 @@ from torch import fx
 from qfunc.graph.data_movement import only_moves_codes, reads_values
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
+from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
@@ -24,7 +25,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import Copy, Host, Int, Kernel, Target
+from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, Target
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -85,14 +86,13 @@ class Partition:
         self._at_edge: dict[tuple[str, str], Encoding] = {}
         self._of_output: dict[str, Encoding] = {}
         self.at_path: dict[str, Encoding] = {}
-        for quantizer in view.quantizers:
-            if quantizer.module.dynamic:
-                require_integers(quantizer)
+        self._run_time = {(q.tensor, reader): q for q in view.quantizers if q.module.dynamic for reader in q.readers}
+        static = [quantizer for quantizer in view.quantizers if not quantizer.module.dynamic]
         if qparams is None:
-            qparams = {quantizer.path: quantizer.module.qparams() for quantizer in view.quantizers}
+            qparams = {quantizer.path: quantizer.module.qparams() for quantizer in static}
         else:
             qparams = {**qparams, **derived_qparams(view, qparams)}
-        for quantizer in view.quantizers:
+        for quantizer in static:
             encoding = self.at_path[quantizer.path] = encoding_of(quantizer, qparams[quantizer.path])
             if quantizer.module.site.slot == "output":
                 self._of_output[quantizer.tensor] = encoding
@@ -103,10 +103,23 @@ class Partition:
             self._shared[node.name] = self._shared_encoding(node)
         self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
         self.units = tuple(self._unit(g) for g in groups.groups)
+        self._dynamic = {u.group.root.name for u in self.units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
+        for (_, reader), quantizer in self._run_time.items():
+            if reader not in self._dynamic:
+                require_integers(quantizer)
 
     def encoding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
         """Return the encoding with which a reader gets a tensor: its own, or the encoding of the tensor with its codes."""
         return self._at_edge.get((producer.name, reader.name)) or self.output_encoding(producer)
+
+    def run_time(self, producer: fx.Node, reader: fx.Node) -> QuantizerNode | None:
+        """Return the quantizer of a tensor whose qparams are computed at run time for a reader, or None."""
+        return self._run_time.get((producer.name, reader.name))
+
+    def in_blocks(self, encoding: Encoding) -> bool:
+        """Return True for a weight of products whose input is quantized at run time: it may have scales of blocks."""
+        seat = encoding.quantizer
+        return seat.module.site.slot == "weight" and bool(seat.readers) and self._dynamic.issuperset(seat.readers)
 
     def output_encoding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
@@ -239,7 +252,9 @@ class Partition:
         for node in group.nodes:
             for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
-                    found.append(Operand(node, slot, self.encoding(producer, node)))
+                    seat = self.run_time(producer, node)
+                    scheme = None if seat is None else seat.module.site.scheme
+                    found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]
 

@@ -31,13 +31,13 @@ EMULATION = (
         "tests/emulation/test_own_ops.py::test_an_op_of_any_form_is_emulated_and_verified", case="a named argument",
     ),
     Mutation(
-        "accumulators-never-overflow", "qfunc.emulation.overflow:apply_overflow",
+        "accumulators-never-overflow", "qfunc.emulation.products.overflow:apply_overflow",
         "if not bool(sums.at_risk.any()):",
         "if True:",
         NARROW, case="wraps",
     ),
     Mutation(
-        "saturation-at-the-end-only", "qfunc.emulation.overflow:apply_overflow",
+        "saturation-at-the-end-only", "qfunc.emulation.products.overflow:apply_overflow",
         'if isinstance(overflow, SaturatesEachStep) and job.unit.kind != "mul":',
         "if False:",
         NARROW, case="saturates each step",

@@ -1,0 +1,68 @@
+"""Emulate products whose input is quantized at run time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+from qfunc.emulation.context import UnitContext
+from qfunc.graph.constants import read_attr
+from qfunc.numerics.scales import divisor
+from qfunc.numerics.sums.dynamic import (
+    block_sums,
+    flushed,
+    input_codes,
+    input_scales,
+    input_zero_points,
+    multipliers,
+    scaled_sums,
+    weight_sums,
+)
+from qfunc.ops.node import channel_axis, slots
+from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, DynamicProduct, Int, PerBlock
+
+_DTYPES = {FLOAT32: "float32", FLOAT16: "float16", BFLOAT16: "bfloat16"}
+
+
+def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
+    """Return the node of a product by `DynamicProduct`: its r, z, q_x, s_x and v are nodes before it."""
+    tensors, scheme, path = dict(slots(job.root)), arithmetic.input, job.unit.path
+    fmt, shared, flushes = scheme.format, scheme.scale.shared, not arithmetic.denormals
+    assert isinstance(fmt, Int)  # DynamicProduct requires it
+    x = job.real(tensors["input"], job.root)
+    size = shared.size if isinstance(shared, PerBlock) else None
+    steps = divisor(scheme) if scheme.symmetric else float(fmt.qmax - fmt.qmin)
+    span = (size, steps, scheme.symmetric, arithmetic.multiplier)
+    r = job.emitter.call(multipliers, x, *span, flushes, name=f"{job.name}_multiplier")
+    z = None
+    if scheme.zero_point is not None:
+        ends = (fmt.qmin, fmt.qmax, scheme.zero_point.rounding)
+        z = job.emitter.call(input_zero_points, x, r, size, *ends, flushes, name=f"{job.name}_zero_point")
+    codes = (fmt.qmin, fmt.qmax, scheme.rounding)
+    q = job.emitter.call(input_codes, x, r, z, *codes, flushes, name=f"{job.name}_input_codes")
+    dtype = _DTYPES[scheme.scale.format]
+    s_x = job.emitter.call(input_scales, x, r, *span, dtype, flushes, name=f"{job.name}_input_scale")
+    weight, s_w = _weight(job, tensors["weight"])
+    named = ((weight, str(tensors["weight"].target)), (s_w, f"{path}.weight_scale"))
+    nodes = [job.emitter.constant(tensor, name) for tensor, name in named]
+    start = None
+    if arithmetic.zero_point is not None and z is not None:
+        k = job.emitter.constant(flushed(weight_sums(weight, s_w, arithmetic.zero_point.run), flushes), f"{path}.sums")
+        start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
+    inside = s_x if arithmetic.scales == "inside" else None
+    lanes = (arithmetic.lanes.count, arithmetic.lanes.run)
+    v = job.emitter.call(block_sums, q, z, inside, *nodes, *lanes, arithmetic.fma, flushes, start, name=f"{job.name}_sums")
+    bias = None if "bias" not in tensors else job.real(tensors["bias"], job.root)
+    after = s_x if inside is None else None
+    return job.emitter.call(scaled_sums, v, after, bias, job.bounds(), arithmetic.clamps, flushes, name=job.name, result=True)
+
+
+def _weight(job: UnitContext, node: fx.Node) -> tuple[Tensor, Tensor]:
+    # The codes [O, K] and their scales [O, blocks].
+    encoding = job.partition.encoding(node, job.root)
+    assert encoding is not None
+    weight, scale = encoding.codes(read_attr(job.partition.network, node)).float(), encoding.qparams.scale.float()
+    scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
+    if channel_axis(job.root) % 2:
+        weight, scale = weight.T, scale.T
+    return weight.contiguous(), scale.expand(weight.shape[0], -1).contiguous()
