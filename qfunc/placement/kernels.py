@@ -126,7 +126,7 @@ def _unfit_weight(node: fx.Node, weight: Encoding) -> str:
     shared = weight.quantizer.module.site.scheme.scale.shared
     if isinstance(shared, PerBlock) and shared.axis % 2 != inner:
         return "the blocks of its weight are not along its inputs"
-    if scale.numel() != 1 and scale.ndim == 2 and scale.shape[1 - inner] == 1 and scale.shape[inner] > 1:
+    if not isinstance(shared, PerBlock) and scale.numel() != 1 and scale.ndim == 2 and scale.shape[1 - inner] == 1:
         return "its weight has one scale an input channel"
     return ""
 
