@@ -176,6 +176,16 @@ class WideLowering(Protocol):
 
 
 @runtime_checkable
+class BlockLowering(Protocol):
+    """A lowering whose files hold weights with scales of blocks, and inputs that are quantized at run time."""
+
+    @property
+    def blocks(self) -> bool:
+        """True if they do."""
+        ...
+
+
+@runtime_checkable
 class Runner(Protocol):
     """A runner: executes artifacts by a runtime on this machine.
 

@@ -5,6 +5,7 @@ from qfunc.targets.academic_nlp import academic_nlp
 from qfunc.targets.cmsis_nn import cmsis_nn
 from qfunc.targets.cmsis_nn_16x8 import cmsis_nn_16x8
 from qfunc.targets.edge_tpu import edge_tpu
+from qfunc.targets.executorch_8da4w import executorch_8da4w
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.k210 import k210
 from qfunc.targets.litert import litert, litert_optimised, litert_reference
@@ -26,8 +27,8 @@ from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_xnnpack", "k210", "litert",
-    "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda",
+    "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_8da4w", "executorch_xnnpack", "k210",
+    "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "openvino", "ppl_cuda",
     "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa",
     "vitis",
 ]  # fmt: skip

@@ -14,10 +14,11 @@ from qfunc.emulation.error_bounds import approximate, at_extremum
 from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
+from qfunc.numerics.qparams import spread
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Copy, FloatKernel, FloatRequantize
+from qfunc.specs import Copy, DynamicProduct, FloatKernel, FloatRequantize
 
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
@@ -181,7 +182,8 @@ class FloatUnits:
             return None
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
             coded = self.partition.output_encoding(output) is not None
-            if coded and not isinstance(getattr(unit.kernel, "arithmetic", None), FloatKernel | Copy):
+            arithmetic = getattr(unit.kernel, "arithmetic", None)
+            if isinstance(arithmetic, DynamicProduct) or (coded and not isinstance(arithmetic, FloatKernel | Copy)):
                 return None  # codes that the runtime does not show may be others
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)
@@ -258,7 +260,8 @@ def _bound(value: Approximation) -> Tensor:
 
 
 def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:
-    scale, zero = encoding.qparams.scale.double(), encoding.qparams.zero_point.double()
+    scheme = encoding.quantizer.module.site.scheme
+    scale, zero = (spread(p.double(), codes, scheme) for p in (encoding.qparams.scale, encoding.qparams.zero_point))
     return (codes.double() - zero) * scale
 
 

@@ -17,7 +17,7 @@ __all__ = ["TeacherForced", "code_nodes", "same"]
 class TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes and each result of a float unit replaced by the runtime's.
 
-    `pairs` has both codes, `values` the value of each node by name, and `codes_of` and `reals_of` those of the runtime.
+    `pairs` has both codes, `real_pairs` both real results of known units by node, `values` the value of each node by name, and `codes_of` and `reals_of` those of the runtime.
 
     Args:
         encodings: (path, encoding) by node, of the tensors of codes.
@@ -34,6 +34,7 @@ class TeacherForced(fx.Interpreter):
         self.encodings, self.reals, self.unknown = encodings, reals, unknown
         self.shown, self.examples, self.joined = shown, examples, joined
         self.pairs: list[tuple[str, Tensor, Tensor]] = []
+        self.real_pairs: list[tuple[str, Tensor, Tensor]] = []
         self.values: dict[str, Any] = {}
         self.codes_of: dict[str, Tensor] = {}
         self.reals_of: dict[str, Tensor] = {}
@@ -45,7 +46,9 @@ class TeacherForced(fx.Interpreter):
             real = in_model_order(self.shown[self.reals[n.name]], value, self.examples, joined=True)
             if real.shape == value.shape:  # a runtime may keep a tensor in another layout
                 self.reals_of[n.name] = real
-                value = real if n.name in self.unknown else value
+                if n.name not in self.unknown:
+                    self.real_pairs.append((n.name, value, real))
+                value = real
         if n.name not in self.encodings:
             self.values[n.name] = value
             return value

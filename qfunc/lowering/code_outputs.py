@@ -49,6 +49,33 @@ class ModelWithCodes:
         return self.plain(inputs), codes
 
 
+@frozen(eq=False)
+class ModelWithReals:
+    """A deployed model, and the same model with inner tensors of real values as additional outputs, one example a call."""
+
+    plain: Run
+    exposed: Run
+    names: tuple[str, ...]
+    units: None = None
+    difference: str = ""
+    tensors: frozenset[str] = frozenset()
+
+    @property
+    def reals(self) -> frozenset[str]:
+        """The names of the real tensors."""
+        return frozenset(self.names)
+
+    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return (the outputs of the model as deployed, real tensor -> values).
+
+        >>> shown = ModelWithReals(lambda x: x, lambda x: [*x, 2.5], ("fc",))
+        >>> shown.run([1.5])
+        ([1.5], {'fc': 2.5})
+        """
+        values = self.exposed(inputs)[-len(self.names) :] if self.names else []
+        return self.plain(inputs), dict(zip(self.names, values, strict=True))
+
+
 def code_names(artifact: Any) -> set[str]:
     """Return the names of the tensors of codes of an artifact's activations."""
     return {f"{t}.codes" for s in read_quantized(artifact.report) if s["role"] == "activation" for t in s["tensors"]}
@@ -64,4 +91,4 @@ def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict
     return found
 
 
-__all__ = ["Run", "ModelWithCodes", "code_names", "with_code_outputs"]
+__all__ = ["Run", "ModelWithCodes", "ModelWithReals", "code_names", "with_code_outputs"]

@@ -27,11 +27,15 @@ Array = np.ndarray[Any, Any]
 
 @frozen
 class QParams:
-    """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`."""
+    """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`.
+
+    With `block`, one for each run of so many entries along `axis`, in the order of the tensor.
+    """
 
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
     axis: int = 0
+    block: int | None = None
 
     def imply(self, bounds: tuple[float | None, float | None], ends: tuple[int, int]) -> bool:
         """Return True if codes that saturate at `ends` do the work of a clamp to `bounds`.
@@ -136,7 +140,8 @@ class QdqModel:
         """Return the qparams of a QuantizeLinear or DequantizeLinear."""
         scale, zero = (self.constant(node, i) for i in (1, 2))
         axis = int(self.attribute(node, "axis", 1)) if scale.ndim else 0
-        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
+        block = self.attribute(node, "block_size") or None
+        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis, block)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
         """Return the DequantizeLinear that produces a tensor, or None."""
@@ -216,6 +221,10 @@ def walk(
 
 def dequantized(codes: Array, qparams: QParams) -> Array:
     """Return the real values of codes, in float32."""
+    if qparams.block is not None:
+        shape = [n // qparams.block if i == qparams.axis % codes.ndim else n for i, n in enumerate(codes.shape)]
+        scale = np.array(qparams.scale, np.float32).reshape(shape).repeat(qparams.block, qparams.axis)
+        return np.asarray(codes.astype(np.float32) * scale, np.float32)
     shape = [-1 if i == qparams.axis % codes.ndim and len(qparams.scale) > 1 else 1 for i in range(codes.ndim)]
     scale = np.array(qparams.scale, np.float32).reshape(shape)
     zero = np.array(qparams.zero_point, np.int64).reshape(shape)

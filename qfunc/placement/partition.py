@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -149,18 +149,19 @@ class Partition:
         known = not by_kernel or any(not by_slot or any(fmt in f for f in by_slot.values()) for by_slot in by_kernel)
         return not encoding.quantizer.module.site.by_channel and (known or not isinstance(fmt, Int) or fmt.bits > 8)
 
-    def exact_nodes(self, unlike: Sequence[str] = ()) -> set[fx.Node]:
-        """Return the nodes whose values emulation computes bit for bit if the codes before them are the runtime's.
+    def exact_nodes(self, unlike: Sequence[str] = (), shown: Container[str] = ()) -> set[fx.Node]:
+        """Return the nodes whose values emulation computes bit for bit if the codes and reals before them are the runtime's.
 
         Args:
             unlike: Kinds of ops that the runtime computes in another way in float, for example on this CPU.
+            shown: The names of nodes whose real values the runtime shows.
         """
         exact = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
         for unit in self.units:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
             known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
-            if known and all(s in exact or self.encoding(s, n) is not None for s, n in read):
+            if known and all(s in exact or s.name in shown or self.encoding(s, n) is not None for s, n in read):
                 exact.add(unit.group.output)
         return exact
 

@@ -57,7 +57,6 @@ class Verification:
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
         reordering: Any = runner  # checkers narrow the name that isinstance tests
         self.unlike: tuple[str, ...] = reordering.unlike() if isinstance(reordering, ReorderingRunner) else ()
-        self.exact = self.partition.exact_nodes(self.unlike)
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
@@ -74,6 +73,7 @@ class Verification:
         flips = isinstance(runner, FlippingRunner) and bool(runner.flips)
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
         self.shown_reals = self._shown_reals()
+        self.exact = self.partition.exact_nodes(self.unlike, self.shown_reals)
         self.measured = False
         self.products: dict[str, int] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
@@ -203,6 +203,9 @@ class Verification:
                         self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
                 for path, emulated, actual in forced.pairs if differs else ():
                     self._add_alone(path, emulated, actual, 1.0, within)
+                for node, emulated, actual in forced.real_pairs if differs else ():
+                    if node in self.reals:
+                        self._add_alone(self.reals[node], emulated, actual, _range_lsb(emulated), within)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
                     # A runtime that shows other codes than it computes without showing them has the output of the emulation.
                     emulated = torch.where(outputs[index] == actual, actual.to(emulated.dtype), emulated)

@@ -54,11 +54,11 @@ class OpContext:
         return self.writer.stored(tensor) if self.codes else self.writer.real(tensor)
 
     def array(self, index: int) -> tuple[Array, QParams | None]:
-        """Return a constant input: its codes and qparams if the op computes on codes, else its real values and None."""
+        """Return a constant input: its codes and qparams if it has blocks or the op computes on codes, else reals and None."""
         tensor = self.writer.tensor(self.node.input[index])
         if tensor.value is None:
             raise self.refuse(f"input {tensor.name!r}, computed", "a constant", "Compute it once, outside the model.")
-        if self.codes or tensor.qparams is None:
+        if self.codes or tensor.qparams is None or tensor.qparams.block is not None:
             return tensor.value, tensor.qparams
         return dequantized(tensor.value, tensor.qparams), None
 

@@ -102,17 +102,34 @@ def _linear(step: OpContext, turn: Callable[[Array], Array], axis: int) -> None:
     on_weighted_codes(step, axis)
     x = step.input()
     weight, qparams = step.array(1)
-    weight = turn(weight)
+    weight, qparams = turn(weight), qparams and _turned(step, weight, qparams, turn)
     if x.order is not None:
         weight = weight[:, x.order]
     else:
         x = step.writer.plain(x)
-    weights, bias = stored(step, weight, qparams, 0), bias_of(step, weight.shape[0], x, qparams)
+    along = 0 if qparams is None or qparams.block is None else qparams.axis
+    weights, bias = stored(step, weight, qparams, along), bias_of(step, weight.shape[0], x, qparams)
     output = step.result(step.shape)
     step.file.operator(
         "FULLY_CONNECTED", [x, weights, bias], [output], "FullyConnectedOptions",
         fusedActivationFunction=step.activation, keepNumDims=len(x.shape) > 2,
     )  # fmt: skip
+
+
+def _turned(step: OpContext, weight: Array, qparams: QParams, turn: Callable[[Array], Array]) -> QParams:
+    # The qparams of a weight with its outputs first.
+    if qparams.block is None:
+        return qparams
+    if not step.file.blocks:
+        do = "Deploy by edit.deploy(QdqLowering()), or give the weight one scale for each output channel."
+        raise step.refuse("a weight with scales of blocks", f"scales that {step.file.lowering} writes", do)
+    shape = [n // qparams.block if i == qparams.axis else n for i, n in enumerate(weight.shape)]
+    return evolve(qparams, scale=tuple(turn(np.array(qparams.scale).reshape(shape)).ravel().tolist()), axis=1)
+
+
+def run_time(step: OpContext) -> None:
+    """Keep the real values of a tensor: the operator that reads it quantizes it at run time."""
+    step.keep(step.input())
 
 
 def flattened(size: Sequence[int]) -> Array:
@@ -124,4 +141,4 @@ def flattened(size: Sequence[int]) -> Array:
     return np.moveaxis(np.arange(int(np.prod(size))).reshape(tuple(size)), 0, -1).ravel()
 
 
-__all__ = ["bias_of", "conv", "flattened", "gemm", "matmul", "on_weighted_codes", "stored"]
+__all__ = ["bias_of", "conv", "flattened", "gemm", "matmul", "on_weighted_codes", "run_time", "stored"]

@@ -11,7 +11,7 @@ from qfunc.lowering.nhwc.conv_transpose import conv_transposed
 from qfunc.lowering.nhwc.decompositions import celu, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.formulas import CURVES, elu
-from qfunc.lowering.nhwc.linear import conv, gemm, matmul
+from qfunc.lowering.nhwc.linear import conv, gemm, matmul, run_time
 from qfunc.lowering.nhwc.moves import depth_to_space, gather, pad, resize, space_to_depth, tile, where
 from qfunc.lowering.nhwc.norms import group_norm, instance_norm, response_norm
 from qfunc.lowering.nhwc.pooling import (
@@ -28,7 +28,7 @@ from qfunc.lowering.nhwc.shape import concat, expand, reshape, sliced, split, tr
 from qfunc.lowering.nhwc.writer import Writer
 
 _STEPS: dict[str, Callable[[OpContext], None]] = {
-    "Conv": conv, "ConvTranspose": conv_transposed, "Gemm": gemm, "MatMul": matmul,
+    "DynamicQuantize": run_time, "Conv": conv, "ConvTranspose": conv_transposed, "Gemm": gemm, "MatMul": matmul,
     "Add": binary("ADD", "AddOptions"), "Sub": binary("SUB", "SubOptions"), "Mul": binary("MUL", "MulOptions"),
     "Div": binary("DIV", "DivOptions", codes=False), "Pow": binary("POW", "PowOptions", codes=False),
     "Min": binary("MINIMUM", "MaximumMinimumOptions", codes=False),

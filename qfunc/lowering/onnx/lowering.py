@@ -37,6 +37,11 @@ class QdqLowering:
         """The bits of a bias: one of more than 32 bits is dequantized by a function of the model."""
         return 64
 
+    @property
+    def blocks(self) -> bool:
+        """True: scales of blocks are those of DequantizeLinear, and a function of the model quantizes at run time."""
+        return True
+
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the model's bytes.
 

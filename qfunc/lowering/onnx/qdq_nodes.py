@@ -11,8 +11,9 @@ from torch import Tensor
 
 from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
 from qfunc.numerics.logarithmic import origin
+from qfunc.numerics.scales import divisor
 from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
-from qfunc.specs import Int, Log, PerChannel
+from qfunc.specs import BFLOAT16, FLOAT16, Int, Log, PerBlock, PerChannel, Scheme
 from qfunc.specs.protocols import OnnxFunction
 
 LOG_QUANTIZE = """
@@ -65,6 +66,92 @@ DequantizeLinear <axis: int = 0>(codes, scale, zero_point) => (y) {
 }
 """
 """DequantizeLinear of a vector of int64, such as a bias: ONNX's own has at most int32."""
+
+
+DYNAMIC_QUANTIZE = """
+<opset_import: ["" : 21], domain: "qfunc">
+DynamicQuantize <size: int, steps: float, smallest: float, largest: float>(x) => (y) {
+    shape = Shape(x)
+    last = Constant<value_int: int = @size>()
+    one = Constant<value = int64[1] {1}>()
+    size = Reshape(last, one)
+    any = Constant<value = int64[1] {-1}>()
+    rows = Concat<axis = 0>(any, size)
+    groups = Reshape(x, rows)
+    zero = Constant<value = float {0.0}>()
+EXTREMES
+    n = Constant<value_float: float = @steps>()
+    wide_n = Cast<to = 11>(n)
+    wide = Div(wide_span, wide_n)
+    ratio = Cast<to = 1>(wide)
+    least = Constant<value = float {1.1754943508222875e-38}>()
+    tiny = Less(ratio, least)
+    unit = Constant<value = float {1.0}>()
+    chosen = Where(tiny, unit, ratio)
+    narrow = Cast<to = FORMAT>(chosen)
+    s = Cast<to = 1>(narrow)
+    c = Constant<value_float: float = @smallest>()
+    d = Constant<value_float: float = @largest>()
+ZERO_POINT
+    inverse = Div(unit, s)
+    scaled = QUOTIENT
+    rounded = Round(scaled)
+    moved = Add(rounded, z)
+    raised = Max(moved, c)
+    codes = Min(raised, d)
+    offsets = Sub(codes, z)
+    reals = Mul(offsets, s)
+    y = Reshape(reals, shape)
+}
+"""
+"""Quantize and dequantize groups of `size` entries, with the scales and zero points of `numerics.qparams.of_tensor`."""
+
+_AFFINE_EXTREMES = """
+    lows = ReduceMin<keepdims = 1>(groups, one)
+    low = Min(lows, zero)
+    highs = ReduceMax<keepdims = 1>(groups, one)
+    high = Max(highs, zero)
+    wide_low = Cast<to = 11>(low)
+    wide_high = Cast<to = 11>(high)
+    wide_span = Sub(wide_high, wide_low)
+"""
+_AFFINE_ZERO_POINT = """
+    wide_s = Cast<to = 11>(s)
+    below = Div(wide_low, wide_s)
+    wide_c = Cast<to = 11>(c)
+    offset = Sub(wide_c, below)
+    whole = Round(offset)
+    wide_z = Cast<to = 1>(whole)
+    above = Max(wide_z, c)
+    z = Min(above, d)
+"""
+_SYMMETRIC_EXTREMES = """
+    sizes = Abs(groups)
+    span = ReduceMax<keepdims = 1>(sizes, one)
+    wide_span = Cast<to = 11>(span)
+"""
+_SYMMETRIC_ZERO_POINT = "    z = Identity(zero)"
+
+
+def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str) -> str:
+    """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values.
+
+    Args:
+        width: The length of the tensor's last axis.
+    """
+    fmt, shared = scheme.format, scheme.scale.shared
+    assert isinstance(fmt, Int)  # DynamicProduct requires it
+    symmetric = scheme.symmetric
+    text = DYNAMIC_QUANTIZE.replace("EXTREMES", _SYMMETRIC_EXTREMES if symmetric else _AFFINE_EXTREMES)
+    text = text.replace("ZERO_POINT", _SYMMETRIC_ZERO_POINT if symmetric else _AFFINE_ZERO_POINT)
+    text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
+    text = text.replace("QUOTIENT", "Div(groups, s)" if scheme.division else "Mul(groups, inverse)")
+    name_of = f"DynamicQuantize{'Symmetric' * symmetric}{'Div' * scheme.division}"  # one function for each form
+    text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
+    steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
+    size = shared.size if isinstance(shared, PerBlock) else width
+    ends = {"smallest": float(fmt.qmin), "largest": float(fmt.qmax)}
+    return graph.call(text, [tensor], f"{name}.real", size=size, steps=steps, **ends)
 
 
 def write_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str, hidden: bool = False) -> str:
@@ -131,8 +218,13 @@ def require_writable(encoding: Encoding) -> None:
     Raises:
         SpecError: names the site.
     """
-    if not is_integer_encoding(encoding.quantizer) and not _logarithmic(encoding):
+    if not is_integer_encoding(encoding.quantizer) and not _logarithmic(encoding) and not _in_blocks(encoding):
         require_integers(encoding.quantizer)
+
+
+def _in_blocks(encoding: Encoding) -> bool:
+    site = encoding.quantizer.module.site
+    return site.constant and isinstance(site.scheme.format, Int) and isinstance(site.scheme.scale.shared, PerBlock)
 
 
 def _logarithmic(encoding: Encoding) -> bool:
@@ -145,9 +237,13 @@ def _qparams(
     """Return ([scale, zero point], attributes): rank 0 per tensor, rank 1 with an axis per channel."""
     scheme = encoding.quantizer.module.site.scheme
     scale, zero = encoding.qparams.scale.flatten(), encoding.qparams.zero_point.flatten()
-    axis = None
-    if isinstance(scheme.scale.shared, PerChannel):
-        axis = int(scheme.scale.shared.axis) % max(encoding.qparams.scale.ndim, 1)
+    axis, shared = None, scheme.scale.shared
+    if isinstance(shared, PerBlock):
+        zeros = torch.zeros(encoding.qparams.scale.shape).numpy().astype(helper.tensor_dtype_to_np_dtype(kind))
+        names = [graph.constant(encoding.qparams.scale.float(), f"{name}.scale"), graph.constant(zeros, f"{name}.zero_point")]
+        return names, {"axis": shared.axis % zeros.ndim, "block_size": shared.size}
+    if isinstance(shared, PerChannel):
+        axis = int(shared.axis) % max(encoding.qparams.scale.ndim, 1)
     elif encoding.qparams.scale.ndim == 0:
         scale, zero = scale.reshape(()), zero.reshape(())
     if rows is not None and axis is not None:

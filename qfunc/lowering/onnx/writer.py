@@ -13,12 +13,13 @@ from qfunc.graph.arguments import flatten
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.selectors import matches
+from qfunc.graph.sites import QuantizerNode
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
 from qfunc.lowering.onnx.opset import OPSET
-from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
+from qfunc.lowering.onnx.qdq_nodes import write_constant, write_dynamic_quantizer, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
@@ -227,10 +228,26 @@ class _Writer:
                 # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
             return constant
+        seat = self.partition.run_time(producer, reader)
+        if seat is not None:
+            return self._at_run_time(producer, seat)
         return self.raw[producer.name] if encoding is None else self._coded(producer, encoding)
 
+    def _at_run_time(self, node: fx.Node, seat: QuantizerNode) -> str:
+        key, width = (node.name, seat.path), self.shapes[node.name].dims[-1]
+        if key not in self.real:
+            if width is None:
+                do = "Pass inputs of one width."
+                raise DeployError(
+                    where=f"tensor {self.path(node)!r}", found="a last axis that varies", wanted="a fixed one", do=do
+                )
+            scheme, name = seat.module.site.scheme, self.path(node)
+            self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name)
+        return self.real[key]
+
     def _float_input(self, node: fx.Node) -> bool:
-        return any(s == "input" and self.partition.encoding(n, node) is None for s, n in self.partition.slots(node))
+        found = (n for s, n in self.partition.slots(node) if s == "input" and self.partition.encoding(n, node) is None)
+        return any(self.partition.run_time(n, node) is None for n in found)
 
     def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
         encoding, value, name = self.partition.encoding(node, reader), read_attr(self.network, node).detach(), str(node.target)

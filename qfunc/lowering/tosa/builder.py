@@ -39,7 +39,7 @@ class TosaBuilder:
         ops: The writer of each operator of TFLite, by its name (`tosa/ops.py`).
     """
 
-    lowering, any_padding, batched = "TosaLowering", True, False
+    lowering, any_padding, batched, blocks = "TosaLowering", True, False, False
     code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
 

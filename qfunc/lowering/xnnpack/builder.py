@@ -18,6 +18,7 @@ from qfunc.lowering.xnnpack.schema import NONE, delegate
 
 INPUT, OUTPUT = 1, 2  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
 _FLOAT32, _INT8, _INT32, _INT8_CHANNELS, _INT32_CHANNELS = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
+_RUN_TIME, _INT4_BLOCKS = 9, 10  # xnn_datatype_qdint8, qbint4
 
 OpWriter = Callable[["XnnpackBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 """The writer of one operator of TFLite. Its arguments are the graph, the inputs, the output and the fields."""
@@ -30,7 +31,7 @@ class XnnpackBuilder:
         ops: The writer of each operator of TFLite, by its name (`xnnpack/ops.py`).
     """
 
-    lowering, any_padding, batched = "XnnpackLowering", True, False
+    lowering, any_padding, batched, blocks = "XnnpackLowering", True, False, True
     code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
 
@@ -39,6 +40,8 @@ class XnnpackBuilder:
         self.tensors: list[NhwcTensor] = []
         self.nodes: list[Table] = []
         self.used_indices: dict[int, None] = {}
+        self.run_time: dict[int, NhwcTensor] = {}
+        self.shown: list[NhwcTensor] = []
 
     def tensor(self, name: str, shape: Sequence[int], qparams: QParams | None = None, *, value: Array | None = None,
                varies: int | None = None, dtype: Any = None, **place: Any) -> NhwcTensor:  # fmt: skip
@@ -84,6 +87,16 @@ class XnnpackBuilder:
         self.used_indices.setdefault(tensor.index)
         return tensor.index
 
+    def quantized_at_run_time(self, x: NhwcTensor) -> NhwcTensor:
+        """Return the codes of a matrix or a batch of matrices, whose scale and zero point XNNPACK computes for each row."""
+        found = next((real for real, codes in self.run_time.items() if codes.name == f"{x.name}.run_time"), None)
+        if found is None:
+            codes = self.tensor(f"{x.name}.run_time", x.shape)
+            self.run_time[codes.index] = codes
+            self.node("XNNConvert", codes, input_id=x)
+            return codes
+        return self.run_time[found]
+
     def serialize(self, inputs: Sequence[NhwcTensor], outputs: Sequence[NhwcTensor]) -> bytes:
         """Return the .pte file."""
         results: list[NhwcTensor] = []
@@ -95,6 +108,10 @@ class XnnpackBuilder:
             results.append(tensor)
         external = {t.index: (i, INPUT) for i, t in enumerate(inputs)}
         external |= {t.index: (len(inputs) + i, OUTPUT) for i, t in enumerate(results)}
+        inner = (t for t in self.tensors if t.index in self.used_indices and t.index not in external)
+        self.shown = (
+            [t for t in inner if t.value is None and t.index not in self.run_time and not t.last] if self.run_time else []
+        )
         constants: list[bytes] = []
         values = [self._value(self.tensors[i], external.get(i), constants) for i in sorted({*self.used_indices, *external})]
         graph = table(
@@ -105,6 +122,13 @@ class XnnpackBuilder:
 
     def _value(self, tensor: NhwcTensor, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
         external_id, flags = external or (NONE, 0)
+        place: dict[str, Any] = {"external_id": external_id, "flags": flags, "id_out": tensor.index}
+        shape = {"num_dims": len(tensor.shape), "dims": list(tensor.shape)}
+        if tensor.index in self.run_time:
+            value = table("XNNTensorValue", datatype=_RUN_TIME, constant_buffer_idx=0, **shape, **place)
+            return _quantized(value, table("PerTokenDynamicQuant", num_nonbatch_dims=1))
+        if tensor.qparams is not None and tensor.qparams.block is not None:
+            return self._in_blocks(tensor, tensor.qparams, constants, shape | place)
         buffer_index = 0
         if tensor.value is not None:
             constants.append(np.ascontiguousarray(tensor.value).tobytes())
@@ -113,9 +137,8 @@ class XnnpackBuilder:
         is_int32 = tensor.value is not None and tensor.value.itemsize > 1
         integers = (_INT8_CHANNELS, _INT32_CHANNELS) if per_channel else (_INT8, _INT32)
         value = table(
-            "XNNTensorValue", datatype=integers[is_int32] if tensor.qparams else _FLOAT32, num_dims=len(tensor.shape),
-            dims=list(tensor.shape), constant_buffer_idx=buffer_index, external_id=external_id, flags=flags,
-            id_out=tensor.index,
+            "XNNTensorValue", datatype=integers[is_int32] if tensor.qparams else _FLOAT32, constant_buffer_idx=buffer_index,
+            **shape, **place,
         )  # fmt: skip
         if tensor.qparams is None:
             return table("XValue", xvalue_union=value)
@@ -124,13 +147,31 @@ class XnnpackBuilder:
             quant_params = table("PerChannelQuant", scale=list(scale), channel_dim=tensor.qparams.axis)
         else:
             quant_params = table("PerTensorQuant", scale=scale[0], zero_point=zero[0])
-        return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=quant_params))
+        return _quantized(value, quant_params)
+
+    def _in_blocks(self, tensor: NhwcTensor, qparams: QParams, constants: list[bytes], fields: dict[str, Any]) -> Table:
+        # Two codes a byte, low nibble first, each plus 8; a scale of bfloat16 for each block.
+        assert tensor.value is not None
+        codes = tensor.value.astype(np.uint8) + np.uint8(8)
+        bits = np.array(qparams.scale, np.float32).view(np.uint32)
+        constants += [(codes[:, ::2] | codes[:, 1::2] << 4).tobytes(), (bits >> 16).astype(np.uint16).tobytes()]
+        value = table("XNNTensorValue", datatype=_INT4_BLOCKS, constant_buffer_idx=len(constants) - 1, **fields)
+        scales = {"scale_buffer_idx": len(constants), "num_scales": len(qparams.scale)}
+        return _quantized(value, table("PerChannelGroupQuant", channel_dim=0, group_size=qparams.block, **scales))
 
     def values_json(self) -> bytes:
-        """Return JSON: the number in the graph, the shape and the layout of each computed tensor of codes."""
+        """Return JSON: the number in the graph, the shape and the layout of each computed tensor of codes.
+
+        A graph with products whose inputs are quantized at run time also has its inner tensors of real values.
+        """
         codes = [t for t in self.tensors if t.qparams is not None and t.value is None and t.index in self.used_indices]
+        codes += [t for t in self.shown if t.qparams is None]
         entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(codes)}
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()
+
+
+def _quantized(value: Table, quant_params: Table) -> Table:
+    return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=quant_params))
 
 
 __all__ = ["INPUT", "OUTPUT", "OpWriter", "XnnpackBuilder"]

@@ -36,6 +36,21 @@ def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=f"a ratio below 2^{bits}", do=do)
 
 
+def require_blocks(weight: NhwcTensor, size: int) -> None:
+    """Raise unless XNNPACK multiplies by a weight with scales of blocks: 4 bits, and blocks of a multiple of 32 entries.
+
+    Raises:
+        DeployError: names the tensor.
+    """
+    assert weight.value is not None
+    codes = weight.value
+    if size % 32 or codes.min(initial=0) < -8 or codes.max(initial=0) > 7 or weight.qparams is None:
+        found = f"blocks of {size} codes in [{codes.min()}, {codes.max()}]"
+        do = "Use the schemes of targets.executorch_8da4w."
+        wanted = "4-bit codes in blocks of a multiple of 32"
+        raise DeployError(where=f"tensor {weight.name!r}", found=found, wanted=wanted, do=do)
+
+
 def takes_product(a: NhwcTensor, b: NhwcTensor, out: NhwcTensor) -> bool:
     """Return True if XNNPACK multiplies the codes of two tensors: s_a s_b / s_y is in [2^-16, 2^8)."""
     if a.qparams is None or b.qparams is None or out.qparams is None:
@@ -78,4 +93,12 @@ def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted="a number as its exponent", do=do)
 
 
-__all__ = ["LEGALITY", "require_multiplier", "require_number_exponent", "require_slope", "takes_product", "takes_sum"]
+__all__ = [
+    "LEGALITY",
+    "require_blocks",
+    "require_multiplier",
+    "require_number_exponent",
+    "require_slope",
+    "takes_product",
+    "takes_sum",
+]

@@ -22,7 +22,8 @@ class XnnpackLowering:
     qfunc writes the file by ExecuTorch's schemas; ExecuTorch is needed only to run it.  Inputs and outputs are float32 in
     the model's layout, for one example.  Images inside the file have their channels last.  Relu, relu6 and clip(-1, 1) are
     fused into the op before them.  Average pools and softmax, which XNNPACK has only in float32, and ops without
-    quantizers on both sides compute in float32.  `model.values.json` maps tensors to values of the graph.
+    quantizers on both sides compute in float32.  Inputs of weights with scales of blocks are quantized at run time, one scale
+    a row.  `model.values.json` maps tensors to values of the graph.
 
     Source: ExecuTorch 1.5, schema/program.fbs and backends/xnnpack/serialization/schema.fbs.
 
@@ -32,6 +33,7 @@ class XnnpackLowering:
 
     legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
     one_size: ClassVar[str] = "a .pte"
+    blocks: ClassVar[bool] = True
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

@@ -7,7 +7,7 @@ from typing import Any
 
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
-from qfunc.lowering.xnnpack.constraints import require_multiplier, require_slope, takes_product, takes_sum
+from qfunc.lowering.xnnpack.constraints import require_blocks, require_multiplier, require_slope, takes_product, takes_sum
 from qfunc.lowering.xnnpack.reductions import gelu_by_tanh, log_softmax, maximum, mean, minimum, power, total
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, mirror, nearest, pad, reshape, resize, slices, tile, transpose
@@ -107,10 +107,14 @@ def _padding(fields: dict[str, Any]) -> dict[str, int]:
 
 
 def _linear(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
-    require_multiplier(inputs[0], inputs[1], out)
+    x, weight = inputs[:2]
+    require_multiplier(x, weight, out)
     bias = inputs[2] if len(inputs) > 2 else NONE
     bounds = _BOUNDS[fields["fusedActivationFunction"]]
-    graph.node("XNNFullyConnected", out, bounds, input1_id=inputs[0], filter_id=inputs[1], bias_id=bias)
+    if weight.qparams is not None and weight.qparams.block is not None:
+        require_blocks(weight, weight.qparams.block)
+        x = graph.quantized_at_run_time(x)
+    graph.node("XNNFullyConnected", out, bounds, input1_id=x, filter_id=weight, bias_id=bias)
 
 
 def _pool(kind: str) -> OpWriter:

@@ -12,14 +12,14 @@ from qfunc.files.fields import require as require_fields
 from qfunc.files.json_text import damage_error
 from qfunc.files.json_text import parse as parse_json
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
+from qfunc.lowering.code_outputs import ModelWithCodes, ModelWithReals, with_code_outputs
 from qfunc.lowering.flatbuffer import Table, parse, table
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 from qfunc.lowering.xnnpack.session import Session
-from qfunc.lowering.xnnpack.units import written_units
+from qfunc.lowering.xnnpack.units import quantizes_at_run_time, written_units
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 
@@ -59,18 +59,22 @@ class ExecuTorchRunner:
         run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.pte")).run
         return run
 
-    def inside(self, artifact: Any) -> ModelWithCodes:
-        """Return the model with its tensors of codes as outputs.
+    def inside(self, artifact: Any) -> ModelWithCodes | ModelWithReals:
+        """Return the model with its tensors of codes as outputs; one whose products quantize at run time, with its reals.
 
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
         file, name = file_of(artifact.files, "model.pte"), "model.values.json"
         values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
+        graph, _ = read(delegate_of(file))
+        if quantizes_at_run_time(graph):
+            exposed = self.session(_with_outputs(file, list(values.values())))
+            return ModelWithReals(self.session(file).run, exposed.run, tuple(values))
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.session(file), self.session(_with_outputs(file, list(named.values())))
         last = {n: bool(entry["last"]) for n, entry in named.items()}
-        executed = written_units(read(delegate_of(file))[0], {n: entry["value"] for n, entry in named.items()})
+        executed = written_units(graph, {n: entry["value"] for n, entry in named.items()})
         return ModelWithCodes(plain.run, exposed.run, last, joined=True, executed=executed)
 
     def comparable(self, artifact: Any = None) -> str:
@@ -108,23 +112,25 @@ def _with_outputs(file: bytes, entries: Sequence[dict[str, Any]]) -> bytes:
     plan = plans[0]
     tensors = [v["val"] for v in plan["values"]]
     count = len(tensors)
+    codes = not quantizes_at_run_time(graph)
     external_ids = {entry["value"]: count + i for i, entry in enumerate(entries)}
     values = [_with_external_id(v, external_ids) for v in graph["xvalues"]]
     outputs = [*graph["output_ids"], *external_ids.values()]
     exposed = Table("XNNGraph", {**graph.fields, "xvalues": values, "num_externs": count + len(entries), "output_ids": outputs})
     shapes = [tuple(t["sizes"]) for t in tensors]
     inputs, real_outputs = shapes[: len(plan["inputs"])], shapes[len(plan["inputs"]) :]
-    specs = [(shape, False) for shape in real_outputs] + [(tuple(entry["shape"]), True) for entry in entries]
+    specs = [(shape, False) for shape in real_outputs] + [(tuple(entry["shape"]), codes) for entry in entries]
     return program(delegate(exposed, constants), inputs, specs)
 
 
 def _with_external_id(value: Table, external_ids: dict[int, int]) -> Table:
     union: Table = value["xvalue_union"]
-    if union.kind != "XNNQuantizedTensorValue" or union["tensor_value"]["id_out"] not in external_ids:
+    quantized = union.kind == "XNNQuantizedTensorValue"
+    tensor: Table = union["tensor_value"] if quantized else union
+    if tensor["id_out"] not in external_ids:
         return value
-    tensor: Table = union["tensor_value"]
     exposed = Table(tensor.kind, {**tensor.fields, "external_id": external_ids[tensor["id_out"]], "flags": 2})
-    return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": exposed}))
+    return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": exposed}) if quantized else exposed)
 
 
 __all__ = ["ExecuTorchRunner"]

@@ -45,6 +45,8 @@ _NODES: tuple[tuple[str, Fields], ...] = (
     ("XNNTanh", _UNARY), ("XNNExp", _UNARY), ("XNNSin", _UNARY), ("XNNCopy", _UNARY), ("XNNCos", _UNARY),
 )  # fmt: skip
 
+_QUANTIZATION = "PerChannelQuant|PerTensorQuant|PerTokenDynamicQuant|PerChannelGroupQuant"
+
 GRAPH: Schema = {
     "XNNGraph": (("version", "str"), ("xnodes", "[XNode]"), ("xvalues", "[XValue]"), ("num_externs", "u32"),
                  ("input_ids", "[u32]"), ("output_ids", "[u32]"), ("constant_buffer", ""), ("mem_buffer_sizes", ""),
@@ -54,9 +56,12 @@ GRAPH: Schema = {
     "XValue": (("xvalue_union", "XNNTensorValue|XNNQuantizedTensorValue"),),
     "XNNTensorValue": (("datatype", "i16"), ("num_dims", "u32"), ("dims", "[u32]"), ("constant_buffer_idx", "u32"),
                        ("external_id", "u32"), ("flags", "u32"), ("id_out", "u32")),
-    "XNNQuantizedTensorValue": (("tensor_value", "XNNTensorValue"), ("quant_params", "PerChannelQuant|PerTensorQuant")),
+    "XNNQuantizedTensorValue": (("tensor_value", "XNNTensorValue"), ("quant_params", _QUANTIZATION)),
     "PerChannelQuant": (("scale", "[f32]"), ("channel_dim", "i32"), ("scale_buffer_idx", "u32"), ("num_scales", "u32")),
     "PerTensorQuant": (("scale", "f32"), ("zero_point", "i32")),
+    "PerTokenDynamicQuant": (("num_nonbatch_dims", "i32"),),
+    "PerChannelGroupQuant": (("scale", "[f32]"), ("channel_dim", "i32"), ("group_size", "i32"), ("scale_bf16", ""),
+                             ("scale_buffer_idx", "u32"), ("num_scales", "u32")),
     "ConstantDataOffset": (("offset", "u64"), ("size", "u64")),
     **dict(_NODES),
 }  # fmt: skip

@@ -7,7 +7,13 @@ from typing import Any
 
 from qfunc.lowering.flatbuffer import Table
 
-__all__ = ["written_units"]
+__all__ = ["quantizes_at_run_time", "written_units"]
+
+
+def quantizes_at_run_time(graph: Table) -> bool:
+    """Return True if XNNPACK computes scales of an `XNNGraph` while it runs."""
+    tensors: list[Table] = [value["xvalue_union"] for value in graph["xvalues"]]
+    return any(t.kind == "XNNQuantizedTensorValue" and t["quant_params"].kind == "PerTokenDynamicQuant" for t in tensors)
 
 
 def written_units(graph: Table, values: Mapping[str, int]) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""ExecuTorch on x86-64, "8da4w": linear layers with 4-bit weights, whose inputs are quantized at run time.
+
+A weight is symmetric, with a scale in bfloat16 for each block of its inputs.  Its input is 8-bit and affine, with a scale and
+a zero point for each token, which XNNPACK computes while it runs: nothing has to be calibrated but shapes.  All else
+computes in float32, and embeddings are looked up outside of the file.
+"""
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import ExecuTorchRunner, XnnpackLowering
+from qfunc.specs import (
+    BFLOAT16,
+    FLOAT32,
+    Algorithm,
+    DynamicProduct,
+    Int,
+    Kernel,
+    Op,
+    PerBlock,
+    PerToken,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Target,
+    WeightSums,
+    ZeroPoint,
+    cpus,
+)
+
+INPUT = Scheme(Int(8, signed=False), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False)
+PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16), denormals=False, clamps=True)
+FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
+SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
+
+
+def executorch_8da4w(block: int = 32) -> Target:
+    """Return the target for blocks of this size: 32, 64, 128 or another multiple of 32, a divisor of all inputs' sizes.
+
+    >>> executorch_8da4w(128).rules[0].weight.scale.shared
+    PerBlock(-1, size=128)
+    """
+    weight = Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST))
+    return Target(
+        name=f"executorch_8da4w_b{block}",
+        rules=(Rule(Op("linear"), input=INPUT, weight=weight),),
+        kernels=(Kernel(Op("linear"), PRODUCT, formats=FORMATS),),
+        runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner()),
+        lowering=XnnpackLowering(),
+        source=("executorch 1.5.1 on x86-64, measured: scales, rounding, order of sums, subnormal numbers",
+                "ExecuTorch, backends/xnnpack/operators/node_visitor.py: 4-bit codes, scales in bfloat16, groups of 32 k",
+                "XNNPACK, qd8-f32-qb4w-gemm (avx512vnni), src/packing.cc, src/xnnpack/quantization.h",
+                "torchao, Int8DynActInt4WeightConfig: 4-bit scales are absmax / 7.5"),
+        weight=Algorithm(MinMax(), Fixed()),
+        activation=Algorithm(MinMax(), Fixed()),
+    )  # fmt: skip
