@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -26,6 +27,10 @@ _CONTEXT_BYTES = 1 << 20
 """For the descriptions of a few tensors and one graph; their data is elsewhere."""
 
 
+class _FileParams(ctypes.Structure):
+    _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.POINTER(_Pointer)))
+
+
 class _InitParams(ctypes.Structure):
     _fields_ = (("mem_size", _Size), ("mem_buffer", _Pointer), ("no_alloc", ctypes.c_bool))
 
@@ -40,6 +45,15 @@ _SIGNATURES: dict[str, dict[str, tuple[Any, ...]]] = {
         "ggml_mul_mat": (_Pointer, _Pointer, _Pointer, _Pointer),
         "ggml_new_graph": (_Pointer, _Pointer),
         "ggml_build_forward_expand": (None, _Pointer, _Pointer),
+        "ggml_get_data": (_Pointer, _Pointer),
+        "ggml_get_tensor": (_Pointer, _Pointer, ctypes.c_char_p),
+        "ggml_nbytes": (_Size, _Pointer),
+        "ggml_nrows": (_Int, _Pointer),
+        "gguf_init_from_file": (_Pointer, ctypes.c_char_p, _FileParams),
+        "gguf_free": (None, _Pointer),
+        "gguf_get_n_tensors": (_Int, _Pointer),
+        "gguf_get_tensor_name": (ctypes.c_char_p, _Pointer, _Int),
+        "gguf_get_tensor_type": (ctypes.c_int, _Pointer, _Int),
         "ggml_quantize_chunk": (_Size, ctypes.c_int, _Pointer, _Pointer, _Int, _Int, _Int, _Pointer),
         "ggml_log_set": (None, _Pointer, _Pointer),
         "ggml_backend_alloc_ctx_tensors_from_buft": (_Pointer, _Pointer, _Pointer),
@@ -82,6 +96,36 @@ class Engine:
     def fused(self) -> bool:
         """True if the libraries were compiled for AVX2 and FMA, whose order of sums the target describes."""
         return bool(self.functions["ggml_cpu_has_avx2"]() and self.functions["ggml_cpu_has_fma"]())
+
+    def read(self, content: bytes) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+        """Return the tensors of a GGUF file: name -> (type, its bytes, uint8 [rows, bytes of a row]).
+
+        Raises:
+            VerifyError: ggml does not read the file, or a type that is not one of `TYPES`.
+        """
+        call, context = self.functions, _Pointer()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.gguf")
+            path.write_bytes(content)
+            file = call["gguf_init_from_file"](str(path).encode(), _FileParams(False, ctypes.pointer(context)))
+        if not file:
+            do = "Deploy the model again: the file is damaged."
+            raise VerifyError(where="ggml, model.gguf", found="a file that it does not read", wanted="a GGUF file", do=do)
+        try:
+            return dict(self._stored(file, context, i) for i in range(call["gguf_get_n_tensors"](file)))
+        finally:
+            call["gguf_free"](file)
+            call["ggml_free"](context)
+
+    def _stored(self, file: int, context: Any, index: int) -> tuple[str, tuple[str, np.ndarray[Any, Any]]]:
+        call, names = self.functions, {number: name for name, number in TYPES.items()}
+        name, kind = call["gguf_get_tensor_name"](file, index), call["gguf_get_tensor_type"](file, index)
+        if kind not in names:
+            wanted, do = f"one of {', '.join(TYPES)}", "Deploy the model again."
+            raise VerifyError(where=f"ggml, tensor {name.decode()!r}", found=f"type {kind}", wanted=wanted, do=do)
+        tensor = call["ggml_get_tensor"](context, name)
+        data = ctypes.string_at(call["ggml_get_data"](tensor), call["ggml_nbytes"](tensor))
+        return name.decode(), (names[kind], np.frombuffer(data, np.uint8).reshape(call["ggml_nrows"](tensor), -1))
 
     def quantize(self, kind: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the bytes of rows [N, K] in a type of ggml, uint8 [N, bytes of a row], by ggml's own quantizer."""

@@ -93,7 +93,7 @@ EXTREMES
     c = Constant<value_float: float = @smallest>()
     d = Constant<value_float: float = @largest>()
 ZERO_POINT
-    inverse = Div(unit, s)
+    inverse = Div(unit, CODED)
     scaled = QUOTIENT
     rounded = Round(scaled)
     moved = Add(rounded, z)
@@ -145,8 +145,10 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     text = DYNAMIC_QUANTIZE.replace("EXTREMES", _SYMMETRIC_EXTREMES if symmetric else _AFFINE_EXTREMES)
     text = text.replace("ZERO_POINT", _SYMMETRIC_ZERO_POINT if symmetric else _AFFINE_ZERO_POINT)
     text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
-    text = text.replace("QUOTIENT", "Div(groups, s)" if scheme.division else "Mul(groups, inverse)")
-    name_of = f"DynamicQuantize{'Symmetric' * symmetric}{'Div' * scheme.division}"  # one function for each form
+    text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
+    after = scheme.scale.rounded == "after"
+    text = text.replace("CODED", "chosen" if after else "s")
+    name_of = f"DynamicQuantize{'Symmetric' * symmetric}{'Div' * scheme.division}{'After' * after}"  # one for each form
     text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
     size = shared.size if isinstance(shared, PerBlock) else width
