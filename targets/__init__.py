@@ -22,8 +22,7 @@ from qfunc.targets.qnn_htp import qnn_htp
 from qfunc.targets.snpe import snpe
 from qfunc.targets.stpu import stpu
 from qfunc.targets.tengine_u8 import tengine_u8
-from qfunc.targets.tensorrt import tensorrt
-from qfunc.targets.tensorrt_nlp import tensorrt_nlp
+from qfunc.targets.tensorrt import tensorrt, tensorrt_nlp
 from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 

@@ -28,8 +28,8 @@ from qfunc.specs import (
     cpus,
 )
 
-INPUT = Scheme(Int(8, signed=False), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False)
-PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16), denormals=False, clamps=True)
+INPUT = Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(nudge="nearest"), division=False)
+PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16, offset=128), denormals=False, clamps=True)
 FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
 

@@ -35,27 +35,27 @@ from qfunc.specs import (
 
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after", dynamic=True), division=False)
 ROWS = DynamicProduct(INPUT, multiplier="both", scales="inside", lanes=Lanes(8, 4))
-REPACKED = evolve(ROWS, lanes=Lanes())
 BLOCKS = Op("linear") & Multiple("in_features", 32)
-WEIGHTS = {"Q8_0": GGUF_Q8_0, "Q4_0": GGUF_Q4_0}
+REALS = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
+OF_Q8_0 = Kernel(BLOCKS, ROWS, formats=(*REALS, ("weight", (GGUF_Q8_0.format,))))
+OF_Q4_0 = evolve(OF_Q8_0, formats=(*REALS, ("weight", (GGUF_Q4_0.format,))))
+REPACKED = evolve(OF_Q4_0, unit=BLOCKS & Multiple("out_features", 8), arithmetic=evolve(ROWS, lanes=Lanes()))
+WEIGHTS = {"Q8_0": (GGUF_Q8_0, (OF_Q8_0,)), "Q4_0": (GGUF_Q4_0, (REPACKED, OF_Q4_0))}
 
 
 def gguf(kind: str) -> Target:
-    """Return the target for weights in "Q8_0" or "Q4_0".
+    """Return the target for weights in "Q8_0" or in "Q4_0".
 
     >>> gguf("Q4_0").name
     'gguf_q4_0'
     """
-    weight = WEIGHTS[kind]
-    formats = (("input", (FLOAT32,)), ("weight", (weight.format,)), ("output", (FLOAT32,)))
-    repacked = Kernel(BLOCKS & Multiple("out_features", 8), REPACKED, formats=formats)
     return Target(
-        name=f"gguf_{kind.lower()}",
-        rules=(Rule(BLOCKS, input=INPUT, weight=weight),),
-        kernels=(*((repacked,) if kind == "Q4_0" else ()), Kernel(BLOCKS, ROWS, formats=formats)),
-        runtime=Runtime("ggml", ">=0.20", cpus.x86_64_avx2, "CPU", GgmlRunner()),
         lowering=GgufLowering(kind),
-        source=("ggml 0.20.2 on x86-64 with AVX2, measured: scales, rounding, order of sums; and with AVX-512 VNNI, the same",
+        name=f"gguf_{kind.lower()}",
+        rules=(Rule(BLOCKS, input=INPUT, weight=WEIGHTS[kind][0]),),
+        kernels=WEIGHTS[kind][1],
+        runtime=Runtime("ggml", ">=0.20", cpus.x86_64_avx2, "CPU", GgmlRunner()),
+        source=("ggml 0.20.2 on x86-64, measured: scales, rounding and order of sums, in builds for AVX2 and for AVX-512 VNNI",
                 "ggml, src/ggml-quants.c: quantize_row_q8_0_ref, quantize_row_q4_0_ref",
                 "ggml, src/ggml-cpu/arch/x86/quants.c: quantize_row_q8_0, ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0",
                 "ggml, src/ggml-cpu/arch/x86/repack.cpp: ggml_gemv_q4_0_8x8_q8_0, ggml_gemm_q4_0_8x8_q8_0"),

@@ -5,7 +5,14 @@ scale amax/127, no zero points; bias in float.  Placement as documented: quantiz
 ops but not their outputs; quantize the residual input of an add, but not its convolution branch, which is
 fused; nothing between a conv and its BatchNorm or ReLU; equal scales on the inputs of a concat, so that Q
 can move through it; a separate Q for average pooling.  MaxPool and data movement commute with Q.
+
+`tensorrt_nlp`: NVIDIA TensorRT for transformers: int8 linear layers and matmuls, only weights elsewhere.
+The inputs of linear layers, matmuls and additions are quantized, except additions with an embedding as input (token +
+position) and additions of a product or quotient (the scaled scores and the mask of attention).  Convolutions, such as those
+of patches, have int8 weights and float inputs.
 """
+
+from attrs import evolve
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
@@ -14,7 +21,9 @@ from qfunc.specs import (
     E2M1,
     E4M3FN,
     Algorithm,
+    AnyInput,
     Everything,
+    From,
     Fusion,
     FusionStep,
     Int,
@@ -71,4 +80,21 @@ tensorrt = Target(
     ),
     weight=Algorithm(MinMax(), Fixed()),
     activation=Algorithm(Ema(), Fixed()),
+)
+
+tensorrt_nlp = evolve(
+    tensorrt,
+    name="tensorrt_nlp",
+    rules=(
+        Rule(Op(("linear", "matmul")), input=ACTIVATION, weight=WEIGHT),
+        Rule(Op(("conv", "conv_transpose")), weight=WEIGHT),
+        Rule(Op("add") & ~AnyInput(Op("embedding")), input=ACTIVATION, edges=~From(Op(("mul", "div")))),
+    ),
+    fusions=(),
+    ties=(),
+    lowering=ExplicitQdqLowering(),
+    source=(
+        *tensorrt.source,
+        "MQBench, custom_quantizer, TensorrtNLPQuantizer: inputs of Linear, matmul and add, and which adds it leaves",
+    ),
 )

@@ -17,7 +17,8 @@ __all__ = ["TeacherForced", "code_nodes", "same"]
 class TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes and each result of a float unit replaced by the runtime's.
 
-    `pairs` has both codes, `real_pairs` both real results of known units by node, `values` the value of each node by name, and `codes_of` and `reals_of` those of the runtime.
+    `pairs` has both codes, `real_pairs` both real results of units with a known arithmetic, by node.  `values` has the value of
+    each node by name, `codes_of` and `reals_of` those of the runtime.
 
     Args:
         encodings: (path, encoding) by node, of the tensors of codes.

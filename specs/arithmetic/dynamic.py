@@ -13,17 +13,20 @@ from qfunc.specs.scheme import PerBlock, PerToken, Scheme
 @readable
 @frozen
 class WeightSums:
-    """The zero point of the input enters by sums of the weight: v_0 = k z, and acc_b are sums of q_x q_w with z inside q_x.
+    """The zero point enters by sums of the weight: v_0 = k (z + offset), and acc_b is the sum of (q_x + offset) q_w.
 
     k = -sum_j float32(c_j s_w) in float32, one j after the other, with c_j the sum of `run` successive codes q_w along K.
 
-    Source: XNNPACK, src/packing.cc, xnn_pack_qs8_qb4w_gemm_goi_w (two times kr entries).
+    The offset makes codes unsigned, for instructions that multiply unsigned by signed bytes.
 
-    >>> WeightSums(16)
-    WeightSums(16)
+    Source: XNNPACK, src/packing.cc, xnn_pack_qs8_qb4w_gemm_goi_w (two times kr entries); x86 VPDPBUSD (128).
+
+    >>> WeightSums(16, offset=128)
+    WeightSums(16, offset=128)
     """
 
     run: int = field(validator=integer(1))
+    offset: int = field(default=0, validator=integer(0, 2**15))
 
 
 @readable
@@ -55,14 +58,15 @@ class DynamicProduct:
     """y = v s_x + bias, with v the sum over blocks of K of acc_b s_w in float32; the codes q_x are computed at run time.
 
     `input` divides x into groups, tokens or blocks along K, each with an s_x, a multiplier r and a zero point z:
-    q_x = clamp(R(x r) + z), z = clamp(R(qmin - l r)).  In float32, with l = min(x, 0), h = max(x, 0), the span e = h - l and
+    q_x = clamp(R(x r) + z), z = R(clamp(qmin - l r)).  In float32, with l = min(x, 0), h = max(x, 0), the span e = h - l and
     n = qmax - qmin; of a symmetric input e = max |x|, n its divisor and z = 0.  `multiplier` states what is a quotient:
 
     * "first": r = n / e, s_x = 1 / r;
     * "last": s_x = e / n, r = 1 / s_x;
     * "both": s_x = e / n, r = n / e.
 
-    r and s_x are 1 where e is 0.  s_x is then rounded to its format; r is not computed again.
+    r and s_x are 1 where e is 0.  s_x is then rounded to its format; r is not computed again.  With ZeroPoint(nudge="nearest"),
+    z = R(clamp(qmax - h r)) unless (qmin + l r) + (qmax + h r) > 0.
 
     acc_b is the exact sum of (q_x - z) q_w over the entries that share s_x and s_w.  v starts at 0, v <- v + acc_b m_b for one
     block after the other, and m_b = s_w; the weight is symmetric.
@@ -100,7 +104,7 @@ class DynamicProduct:
         scale, zero = self.input.scale, self.input.zero_point
         last = isinstance(scale.shared, PerToken) or (isinstance(scale.shared, PerBlock) and scale.shared.axis == -1)
         plain = not (scale.power_of_two or scale.signed or scale.within or scale.minimum_range or scale.low or scale.high)
-        computed = zero is None or (zero.value is None and zero.nudge == "low" and zero.added == "after")
+        computed = zero is None or (zero.value is None and zero.nudge != "outward" and zero.added == "after")
         stored = scale.format in (FLOAT32, FLOAT16, BFLOAT16)
         if not (isinstance(self.input.format, Int) and scale.dynamic and last and plain and computed and stored):
             wanted = "integers with dynamic scales of tokens or of blocks along the last axis, of 16 or 32 bits"

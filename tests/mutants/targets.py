@@ -82,13 +82,13 @@ TARGETS = (
         "tests/targets/test_nlp_targets.py::test_embeddings_have_one_scale_a_dimension",
     ),
     Mutation(
-        "nlp-quantizes-the-mask", "qfunc.targets.tensorrt_nlp:tensorrt_nlp",
+        "nlp-quantizes-the-mask", "qfunc.targets.tensorrt:tensorrt_nlp",
         ', edges=~From(Op(("mul", "div")))',
         "",
         "tests/targets/test_nlp_targets.py::test_tensorrt_leaves_the_sum_of_embeddings_and_the_mask",
     ),
     Mutation(
-        "nlp-quantizes-embeddings", "qfunc.targets.tensorrt_nlp:tensorrt_nlp",
+        "nlp-quantizes-embeddings", "qfunc.targets.tensorrt:tensorrt_nlp",
         ' & ~AnyInput(Op("embedding"))',
         "",
         "tests/targets/test_nlp_targets.py::test_tensorrt_leaves_the_sum_of_embeddings_and_the_mask",

@@ -17,7 +17,7 @@ from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerChannel, Scheme
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 START, END = "<!-- table of targets: python -m tests.pages.targets_page -->\n", "<!-- end of the table -->\n"
-CALLS = {"academic": "academic(4, 4)", "academic_nlp": "academic_nlp(4, 8)"}
+CALLS = {"academic": "academic(4, 4)", "academic_nlp": "academic_nlp(4, 8)", "gguf": 'gguf("Q4_0")'}
 
 
 def shown(name: str) -> tuple[str, Target]:

@@ -17,6 +17,7 @@ from qfunc.specs import (
     Copy,
     DequantizeSum,
     DerivedQParams,
+    DynamicProduct,
     Everything,
     First,
     FixedBits,
@@ -40,6 +41,7 @@ from qfunc.specs import (
     Int,
     KeepFloat,
     Kernel,
+    Lanes,
     Last,
     Levels,
     Limit,
@@ -87,6 +89,7 @@ from qfunc.specs import (
     Target,
     Tie,
     Unknown,
+    WeightSums,
     ZeroPoint,
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
@@ -197,6 +200,22 @@ arithmetics = st.one_of(
     st.builds(Bilinear, st.sampled_from(("integer", "float")), st.integers(1, 14)),
     st.builds(HardSwish16, st.none() | st.integers(1, 16)),
     st.builds(QuantizeInt32, flags),
+    st.builds(
+        DynamicProduct,
+        st.builds(
+            lambda bits, zero, rounding: Scheme(
+                Int(bits), Scale(PerToken(), dynamic=True), zero, rounding=rounding, division=False
+            ),
+            st.integers(4, 16),
+            st.none() | st.just(ZeroPoint(nudge="nearest")),
+            roundings,
+        ),
+        multiplier=st.sampled_from(("first", "last", "both")),
+        zero_point=st.none() | st.builds(WeightSums, st.integers(1, 32), offset=st.integers(0, 128)),
+        lanes=st.builds(Lanes, st.sampled_from((1, 2, 8)), st.integers(1, 8)),
+        fma=flags,
+        denormals=flags,
+    ),
     st.sampled_from(
         (GluTable(), SoftmaxTable16(), NormFixed(), SoftmaxFixed(), SoftmaxFloat(), DequantizeSum(), QuantizeRange())
     ),

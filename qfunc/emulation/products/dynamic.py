@@ -36,7 +36,7 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     r = job.emitter.call(multipliers, x, *span, flushes, name=f"{job.name}_multiplier")
     z = None
     if scheme.zero_point is not None:
-        ends = (fmt.qmin, fmt.qmax, scheme.zero_point.rounding)
+        ends = (fmt.qmin, fmt.qmax, scheme.zero_point.rounding, scheme.zero_point.nudge == "nearest")
         z = job.emitter.call(input_zero_points, x, r, size, *ends, flushes, name=f"{job.name}_zero_point")
     codes = (fmt.qmin, fmt.qmax, scheme.rounding)
     q = job.emitter.call(input_codes, x, r, z, *codes, flushes, name=f"{job.name}_input_codes")
@@ -48,6 +48,8 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     start = None
     if arithmetic.zero_point is not None and z is not None:
         k = job.emitter.constant(flushed(weight_sums(weight, s_w, arithmetic.zero_point.run), flushes), f"{path}.sums")
+        if offset := arithmetic.zero_point.offset:
+            q, z = (job.emitter.call(torch.add, t, offset, name=f"{t.name}_unsigned") for t in (q, z))
         start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
     inside = s_x if arithmetic.scales == "inside" else None
     lanes = (arithmetic.lanes.count, arithmetic.lanes.run)

@@ -119,11 +119,26 @@ _AFFINE_ZERO_POINT = """
     wide_s = Cast<to = 11>(s)
     below = Div(wide_low, wide_s)
     wide_c = Cast<to = 11>(c)
-    offset = Sub(wide_c, below)
+    from_low = Sub(wide_c, below)
+NEAREST
     whole = Round(offset)
     wide_z = Cast<to = 1>(whole)
     above = Max(wide_z, c)
     z = Min(above, d)
+"""
+_FROM_LOW = "    offset = Identity(from_low)"
+_FROM_NEAREST = """
+    beyond = Div(wide_high, wide_s)
+    wide_d = Cast<to = 11>(d)
+    from_high = Sub(wide_d, beyond)
+    size_c = Abs(wide_c)
+    size_low = Abs(below)
+    error_low = Add(size_c, size_low)
+    size_d = Abs(wide_d)
+    size_high = Abs(beyond)
+    error_high = Add(size_d, size_high)
+    lower = Less(error_low, error_high)
+    offset = Where(lower, from_low, from_high)
 """
 _SYMMETRIC_EXTREMES = """
     sizes = Abs(groups)
@@ -144,11 +159,19 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     symmetric = scheme.symmetric
     text = DYNAMIC_QUANTIZE.replace("EXTREMES", _SYMMETRIC_EXTREMES if symmetric else _AFFINE_EXTREMES)
     text = text.replace("ZERO_POINT", _SYMMETRIC_ZERO_POINT if symmetric else _AFFINE_ZERO_POINT)
+    nearest = scheme.zero_point is not None and scheme.zero_point.nudge == "nearest"
+    text = text.replace("NEAREST", _FROM_NEAREST if nearest else _FROM_LOW)
     text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
+<<<<<<< HEAD
     text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
     after = scheme.scale.rounded == "after"
     text = text.replace("CODED", "chosen" if after else "s")
     name_of = f"DynamicQuantize{'Symmetric' * symmetric}{'Div' * scheme.division}{'After' * after}"  # one for each form
+=======
+    text = text.replace("QUOTIENT", "Div(groups, s)" if scheme.division else "Mul(groups, inverse)")
+    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)))
+    name_of = "DynamicQuantize" + "".join(word for word, holds in forms if holds)  # one function for each form
+>>>>>>> h1
     text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
     size = shared.size if isinstance(shared, PerBlock) else width

@@ -60,14 +60,20 @@ def _span(x: Tensor, size: int | None, symmetric: bool, flushes: bool) -> Tensor
     return torch.maximum(-low, high) if symmetric else flushed(high - low, flushes)
 
 
-def input_zero_points(x: Tensor, r: Tensor, size: int | None, low: int, high: int, rounding: str, flushes: bool) -> Tensor:
-    """Return z of each group: clamp(R(qmin - l r)).
+def input_zero_points(
+    x: Tensor, r: Tensor, size: int | None, low: int, high: int, rounding: str, nearest: bool, flushes: bool
+) -> Tensor:
+    """Return z of each group: R(clamp(qmin - l r)), or of `nearest` R(clamp(qmax - h r)) where that has the smaller error.
 
-    >>> input_zero_points(torch.tensor([[-1.0, 50.0]]), torch.tensor([[5.0]]), None, -128, 127, "half_even", False).tolist()
+    >>> x, r = torch.tensor([[-1.0, 50.0]]), torch.tensor([[5.0]])
+    >>> input_zero_points(x, r, None, -128, 127, "half_even", False, False).tolist()
     [[-123.0]]
     """
-    least, _ = extremes(x, size, flushes)
-    return round_by((low - flushed(least * r, flushes)).nan_to_num(float(low)).clamp(low, high), rounding)
+    least, most = (flushed(end * r, flushes) for end in extremes(x, size, flushes))
+    value = low - least
+    if nearest:
+        value = torch.where((low + least) + (high + most) > 0, value, high - most)
+    return round_by(value.nan_to_num(float(low)).clamp(low, high), rounding)
 
 
 def input_codes(x: Tensor, r: Tensor, z: Tensor | None, low: int, high: int, rounding: str, flushes: bool) -> Tensor:

@@ -9,6 +9,7 @@ from attrs import evolve
 from torch import Tensor, nn
 
 from qfunc.specs import (
+    FLOAT32,
     KPU,
     Accumulator,
     AverageCodes,
@@ -17,6 +18,7 @@ from qfunc.specs import (
     Copy,
     DequantizeSum,
     DerivedQParams,
+    DynamicProduct,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -32,9 +34,12 @@ from qfunc.specs import (
     Int,
     KeepFloat,
     Kernel,
+    Lanes,
     NormFixed,
     Op,
+    PerBlock,
     PerChannel,
+    PerToken,
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
@@ -57,6 +62,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
     Target,
+    WeightSums,
     ZeroPoint,
 )
 from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, seeded, witness
@@ -138,6 +144,24 @@ HELD, ONES = FloatMultiplier(accumulator=Accumulator(32, SaturatesAtEnd())), nn.
 nn.init.ones_(ONES.weight)
 POOL = nn.AvgPool2d(3, 1)
 BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
+DYNAMIC = DynamicProduct(Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False))
+IN_LANES = evolve(DYNAMIC, lanes=Lanes(4, 2))
+BY_SUMS = evolve(DYNAMIC, zero_point=WeightSums(4))
+LINEAR, TOKENS = nn.Linear(32, 20), drawn(50, 32) * 3 + 1
+LINEAR.weight.data = drawn(20, 32) * 2.0 ** torch.arange(20)[:, None].sub(9) * 3.0 ** torch.arange(4).repeat_interleave(8)
+BLOCKS = Scheme(Int(4), Scale(PerBlock(-1, 8)))
+BARE = seeded(nn.Linear(32, 20, bias=False))
+FAR = 3e38 * torch.tensor([[1.0, -1.0]]).repeat(1, 16)
+
+
+def dynamic(product: DynamicProduct, net: nn.Module = LINEAR, x: Tensor = TOKENS, **changes: Any) -> Witness:
+    """A linear layer whose input is quantized at run time, and one whose arithmetic differs in one field."""
+    formats = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
+    rules = Rule(Op("linear"), input=product.input, weight=BLOCKS)
+    other = evolve(product, **changes)
+    return witness(chip(Kernel(Op("linear"), product, formats=formats), rules=rules), product, other, net, x)
+
+
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
 """Two stages whose first rounds to codes."""
 NARROWER = evolve(COARSE, first=evolve(COARSE.first, addend=6))
@@ -307,6 +331,18 @@ WITNESSES = {
     "DequantizeSum.fma": witness(
         chip_of(kernels=(Kernel(Op("dequantize"), DequantizeSum()),)), DequantizeSum(), DequantizeSum(fma=True), CONV_NET, X
     ),
+    "DynamicProduct.input": dynamic(DYNAMIC, input=evolve(DYNAMIC.input, rounding="floor")),
+    "DynamicProduct.multiplier": dynamic(DYNAMIC, multiplier="both"),
+    "DynamicProduct.scales": dynamic(DYNAMIC, scales="inside"),
+    "DynamicProduct.zero_point": dynamic(DYNAMIC, zero_point=WeightSums(4)),
+    "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
+    "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
+    "DynamicProduct.denormals": dynamic(DYNAMIC, BARE, TOKENS * 2.0**-121, denormals=False),
+    "DynamicProduct.clamps": dynamic(DYNAMIC, x=FAR, clamps=True),
+    "Lanes.count": dynamic(IN_LANES, lanes=Lanes(2, 2)),
+    "Lanes.run": dynamic(IN_LANES, lanes=Lanes(4, 1)),
+    "WeightSums.run": dynamic(BY_SUMS, zero_point=WeightSums(8)),
+    "WeightSums.offset": dynamic(BY_SUMS, zero_point=WeightSums(4, offset=128)),
     "ScaleStage.rounding": staged(COARSE, first=evolve(COARSE.first, rounding="half_up")),
     "ScaleStage.bits": staged(COARSE, first=evolve(COARSE.first, bits=6)),
     "ScaleStage.shift": staged(COARSE, first=evolve(COARSE.first, shift=2)),
