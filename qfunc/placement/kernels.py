@@ -122,20 +122,10 @@ def _unfit_weight(node: fx.Node, weight: Encoding) -> str:
     axis, site = channel_axis(node), weight.quantizer.module.site
     if bool(weight.qparams.zero_point.any()):
         return "its weight has zero points"
-<<<<<<< HEAD
-    inner = 1 - channel_axis(node) % 2
-    shared = weight.quantizer.module.site.scheme.scale.shared
-    if isinstance(shared, PerBlock) and shared.axis % 2 != inner:
-        return "the blocks of its weight are not along its inputs"
-    if not isinstance(shared, PerBlock) and scale.numel() != 1 and scale.ndim == 2 and scale.shape[1 - inner] == 1:
-        return "its weight has one scale an input channel"
-    return ""
-=======
     shared = site.scheme.scale.shared
     if isinstance(shared, PerBlock):
         return "" if shared.axis % 2 != axis % 2 else "the blocks of its weight are not along its inputs"
     return "" if site.of_outputs(axis, 2) else "its weight has one scale an input channel"
->>>>>>> h1
 
 
 def refused_formats(

@@ -162,16 +162,11 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     nearest = scheme.zero_point is not None and scheme.zero_point.nudge == "nearest"
     text = text.replace("NEAREST", _FROM_NEAREST if nearest else _FROM_LOW)
     text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
-<<<<<<< HEAD
     text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
     after = scheme.scale.rounded == "after"
     text = text.replace("CODED", "chosen" if after else "s")
-    name_of = f"DynamicQuantize{'Symmetric' * symmetric}{'Div' * scheme.division}{'After' * after}"  # one for each form
-=======
-    text = text.replace("QUOTIENT", "Div(groups, s)" if scheme.division else "Mul(groups, inverse)")
-    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)))
+    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)), ("After", after))
     name_of = "DynamicQuantize" + "".join(word for word, holds in forms if holds)  # one function for each form
->>>>>>> h1
     text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
     size = shared.size if isinstance(shared, PerBlock) else width
