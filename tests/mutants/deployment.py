@@ -38,7 +38,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "axis-zero", "qfunc.lowering.onnx.qdq_nodes:_qparams",
-        "axis = int(scheme.scale.shared.axis) % max(encoding.qparams.scale.ndim, 1)",
+        "axis = int(shared.axis) % max(encoding.qparams.scale.ndim, 1)",
         "axis = 0",
         INTEGER, case="matmul constant rank 2",
     ),

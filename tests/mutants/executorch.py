@@ -6,6 +6,8 @@ READ = "tests/lowering/xnnpack/test_pte_nodes.py::test_windows_strides_and_group
 HELD = "tests/lowering/xnnpack/test_executorch.py::test_the_file_holds_the_models_qparams_and_codes"
 REFUSED = "tests/lowering/xnnpack/test_executorch.py::test_what_xnnpack_does_not_run_is_refused_at_once"
 CURVES = "tests/numerics/test_xnnpack.py::test_curves_in_double_are_rounded_once"
+BLOCKS = "tests/lowering/xnnpack/test_executorch_8da4w.py::test_the_file_has_codes_of_four_bits_and_scales_of_bfloat16"
+EQUATION = "tests/numerics/test_dynamic_products.py::test_it_is_the_equation"
 NINES = "tests/numerics/test_xnnpack.py::test_a_window_is_summed_by_columns_nine_at_a_time"
 
 EXECUTORCH = (
@@ -108,5 +110,71 @@ EXECUTORCH = (
         "batch = [] if 0 in axes else [0]",
         "batch = [0]",
         "tests/lowering/test_batch_axes.py::test_the_batch_may_be_another_axis", case="executorch-reductions",
+    ),
+    Mutation(
+        "8da4w-scales-of-float32", "qfunc.targets.executorch_8da4w:executorch_8da4w",
+        "format=BFLOAT16, ",
+        "",
+        BLOCKS,
+    ),
+    Mutation(
+        "8da4w-high-nibble-first", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._in_blocks",
+        "codes[:, ::2] | codes[:, 1::2] << 4",
+        "codes[:, 1::2] | codes[:, ::2] << 4",
+        BLOCKS,
+    ),
+    Mutation(
+        "run-time-codes-are-cut-off", "qfunc.numerics.sums.dynamic:input_codes",
+        "round_by(real, rounding, low)",
+        "real.trunc()",
+        EQUATION,
+    ),
+    Mutation(
+        "run-time-scales-by-two-reciprocals", "qfunc.numerics.sums.dynamic:multipliers",
+        "else n / span",
+        "else 1 / (span / n)",
+        EQUATION,
+    ),
+    Mutation(
+        "run-time-blocks-from-the-last", "qfunc.numerics.sums.dynamic:block_sums",
+        "for b in range(blocks):",
+        "for b in reversed(range(blocks)):",
+        EQUATION,
+    ),
+    Mutation(
+        "run-time-sums-of-the-weight-as-one", "qfunc.numerics.sums.dynamic:weight_sums",
+        "for start in range(0, weight.shape[1], run):",
+        "for start in range(0, weight.shape[1], run := block):",
+        "tests/numerics/test_dynamic_products.py::test_sums_of_the_weight_are_added_run_by_run",
+    ),
+    Mutation(
+        "run-time-products-without-fma", "qfunc.numerics.sums.dynamic:_add",
+        "return fma(acc, m, total) if fused else",
+        "return",
+        EQUATION,
+    ),
+    Mutation(
+        "run-time-lanes-from-the-neighbours", "qfunc.numerics.sums.dynamic:block_sums",
+        "zip(totals[:half], totals[half:], strict=True)",
+        "zip(totals[::2], totals[1::2], strict=True)",
+        EQUATION,
+    ),
+    Mutation(
+        "run-time-zero-points-from-the-low-end", "qfunc.numerics.sums.dynamic:input_zero_points",
+        "    if nearest:",
+        "    if False:",
+        "tests/numerics/test_dynamic_products.py::test_a_row_of_zeros_has_the_highest_zero_point",
+    ),
+    Mutation(
+        "run-time-subnormals-are-kept", "qfunc.numerics.sums.dynamic:flushed",
+        "if flushes else x",
+        "if False else x",
+        "tests/numerics/test_dynamic_products.py::test_subnormal_and_huge_inputs",
+    ),
+    Mutation(
+        "run-time-schemes-of-any-kind", "qfunc.placement.kernels:_unfit_for",
+        "if inputs[0].run_time != arithmetic.input:",
+        "if False:",
+        "tests/numerics/test_dynamic_products.py::test_a_kernel_takes_the_scheme_that_it_computes",
     ),
 )  # fmt: skip

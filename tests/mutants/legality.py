@@ -153,8 +153,8 @@ LEGALITY = (
     ),
     Mutation(
         "dynamic-scales-are-written", "qfunc.placement.legality.feasibility:can_be_written",
-        "return isinstance(shared, PerTensor | PerChannel) and not site.dynamic",
-        "return isinstance(shared, PerTensor | PerChannel)",
+        "return blocks if site.dynamic else isinstance(",
+        "return isinstance(",
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(
@@ -165,8 +165,8 @@ LEGALITY = (
     ),
     Mutation(
         "sums-of-different-scales", "qfunc.placement.kernels:integer_kernel",
-        "if not all(weight is None or weight.of_outputs(",
-        "if not all(weight is None or True or weight.of_outputs(",
+        "by_outputs = all(weight is None or weight.of_outputs(",
+        "by_outputs = all(weight is None or True or weight.of_outputs(",
         "tests/placement/test_granularities.py::test_weights_with_scales_along_the_inputs_are_summed_in_float",
     ),
     Mutation(

@@ -18,6 +18,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.numerics.sums.dynamic import weight_sums
 from qfunc.specs import (
     BFLOAT16,
     E8M0,
@@ -137,13 +138,16 @@ def _output(product, f, codes, scales, zeros, row, s_row, bias) -> float:
     return float(y if bias is None else f(y + f(Fraction(float(bias)))))
 
 
-def emulated(product: DynamicProduct, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int):
-    """The emulation of one linear layer, and the weight's codes and scales."""
-    scheme = Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range"))
+def emulated(
+    product: DynamicProduct, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int,
+    scheme: Scheme | None = None,
+):  # fmt: skip
+    """The emulation of one linear layer, and the weight's codes and scales; `scheme` is the input's, if not the kernel's."""
+    blocks = Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range"))
     formats = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
     fixed = Algorithm(MinMax(), Fixed())
     target = Target(
-        name="chip", rules=(Rule(Op("linear"), input=product.input, weight=scheme),), source=("none",),
+        name="chip", rules=(Rule(Op("linear"), input=scheme or product.input, weight=blocks),), source=("none",),
         kernels=(Kernel(Op("linear"), product, formats=formats),), weight=fixed, activation=fixed,
     )  # fmt: skip
     model = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
@@ -184,10 +188,32 @@ def test_subnormal_and_huge_inputs(product, scale):
         assert found.tolist() == [reference(product, row.numpy(), codes, s_w, None) for row in x]
 
 
+def test_sums_of_the_weight_are_added_run_by_run():
+    weight, scale = torch.tensor([[4.0, 0.0, 1.0, 1.0]]), torch.tensor([[2.0**22, 1.0]])
+    assert weight_sums(weight, scale, 1).item() == -(2.0**24)  # 2^24 + 1 is no float32
+    assert weight_sums(weight, scale, 2).item() == -(2.0**24) - 2
+
+
+def test_a_row_of_zeros_has_the_highest_zero_point():
+    generator = torch.Generator().manual_seed(3)
+    x, weight = torch.zeros(1, 16), torch.randn(3, 16, generator=generator) * 2.0 ** torch.arange(16)
+    found, codes, scale = emulated(PRODUCTS[0], x, weight, None, 4)
+    assert found.tolist() == [reference(PRODUCTS[0], x[0].numpy(), codes, scale, None)]
+    assert found.any()  # v_0 and the blocks round apart
+    assert not emulated(PRODUCTS[1], x, weight, None, 4)[0].any()
+
+
 def test_a_span_beyond_float32_has_the_lower_bound():
     x, weight = torch.tensor([[3e38, -3e38, 1.0, 0.0]]), torch.eye(4)[:2]
     assert emulated(PRODUCTS[0], x, weight, None, 4)[0].tolist() == [[-torch.inf, -torch.inf]]
     assert emulated(PRODUCTS[1], x, weight, None, 4)[0].isnan().all()
+
+
+def test_a_kernel_takes_the_scheme_that_it_computes():
+    rounding = evolve(PRODUCTS[0].input, rounding="floor")
+    x, weight = torch.randn(2, 16), torch.randn(3, 16)
+    with pytest.raises(SpecError, match="with a dynamic scale PerToken"):
+        emulated(PRODUCTS[0], x, weight, None, 8, scheme=rounding)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorchRunner, QdqLowering, TfliteLowering
 from qfunc.lowering.runner_support import other_kernels
 from qfunc.lowering.xnnpack.pte import delegate_of
@@ -175,8 +176,8 @@ def test_the_file_has_codes_of_four_bits_and_scales_of_bfloat16():
     codes = np.stack((packed & 15, packed >> 4), -1).reshape(3, 64).astype(int) - 8
     bits = np.frombuffer(constants[weight["quant_params"]["scale_buffer_idx"] - 1], np.uint16).astype(np.uint32)
     scale = (bits << 16).view(np.float32).reshape(3, 2).repeat(32, 1)
-    wanted = layer.weight.detach().numpy()
-    assert np.abs(codes * scale - wanted).max() <= 0.51 * scale.max()
+    module = next(q.module for q in quantizer_nodes(calibrated) if q.module.site.slot == "weight")
+    assert np.array_equal(codes * scale, module(layer.weight).detach().numpy())
     assert (weight["tensor_value"]["datatype"], weight["quant_params"]["group_size"]) == (10, 32)
     listed = json.loads(artifact.files["model.values.json"])
     assert listed == {}
