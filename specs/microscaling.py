@@ -61,6 +61,9 @@ Codes are those of d in float32; the file has d in float16.  The bytes are llama
 d = 0.  Source: llama.cpp, ggml/src/ggml-quants.c.
 """
 
+GGUF_Q5_0 = evolve(GGUF_Q4_0, format=Int(5))
+"""llama.cpp's Q5_0: as `GGUF_Q4_0`, with d over -16 and codes from -16."""
+
 GGUF_Q8_0 = Scheme(
     Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after"), rounding="half_away", division=False
 )
@@ -82,7 +85,7 @@ place.  Source: as `MATMUL_4BITS`.
 """
 
 READY = (
-    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q8_0, MATMUL_4BITS,
-    MATMUL_4BITS_AFFINE,
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0,
+    MATMUL_4BITS, MATMUL_4BITS_AFFINE,
 )  # fmt: skip
 """All of them."""

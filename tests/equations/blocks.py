@@ -67,6 +67,13 @@ def q4_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
     return codes.astype(np.float64) * float(np.float16(d))
 
 
+def q5_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """llama.cpp: as q4_0, with 32 codes."""
+    d = np.float32(block[np.argmax(np.abs(block))] / -16)
+    codes = np.trunc(block.astype(np.float32) * (np.float32(1) / d) + np.float32(16.5)).clip(max=31) - 16
+    return codes.astype(np.float64) * float(np.float16(d))
+
+
 def q8_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
     """llama.cpp: absmax over 127, in float16 after the codes are computed; C's roundf, half away from zero."""
     d = np.float32(np.abs(block).max() / 127)
@@ -102,6 +109,7 @@ ROWS = (
     Row("MXINT8", "OCP Microscaling Formats 1.0, section 5.3.4", "loop in float64", blocks(specs.MXINT8, mx_int8)),
     Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.NVFP4, nvfp4)),
     Row("GGUF_Q4_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q4_0, q4_0)),
+    Row("GGUF_Q5_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q5_0, q5_0)),
     Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q8_0, q8_0)),
     Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.MATMUL_4BITS, four_bits)),
     Row("MATMUL_4BITS_AFFINE", "ONNX Runtime, q4_dq.cpp", "loop in float64",

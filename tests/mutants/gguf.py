@@ -27,8 +27,8 @@ GGUF = (
     ),
     Mutation(
         "gguf-neighbours-in-one-byte", "qfunc.lowering.gguf.blocks:pack",
-        "index[..., : BLOCK // 2] | index[..., BLOCK // 2 :] << 4",
-        "index[..., ::2] | index[..., 1::2] << 4",
+        "low[..., :_HALF] | low[..., _HALF:] << 4",
+        "low[..., ::2] | low[..., 1::2] << 4",
         BYTES,
     ),
     Mutation(

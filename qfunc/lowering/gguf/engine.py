@@ -19,7 +19,7 @@ from qfunc.errors import VerifyError
 PACKAGE = "libggml"
 """The module of the distribution libggml-python."""
 
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8}
+TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q5_0": 6, "Q8_0": 8}
 """Name of a type of tensors -> its number in ggml."""
 
 _Pointer, _Int, _Size = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t

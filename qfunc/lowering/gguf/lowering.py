@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import FLOAT16, GGUF_Q4_0, GGUF_Q8_0, PerBlock
+from qfunc.specs import FLOAT16, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, PerBlock
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
 
-_SCHEMES = {"Q8_0": GGUF_Q8_0, "Q4_0": GGUF_Q4_0}
+_SCHEMES = {"Q8_0": GGUF_Q8_0, "Q5_0": GGUF_Q5_0, "Q4_0": GGUF_Q4_0}
 _WEIGHTS, _GRAPH = "model.gguf", "model.onnx"
 
 
@@ -27,7 +27,7 @@ class GgufLowering:
     hyperparameters of an architecture, which llama.cpp reads.
 
     Args:
-        kind: The type of the weights, "Q8_0" or "Q4_0".
+        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
     Source: ggml, docs/gguf.md, src/ggml-common.h.
 
     >>> GgufLowering("Q4_0")

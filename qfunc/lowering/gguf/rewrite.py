@@ -22,7 +22,7 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
 
     Args:
         model: A Q/DQ model; an input of such a product is quantized at run time.
-        kind: The type of the weights, "Q8_0" or "Q4_0".
+        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
     """
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)

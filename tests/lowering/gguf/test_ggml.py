@@ -21,7 +21,7 @@ from qfunc.lowering.gguf.engine import engine
 
 INSTALLED = importlib.util.find_spec("libggml") is not None
 needs_ggml = pytest.mark.skipif(not INSTALLED, reason="libggml-python is not installed")
-KINDS = ("Q8_0", "Q4_0")
+KINDS = ("Q8_0", "Q5_0", "Q4_0")
 
 
 @st.composite

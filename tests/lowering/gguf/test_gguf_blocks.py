@@ -16,11 +16,11 @@ from qfunc.lowering.gguf.engine import engine
 from qfunc.numerics import quantize
 from qfunc.numerics.qparams import of_tensor
 from qfunc.numerics.scales import stored_scale
-from qfunc.specs import GGUF_Q4_0, GGUF_Q8_0
+from qfunc.specs import GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0
 
 needs_ggml = pytest.mark.skipif(importlib.util.find_spec("libggml") is None, reason="libggml-python is not installed")
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
-SCHEMES = {"Q8_0": GGUF_Q8_0, "Q4_0": GGUF_Q4_0}
+SCHEMES = {"Q8_0": GGUF_Q8_0, "Q5_0": GGUF_Q5_0, "Q4_0": GGUF_Q4_0}
 
 
 @st.composite
@@ -74,7 +74,7 @@ def test_the_bytes_are_those_of_the_package_gguf(x: np.ndarray[Any, Any], kind: 
 @pytest.mark.parametrize("kind", sorted(SCHEMES))
 def test_bytes_are_read_back(kind: str) -> None:
     """Every code and a negative scale."""
-    low, high = (-8, 7) if kind == "Q4_0" else (-128, 127)
+    low, high = {"Q4_0": (-8, 7), "Q5_0": (-16, 15), "Q8_0": (-128, 127)}[kind]
     codes = np.resize(np.arange(low, high + 1), (2, 256))
     scale = np.float32(np.arange(16).reshape(2, 8) / 8 - 1)
 
@@ -84,9 +84,9 @@ def test_bytes_are_read_back(kind: str) -> None:
     np.testing.assert_array_equal(scales, scale)
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("Q8_0", "66 3e 01 ff"), ("Q4_0", "66 3e 19 07")])
+@pytest.mark.parametrize(("kind", "wanted"), [("Q8_0", "66 3e 01 ff"), ("Q5_0", "66 3e fd ff"), ("Q4_0", "66 3e 19 07")])
 def test_a_block_by_hand(kind: str, wanted: str) -> None:
-    """A little-endian float16, then bytes; in Q4_0 entry i in the low half of byte i, entry i + 16 in the high half."""
+    """A little-endian float16, then the codes: in Q4_0 entries i and i + 16 share a byte, in Q5_0 their highest bits come first."""
     codes = np.zeros((1, 32))
     codes[0, [0, 1, 16, 17]] = (1, -1, -7, -8)
 

@@ -41,7 +41,7 @@ def deployed(kind: str) -> Any:
 
 
 @needs_gguf
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
 def test_the_package_gguf_reads_the_weights(kind: str, tmp_path: Path) -> None:
     """Names, shapes, types, and values within half a step of the model's weights."""
     import gguf
@@ -78,7 +78,7 @@ class MulMat(OpRun):
         return (np.asarray(x.astype(np.float64) @ self.weights[weight].T, np.float32),)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
 def test_the_graph_computes_the_network_with_the_weights_of_the_file(kind: str) -> None:
     """ONNX's reference evaluator, with a product in float64: near the simulation, but for the codes of the inputs.
 
@@ -142,10 +142,10 @@ def test_a_scheme_that_the_file_does_not_have_is_refused() -> None:
     )
 
 
-def test_the_kinds_are_two() -> None:
+def test_the_kinds_are_three() -> None:
     with pytest.raises(SpecError) as caught:
         targets.gguf("Q2_K")
-    assert str(caught.value) == "GgufLowering.kind: found 'Q2_K', wanted one of 'Q8_0', 'Q4_0'. Choose one of them."
+    assert str(caught.value) == "GgufLowering.kind: found 'Q2_K', wanted one of 'Q8_0', 'Q5_0', 'Q4_0'. Choose one of them."
 
 
 def test_the_bytes_hold_the_codes_of_the_simulation() -> None:
