@@ -4,7 +4,8 @@ from mutants.mutation import Mutation
 
 BLOCKS = "tests/numerics/test_blocks.py::test_integer_blocks_follow_their_formulas"
 BYTES = "tests/lowering/gguf/test_gguf_blocks.py::test_a_block_by_hand"
-FILES = "tests/lowering/gguf/test_gguf_files.py"
+FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
+GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
 
 GGUF = (
     Mutation(
@@ -35,12 +36,12 @@ GGUF = (
         "gguf-data-without-padding", "qfunc.lowering.gguf.file:_padded",
         "-(-size // _ALIGNMENT) * _ALIGNMENT",
         "size",
-        f"{FILES}::test_a_file_by_its_bytes",
+        FILE,
     ),
     Mutation(
         "gguf-products-without-bias", "qfunc.lowering.gguf.rewrite:with_products",
         "        if bias:\n            nodes.append",
         "        if not bias:\n            nodes.append",
-        f"{FILES}::test_the_graph_computes_the_network_with_the_weights_of_the_file",
+        GRAPH,
     ),
 )  # fmt: skip

@@ -29,7 +29,7 @@ def pack(codes: Array, scale: Array, kind: str) -> Array:
     '003c 0000 00'
     """
     bits, blocks = FORMATS[kind], codes.reshape(len(codes), -1, BLOCK).astype(np.int8)
-    parts = [np.ascontiguousarray(scale.astype("<f2")[..., None]).view(np.uint8)]
+    parts: list[Array] = [np.ascontiguousarray(scale.astype("<f2")[..., None]).view(np.uint8)]
     if bits == 8:
         parts.append(blocks.view(np.uint8))
     else:

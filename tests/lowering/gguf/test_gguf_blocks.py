@@ -86,7 +86,7 @@ def test_bytes_are_read_back(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "wanted"), [("Q8_0", "66 3e 01 ff"), ("Q5_0", "66 3e fd ff"), ("Q4_0", "66 3e 19 07")])
 def test_a_block_by_hand(kind: str, wanted: str) -> None:
-    """A little-endian float16, then the codes: in Q4_0 entries i and i + 16 share a byte, in Q5_0 their highest bits come first."""
+    """A little-endian float16, then the codes: in Q4_0 entries i and i + 16 share a byte; Q5_0 has highest bits before."""
     codes = np.zeros((1, 32))
     codes[0, [0, 1, 16, 17]] = (1, -1, -7, -8)
 
