@@ -40,10 +40,15 @@ def executorch_8da4w(block: int = 32) -> Target:
     >>> executorch_8da4w(128).rules[0].weight.scale.shared
     PerBlock(-1, size=128)
     """
-    weight = Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST))
     return Target(
         name=f"executorch_8da4w_b{block}",
-        rules=(Rule(Op("linear"), input=INPUT, weight=weight),),
+        rules=(
+            Rule(
+                Op("linear"),
+                input=INPUT,
+                weight=Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST)),
+            ),
+        ),
         kernels=(Kernel(Op("linear"), PRODUCT, formats=FORMATS),),
         runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner()),
         lowering=XnnpackLowering(),

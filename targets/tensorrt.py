@@ -8,8 +8,8 @@ can move through it; a separate Q for average pooling.  MaxPool and data movemen
 
 `tensorrt_nlp`: NVIDIA TensorRT for transformers: int8 linear layers and matmuls, only weights elsewhere.
 The inputs of linear layers, matmuls and additions are quantized, except additions with an embedding as input (token +
-position) and additions of a product or quotient (the scaled scores and the mask of attention).  Convolutions, such as those
-of patches, have int8 weights and float inputs.
+position) and additions of a product or quotient (the scaled scores and the mask of attention).  Convolutions, such as
+those of patches, have int8 weights and float inputs.
 """
 
 from attrs import evolve

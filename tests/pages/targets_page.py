@@ -13,14 +13,14 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerBlock, PerChannel, Scheme, Target, Unknown
+from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerBlock, PerChannel, PerToken, Scheme, Target, Unknown
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 START, END = "<!-- table of targets: python -m tests.pages.targets_page -->\n", "<!-- end of the table -->\n"
 CALLS = {
     "academic": "academic(4, 4)",
     "academic_nlp": "academic_nlp(4, 8)",
-    "executorch_8da4w": "executorch_8da4w()",
+    "executorch_8da4w": "executorch_8da4w(32)",
     "gguf": 'gguf("Q4_0")',
 }
 
@@ -55,11 +55,8 @@ def word(scheme: Scheme) -> str:
         case other:
             text = repr(other)
     text += " 2^k" if scheme.scale.power_of_two else ""
-    shared = scheme.scale.shared
-    text += (
-        f" a block of {shared.size}" if isinstance(shared, PerBlock) else " a channel" if isinstance(shared, PerChannel) else ""
-    )
-    return text + (" at run time" if scheme.scale.dynamic else "")
+    shared = {PerChannel: " a channel", PerBlock: " a block", PerToken: " a token"}.get(type(scheme.scale.shared), "")
+    return text + shared + (", at run time" if scheme.scale.dynamic else "")
 
 
 def formats(target: Target, *slots: str) -> str:
@@ -78,7 +75,7 @@ def emulated(target: Target) -> str:
 def files(target: Target) -> str:
     """The files of an artifact."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)).eval()
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)).eval()
     done = qfunc.calibrate([torch.randn(2, 3, 4, 4)], progress=False)(qfunc.quantize(target)(model))
     return ", ".join(f"`{name}`" for name in sorted(qfunc.deploy(target)(done).files) if name != "qfunc.json")
 

@@ -58,7 +58,7 @@ PLANES["ncnn"] = (VOLUMES[0], NO_BYTES, VOLUMES[2])
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 
-@pytest.mark.parametrize("name", targets.__all__)
+@pytest.mark.parametrize("name", sorted({*targets.__all__} - {"executorch_8da4w"}))  # whose layers have 32 inputs and more
 def test_convolutions_and_pools_of_other_than_two_dimensions(name):
     """A DPU of Versal convolves volumes (AMD PG389, DPUCVDX8G), so that Vitis has no such rule."""
     found = getattr(targets, name)

@@ -93,10 +93,10 @@ def given(target, slots, scale):
 
 
 def test_the_table_has_every_target():
-    assert TAKEN.keys() == set(targets.__all__)
+    assert TAKEN.keys() == set(targets.__all__) - {"executorch_8da4w"}  # whose scales are those of its kernel
 
 
-@pytest.mark.parametrize("name", targets.__all__)
+@pytest.mark.parametrize("name", TAKEN)
 def test_what_a_chip_takes_is_deployed_and_the_rest_refused(name):
     found, (taken, activations, weights) = getattr(targets, name), TAKEN[name]
     target = found if isinstance(found, Target) else found(8, 8)

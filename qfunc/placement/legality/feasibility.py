@@ -10,7 +10,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
-from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
+from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
 from qfunc.specs.protocols import BlockLowering, Lowering, WideLowering
 
 
@@ -29,7 +29,7 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     """
     errors = list(_constant_errors(site, tensor) if site.constant else _activation_errors(site))
     yield from errors
-    if not errors and target.lowering is not None and not can_be_written(site, target.lowering):
+    if not errors and target.lowering is not None and not can_be_written(site, target):
         scales = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
         wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
@@ -65,9 +65,12 @@ def _widest(site: Site, lowering: Lowering) -> int:
     return bits if isinstance(site.scheme.format, Int) and site.scheme.format.bits > bits else 0
 
 
-def can_be_written(site: Site, lowering: Lowering) -> bool:
-    """Return True if the files of a lowering can store the codes of a tensor, or state that they are computed at run time."""
-    shared, blocks = site.scheme.scale.shared, isinstance(lowering, BlockLowering) and lowering.blocks
+def can_be_written(site: Site, target: Target) -> bool:
+    """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
+    shared, blocks = site.scheme.scale.shared, False
+    if isinstance(target.lowering, BlockLowering) and target.lowering.blocks:
+        products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
+        blocks = any(site.constant or product.input == site.scheme for product in products)
     match site.scheme.format:
         case Int():
             if isinstance(shared, PerBlock) and site.constant:
