@@ -2,8 +2,7 @@
 
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
-from qfunc.targets.cmsis_nn import cmsis_nn
-from qfunc.targets.cmsis_nn_16x8 import cmsis_nn_16x8
+from qfunc.targets.cmsis_nn import cmsis_nn, cmsis_nn_16x8
 from qfunc.targets.edge_tpu import edge_tpu
 from qfunc.targets.executorch_8da4w import executorch_8da4w
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
