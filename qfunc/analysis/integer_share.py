@@ -15,7 +15,7 @@ from qfunc.execution.batches import warn_caller
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import slots
-from qfunc.placement.encoding import is_integer_encoding
+from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.partition import Partition
 from qfunc.placement.unmet_formats import UnmetFormats, unmet_formats
 from qfunc.specs import Target, Unknown
@@ -64,7 +64,7 @@ def integer_share(view: QuantizedModel, arguments: tuple[Any, ...]) -> IntegerSh
     assert target is not None
     counts = {n.name: c for n, c in multiply_accumulates(Ops(view.evaluation_form), arguments).items() if c}
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
-    if public and all(is_integer_encoding(q) for q in view.quantizers):
+    if public and all(has_kernel_codes(q, target) for q in view.quantizers):
         units = Partition(view, target).units
         integer = {n.name for u in units if u.integer for n in u.group.nodes}
     else:

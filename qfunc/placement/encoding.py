@@ -21,9 +21,11 @@ from qfunc.specs import (
     Int,
     Log,
     NormFixed,
+    PerBlock,
     PerChannel,
     PerTensor,
     Stages,
+    Target,
 )
 
 
@@ -93,6 +95,18 @@ def is_integer_encoding(quantizer: QuantizerNode) -> bool:
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
     stored = scheme.scale.rounded == "before" or quantizer.module.site.constant
     return isinstance(scheme.format, Int) and shared and stored and not quantizer.module.dynamic
+
+
+def has_kernel_codes(quantizer: QuantizerNode, target: Target) -> bool:
+    """Return True if a site has integer codes by which a partition finds kernels.
+
+    They are those of `is_integer_encoding`, and those of products of the target whose input is quantized at run time.
+    """
+    products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
+    site = quantizer.module.site
+    blocks = site.constant and isinstance(site.scheme.scale.shared, PerBlock) and isinstance(site.scheme.format, Int)
+    found = (bool(products) and blocks) or any(quantizer.module.dynamic and p.input == site.scheme for p in products)
+    return found or is_integer_encoding(quantizer)
 
 
 def require_codes(quantizer: QuantizerNode) -> None:

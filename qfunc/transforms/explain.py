@@ -13,7 +13,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.placement.encoding import is_integer_encoding
+from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.products import range_of_unit
@@ -91,7 +91,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     public = not any(isinstance(k.arithmetic, Unknown) for k in target.kernels)
     overflows: tuple[OverflowRow, ...] = ()
     hosted: tuple[HostRow, ...] = ()
-    ready = all(q.module.ready and is_integer_encoding(q) for q in view.quantizers)
+    ready = all(q.module.ready and has_kernel_codes(q, target) for q in view.quantizers)
     partition = Partition(view, target) if ready and (public or target.host is not None) else None
     if partition is not None:
         units = ((u, nodes[u.group.root.name]) for u in partition.units if u.host)
