@@ -95,9 +95,10 @@ def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
     view, powers = QuantizedModel(twin), {}
     for quantizer in view.quantizers:
-        if isinstance(quantizer.module.site.value, Scheme):
+        if isinstance(quantizer.module.site.value, Scheme) and not quantizer.module.dynamic:
             qparams = quantizer.module.qparams()
-            powers[quantizer.path] = qparams._replace(scale=torch.exp2(torch.ceil(torch.log2(qparams.scale))))
+            power = torch.exp2(torch.ceil(torch.log2(qparams.scale.abs())))
+            powers[quantizer.path] = qparams._replace(scale=torch.copysign(power, qparams.scale))
     set_qparams(view, powers)
     return twin
 

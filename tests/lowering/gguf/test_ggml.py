@@ -18,6 +18,7 @@ from qfunc.errors import VerifyError
 from qfunc.lowering import GgmlRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.gguf.engine import engine
+from qfunc.testing import check_target
 
 INSTALLED = importlib.util.find_spec("libggml") is not None
 needs_ggml = pytest.mark.skipif(not INSTALLED, reason="libggml-python is not installed")
@@ -110,6 +111,15 @@ def test_each_product_of_a_network_is_that_of_ggml(name: str, kind: str) -> None
     products = report.of("real")
     assert not any(r.mismatches for r in products)
     assert len(products) == (1 if name != "language model" else 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_laws_of_targets_hold(kind: str) -> None:
+    """Also where every scale of a weight is a power of two, so that many products of codes and scales are equal."""
+    torch.manual_seed(0)
+    mixed = nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 32), nn.Linear(32, 7))
+    sequences = nn.Sequential(nn.Linear(32, 32, bias=False), nn.Linear(32, 8))
+    check_target(targets.gguf(kind), models=[(mixed, torch.randn(3, 64)), (sequences, torch.randn(2, 5, 32))])
 
 
 @needs_ggml
