@@ -5,6 +5,8 @@ a zero point for each token, which XNNPACK computes while it runs: nothing has t
 computes in float32, and embeddings are looked up outside of the file.
 """
 
+from attrs import evolve
+
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import ExecuTorchRunner, XnnpackLowering
@@ -12,9 +14,11 @@ from qfunc.specs import (
     BFLOAT16,
     FLOAT32,
     Algorithm,
+    Build,
     DynamicProduct,
     Int,
     Kernel,
+    Lanes,
     Op,
     PerBlock,
     PerToken,
@@ -30,7 +34,15 @@ from qfunc.specs import (
 
 INPUT = Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(nudge="nearest"), division=False)
 PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16, offset=128), denormals=False, clamps=True)
+ON_AVX2 = evolve(PRODUCT, zero_point=WeightSums(16), lanes=Lanes(4, 2, "pairs"), fused_bias=True)
+ON_SSE4 = evolve(PRODUCT, zero_point=WeightSums(16), fma=False)
 FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
+LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
+BUILDS = (
+    Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_avx2, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)),)),
+    Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)),)),
+)
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
 
 
@@ -49,12 +61,12 @@ def executorch_8da4w(block: int = 32) -> Target:
                 weight=Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST)),
             ),
         ),
-        kernels=(Kernel(Op("linear"), PRODUCT, formats=FORMATS),),
-        runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner()),
+        kernels=(LINEAR,),
+        runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
         lowering=XnnpackLowering(),
         source=("executorch 1.5.1 on x86-64, measured: scales, rounding, order of sums, subnormal numbers",
                 "ExecuTorch, backends/xnnpack/operators/node_visitor.py: 4-bit codes, scales in bfloat16, groups of 32 k",
-                "XNNPACK, qd8-f32-qb4w-gemm (avx512vnni), src/packing.cc, src/xnnpack/quantization.h",
+                "XNNPACK, qd8-f32-qb4w-gemm (avx512vnni, avx2, sse41), src/packing.cc, src/xnnpack/quantization.h",
                 "torchao, Int8DynActInt4WeightConfig: 4-bit scales are absmax / 7.5"),
         weight=Algorithm(MinMax(), Fixed()),
         activation=Algorithm(MinMax(), Fixed()),

@@ -34,11 +34,12 @@ class WeightSums:
 class Lanes:
     """A sum over K in `count` partial sums: entry k belongs to lane floor(k / run) mod count.
 
-    Each lane has its own acc_b and v.  At the end the lanes are added by halves: v_i + v_(i + n/2), until one is left.
+    Each lane has its own acc_b and v; v_0 is that of the first.  At the end the lanes are added, n to n/2 until one is left:
+    by "halves", v_i + v_(i + n/2), or by "pairs", v_2i + v_(2i + 1).
 
     Raises:
         SpecError: a count that is no power of two.
-    Source: ggml-cpu/arch/x86/quants.c, hsum_float_8 (8 lanes of 4 entries).
+    Source: ggml-cpu/arch/x86/quants.c, hsum_float_8 (8 lanes of 4 entries); XNNPACK, MRx8c8-avx2.c.in (4 of 2, pairs).
 
     >>> Lanes(8, 4)
     Lanes(8, run=4)
@@ -46,6 +47,7 @@ class Lanes:
 
     count: int = field(default=1, validator=integer(1))
     run: int = field(default=1, validator=integer(1))
+    order: str = field(default="halves", validator=one_of(("halves", "pairs")))
 
     def __attrs_post_init__(self) -> None:
         if self.count & (self.count - 1):
@@ -78,6 +80,7 @@ class DynamicProduct:
         zero_point: How z enters; None: inside acc_b, as above.
         lanes: The partial sums.
         fma: v + acc_b m_b has one rounding.
+        fused_bias: v s_x + bias has one rounding.
         denormals: False: operands and results below 2^-126 are 0.
         clamps: True: y = min(max(y, low), high), with the bounds of a fused activation or -inf and inf; low for NaN.
     Raises:
@@ -97,6 +100,7 @@ class DynamicProduct:
     zero_point: WeightSums | None = field(default=None, kw_only=True, validator=instance_of(WeightSums, optional=True))
     lanes: Lanes = field(default=Lanes(), kw_only=True, validator=instance_of(Lanes))
     fma: bool = field(default=True, kw_only=True, validator=instance_of(bool))
+    fused_bias: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     denormals: bool = field(default=True, kw_only=True, validator=instance_of(bool))
     clamps: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 

@@ -155,8 +155,8 @@ EXECUTORCH = (
     ),
     Mutation(
         "run-time-lanes-from-the-neighbours", "qfunc.numerics.sums.dynamic:block_sums",
-        "zip(totals[:half], totals[half:], strict=True)",
-        "zip(totals[::2], totals[1::2], strict=True)",
+        'if order == "halves" else',
+        'if order != "halves" else',
         EQUATION,
     ),
     Mutation(

@@ -48,6 +48,7 @@ TINY = Fraction(2) ** -126
 PRODUCTS = (
     DynamicProduct(NEAREST, zero_point=WeightSums(2, offset=128), denormals=False, clamps=True),
     DynamicProduct(TOKEN, zero_point=WeightSums(16), fma=False),
+    DynamicProduct(NEAREST, zero_point=WeightSums(8), lanes=Lanes(4, 2, "pairs"), fused_bias=True),
     DynamicProduct(TOKEN, multiplier="last", lanes=Lanes(2, 1)),
     DynamicProduct(evolve(TOKEN, format=Int(8)), multiplier="both", scales="inside", fma=False, denormals=False),
     DynamicProduct(Q8_0, multiplier="both", scales="inside", lanes=Lanes(4, 2)),
@@ -133,7 +134,10 @@ def _output(product, f, codes, scales, zeros, row, s_row, bias) -> float:
             v[i] = f(v[i] + acc * m) if product.fma else f(v[i] + f(acc * m))
     while len(v) > 1:
         half = len(v) // 2
-        v = [f(a + b) for a, b in zip(v[:half], v[half:], strict=True)]
+        sides = (v[:half], v[half:]) if lanes.order == "halves" else (v[::2], v[1::2])
+        v = [f(a + b) for a, b in zip(*sides, strict=True)]
+    if product.fused_bias and bias is not None:
+        return float(f(v[0] * scales[0] + f(Fraction(float(bias)))))
     y = f(v[0] * scales[0]) if product.scales == "after" else v[0]
     return float(y if bias is None else f(y + f(Fraction(float(bias)))))
 
@@ -178,7 +182,7 @@ def test_it_is_the_equation(product, seed, block, blocks, biased):
 
 
 @pytest.mark.parametrize("scale", [2.0**-126, 2.0**-120, 2.0**-117, 2.0**100, 1e38])
-@pytest.mark.parametrize("product", PRODUCTS[:4], ids=["weights", "no fma", "last", "both"])
+@pytest.mark.parametrize("product", PRODUCTS[:5], ids=["weights", "no fma", "pairs", "last", "both"])
 def test_subnormal_and_huge_inputs(product, scale):
     generator = torch.Generator().manual_seed(3)
     x, weight = torch.randn(2, 16, generator=generator), torch.randn(3, 16, generator=generator)

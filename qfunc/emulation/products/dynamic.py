@@ -53,10 +53,24 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
         start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
     inside = s_x if arithmetic.scales == "inside" else None
     lanes = (arithmetic.lanes.count, arithmetic.lanes.run)
-    v = job.emitter.call(block_sums, q, z, inside, *nodes, *lanes, arithmetic.fma, flushes, start, name=f"{job.name}_sums")
+    v = job.emitter.call(
+        block_sums,
+        q,
+        z,
+        inside,
+        *nodes,
+        *lanes,
+        arithmetic.fma,
+        flushes,
+        start,
+        arithmetic.lanes.order,
+        name=f"{job.name}_sums",
+    )
     bias = None if "bias" not in tensors else job.real(tensors["bias"], job.root)
     after = s_x if inside is None else None
-    return job.emitter.call(scaled_sums, v, after, bias, job.bounds(), arithmetic.clamps, flushes, name=job.name, result=True)
+    return job.emitter.call(
+        scaled_sums, v, after, bias, job.bounds(), arithmetic.clamps, flushes, arithmetic.fused_bias, name=job.name, result=True
+    )
 
 
 def _weight(job: UnitContext, node: fx.Node) -> tuple[Tensor, Tensor]:

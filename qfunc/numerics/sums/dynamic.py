@@ -108,7 +108,7 @@ def weight_sums(weight: Tensor, scale: Tensor, run: int) -> Tensor:
 
 def block_sums(
     codes: Tensor, z: Tensor | None, s_x: Tensor | None, weight: Tensor, s_w: Tensor, count: int, run: int, fused: bool,
-    flushes: bool, sums: Tensor | None = None,
+    flushes: bool, sums: Tensor | None = None, order: str = "halves",
 ) -> Tensor:  # fmt: skip
     """Return v of each token and output: acc_b m_b added for one block after the other, in `count` lanes.
 
@@ -117,7 +117,7 @@ def block_sums(
         z: Zero points [..., G]; None if there are none, or if `sums` has their part.
         s_x: Scales [..., G] that are multiplied inside; None if they come after the sum.
         weight: q_w [O, K]; s_w: their scales [O, K / block].
-        count, run: See `specs.Lanes`.
+        count, run, order: See `specs.Lanes`.
         fused: v + acc_b m_b has one rounding.
         flushes: Values below 2^-126 are 0.
         sums: v_0 [..., O], of lane 0.
@@ -146,7 +146,8 @@ def block_sums(
             totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
     while len(totals) > 1:
         half = len(totals) // 2
-        totals = [flushed(a + b, flushes) for a, b in zip(totals[:half], totals[half:], strict=True)]
+        sides = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
+        totals = [flushed(a + b, flushes) for a, b in zip(*sides, strict=True)]
     return totals[0]
 
 
@@ -161,15 +162,17 @@ def scaled_sums(
     bounds: list[tuple[float | None, float | None]],
     clamps: bool,
     flushes: bool,
+    fused: bool = False,
 ) -> Tensor:
-    """Return v s_x + bias with two roundings, within the bounds; `clamps`: the lower bound, or -inf, in place of NaN.
+    """Return v s_x + bias with two roundings, or one if `fused`, in the bounds; `clamps`: the lower one, or -inf, for NaN.
 
     >>> scaled_sums(torch.tensor([[3.0]]), torch.tensor([[2.0]]), torch.tensor([1.0]), [], True, False).tolist()
     [[7.0]]
     """
-    value = v if s_x is None else flushed(v * s_x, flushes)
-    if bias is not None:
-        value = flushed(value + flushed(bias, flushes), flushes)
+    scale = torch.ones_like(v) if s_x is None else s_x.expand_as(v)
+    offset = torch.zeros_like(v) if bias is None else flushed(bias, flushes).expand_as(v)
+    value = fma(v, scale, offset) if fused else flushed(v * scale, flushes) + offset
+    value = flushed(value, flushes)
     for low, high in bounds or [(None, None)]:
         least = -torch.inf if low is None else low
         value = torch.where(value.isnan(), least, value) if clamps else value

@@ -1,4 +1,4 @@
-"""ExecuTorch on ARM64: not one code of ops as Hypothesis draws them, and of halves, differs from the emulation.
+"""ExecuTorch on other processors: not one code of drawn ops and of halves, nor a real output, differs from the emulation.
 
     QFUNC_EXAMPLES=100 QFUNC_MACHINES=FOLDER python -m pytest -n 0 -s tests/lowering/machines/test_executorch_machines.py
 
@@ -8,6 +8,7 @@ draws as many examples of up to eight ops for each processor, others every time,
 from __future__ import annotations
 
 import importlib.util
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.machines.machines import MACHINES, SamePython, require
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tie_ops import every
+from tests.lowering.xnnpack.test_executorch_8da4w import BATCHES, KINDS, difference
 from tests.lowering.xnnpack.test_executorch_ops import CURVES, HERE, REFUSED, TARGET
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("executorch") is None, reason="executorch is not installed")
@@ -45,6 +47,15 @@ def test_drawn_ops_are_what_xnnpack_computes(machine: Any) -> None:
 def test_halves_become_the_codes_that_xnnpack_computes(machine: Any) -> None:
     runner = with_torch(machine)
     print(f"\n{machine.cpu}: {held_at_ties(runner.run, edit.cpu(machine.cpu)(TARGET), every(*CURVES))}")
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu.architecture == "x86-64"], ids=lambda m: str(m.cpu))
+def test_products_quantized_at_run_time_are_those_of_older_processors(machine: Any) -> None:
+    require(machine)
+    drawn, runner = random.Random(5), ExecuTorchRunner(machine)
+    for kind in KINDS:
+        shape = (drawn.choice((32, 64)), drawn.randint(1, 5), drawn.randint(1, 37), drawn.choice(BATCHES))
+        assert difference(drawn.randrange(2**20), *shape, kind, drawn.random() < 0.5, runner)[0] == 0
 
 
 def test_another_process_computes_what_this_one_computes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,10 +59,13 @@ def inputs(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 def difference(
-    seed: int, block: int, blocks: int, outputs: int, batch: tuple[int, ...], kind: str, biased: bool
-) -> tuple[int, int]:
+    seed: int, block: int, blocks: int, outputs: int, batch: tuple[int, ...], kind: str, biased: bool,
+    runner: Any = ExecuTorchRunner(),
+) -> tuple[int, int]:  # fmt: skip
     """Return (outputs that differ, outputs) of one product, emulated and by ExecuTorch."""
-    generator, target = torch.Generator().manual_seed(seed), targets.executorch_8da4w(block)
+    generator = torch.Generator().manual_seed(seed)
+    target = targets.executorch_8da4w(block)
+    target = target if runner.machine is None else edit.cpu(runner.machine.cpu)(target)
     layer = nn.Linear(block * blocks, outputs, bias=biased)
     spread = 2.0 ** torch.randint(-10, 10, (outputs, blocks), generator=generator)
     weight = torch.randn(outputs, block * blocks, generator=generator) * spread.repeat_interleave(block, 1)
@@ -74,7 +78,7 @@ def difference(
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(layer))
     with torch.no_grad():
         found = qfunc.emulate(target)(calibrated)(x).numpy()
-    (wanted,) = ExecuTorchRunner().run(qfunc.deploy(target)(calibrated), [x])
+    (wanted,) = runner.run(qfunc.deploy(target)(calibrated), [x])
     assert np.isfinite(wanted).all() or kind == "huge"
     return int((found != wanted).sum()), wanted.size
 
