@@ -69,7 +69,7 @@ def fake_table(timed: Timed, runs: int, quick: bool) -> None:
     x, rows = torch.randn(ACTIVATION), []
     works = {"torch": forward(kernel(UNSIGNED, of_tensor(x, UNSIGNED)), x)}
     for mode in ("half_even", "half_away", "half_up", "half_down", "half_to_zero", "floor", "trunc",
-                 "negative_ceil_else_half_even", "half_even_on_index"):  # fmt: skip
+                 "negative_ceil_else_half_even", "half_even_on_index", "half_up_on_index"):  # fmt: skip
         scheme = Scheme(Int(8, signed=False), zero_point=ZeroPoint(), rounding=mode)
         works[mode] = forward(lambda x, s=scheme, q=of_tensor(x, scheme): fake_quantize(x, q, s), x)  # type: ignore[misc]
     times = timed(works, runs)

@@ -16,7 +16,7 @@ Validator = Callable[[Any, Any, Any], None]
 
 ROUNDINGS = (
     "half_even", "half_away", "half_up", "half_down", "half_to_zero", "floor", "trunc", "stochastic",
-    "half_even_on_index", "negative_ceil_else_half_even",
+    "half_even_on_index", "half_up_on_index", "negative_ceil_else_half_even",
 )  # fmt: skip
 """The names of hardware's rounding modes; `qfunc.numerics.rounding` gives each its equation."""
 

@@ -52,18 +52,24 @@ Source: TensorRT, "Working with quantized types"; TensorRT Model Optimizer, `NVF
 """
 
 GGUF_Q4_0 = Scheme(
-    Int(4), Scale(PerBlock(-1, 32), format=FLOAT16, divisor="-qmin", signed=True), rounding="half_up", division=False
-)
-"""llama.cpp's Q4_0: d = (the element of largest |x|, with its sign) / -8 in float16, q = floor(x * (1/d) + 1/2).
+    Int(4), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after", divisor="-qmin", signed=True, equals="first"),
+    rounding="half_up_on_index", division=False,
+)  # fmt: skip
+"""llama.cpp's Q4_0: d = (the first element of largest |x|, with its sign) / -8, q = floor(x * (1/d) + 8 + 1/2) - 8.
 
-Codes are those of the stored d; the reference divides by d before its rounding to float16.  Where the extremes
-are equal the negative one counts, the reference takes the first.  Source: llama.cpp, ggml/src/ggml-quants.c.
+Codes are those of d in float32; the file has d in float16.  The bytes are llama.cpp's wherever 2^-126 <= |d| < 65520, or
+d = 0.  Source: llama.cpp, ggml/src/ggml-quants.c.
 """
 
-GGUF_Q8_0 = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16), rounding="half_away", division=False)
-"""llama.cpp's Q8_0: d = absmax / 127 in float16, q = round(x * (1/d)).  Source and codes: as `GGUF_Q4_0`."""
+GGUF_Q5_0 = evolve(GGUF_Q4_0, format=Int(5))
+"""llama.cpp's Q5_0: as `GGUF_Q4_0`, with d over -16 and codes from -16."""
 
-MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
+GGUF_Q8_0 = Scheme(
+    Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after"), rounding="half_away", division=False
+)
+"""llama.cpp's Q8_0: d = absmax / 127, q = round(x * (1/d)).  Source and bytes: as `GGUF_Q4_0`."""
+
+MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True), rounding="half_up")
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
 
 Source: ONNX Runtime, contrib operator MatMulNBits and core/mlas/lib/q4_dq.cpp.
@@ -79,7 +85,7 @@ place.  Source: as `MATMUL_4BITS`.
 """
 
 READY = (
-    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q8_0, MATMUL_4BITS,
-    MATMUL_4BITS_AFFINE,
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0,
+    MATMUL_4BITS, MATMUL_4BITS_AFFINE,
 )  # fmt: skip
 """All of them."""

@@ -76,6 +76,8 @@ class Scale:
     Args:
         shared: The elements that share a scale.
         format: The format in which the scale is stored, rounded half to even.
+        rounded: "before" the codes are computed, which are those of the stored scale, or "after" (GGUF): x_hat is the
+            code times the stored scale, and the code that of the float32 scale, which has no bounds but those of float32.
         power_of_two: True if log2 of the scale is rounded by `rounding`; E8M0 implies it.
         low, high: The smallest and the largest scale.
         rounding: "ceil" never clips, "floor" is that of OCP MX, "half_even" is nearest.
@@ -83,10 +85,12 @@ class Scale:
             the largest power of two up to qmax ("emax": OCP MX).
         minimum_range: A narrower real range is widened to this width.
         signed: True if the scale has the sign of the extreme, so that it can be negative (GGUF Q4_0).
+        equals: The extreme whose sign counts if low = -high: "negative", or the "first" in the block.
         dynamic: True if the scale is computed from the tensor at run time.
         within: A second scale that quantizes this one (NVFP4): s = format(s1 / s2) * s2.
     Raises:
-        SpecError: low > high, a divisor that does not exist, or a bound that no scale of the kind can reach.
+        SpecError: low > high, a divisor that does not exist, a bound that no scale of the kind can reach, or a scale rounded
+            after the codes that nothing rounds.
 
     >>> Scale(power_of_two=True).divisor
     'qmax'
@@ -95,12 +99,14 @@ class Scale:
     shared: Granularity = field(default=PerTensor(), validator=instance_of(PerTensor, PerChannel, PerBlock, PerToken))
     format: Float = field(default=FLOAT32, kw_only=True, validator=instance_of(Float))
     power_of_two: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    rounded: str = field(default="before", kw_only=True, validator=one_of(("before", "after")))
     low: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
     high: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
     rounding: str = field(default="ceil", kw_only=True, validator=one_of(("ceil", "floor", "half_even")))
     divisor: str = field(default="qmax", kw_only=True, validator=one_of(("qmax", "half_range", "-qmin", "emax")))
     minimum_range: float = field(default=0.0, kw_only=True, validator=number())
     signed: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    equals: str = field(default="negative", kw_only=True, validator=one_of(("negative", "first")))
     dynamic: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     within: Scale | None = field(default=None, kw_only=True)
 
@@ -115,6 +121,11 @@ class Scale:
             object.__setattr__(self, "power_of_two", True)
         if self.rounding != "ceil" and not self.power_of_two:
             raise refuse(self, "rounding", self.rounding, "power_of_two=True with it", "Give both, or neither.")
+        if self.rounded == "after" and (self.format == FLOAT32 or self.power_of_two or self.within is not None):
+            wanted, do = '"before", unless a format below 32 bits is the only limit of the scale', "Drop it."
+            raise refuse(self, "rounded", self.rounded, wanted, do)
+        if self.equals == "first" and not self.signed:
+            raise refuse(self, "equals", self.equals, "signed=True with it", "Give both, or neither.")
         if self.minimum_range < 0:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
@@ -193,7 +204,7 @@ class Scheme:
             raise refuse(self, "scale.divisor", self.scale.divisor, wanted, do)
         if isinstance(self.format, Levels | Log) and self.rounding != "half_even":
             raise refuse(self, "rounding", self.rounding, "'half_even', the one of codebooks and logarithms", "Drop it.")
-        if isinstance(self.format, Float) and self.rounding == "half_even_on_index":
+        if isinstance(self.format, Float) and self.rounding.endswith("_on_index"):
             raise refuse(self, "rounding", self.rounding, "a rounding of values, because floats have no index", "Name another.")
         if self.zero_point is None:
             return

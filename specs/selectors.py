@@ -11,7 +11,7 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import Validator, as_tuple, frozen_callable, frozen_value, refuse, text, tuple_of
+from qfunc.specs._check import Validator, as_tuple, frozen_callable, frozen_value, integer, refuse, text, tuple_of
 from qfunc.specs._values import readable, short
 
 
@@ -152,6 +152,19 @@ class Attr(Selector):
     def __attrs_post_init__(self) -> None:
         if type(self.equals) not in (bool, int, float, str, tuple, type(None)):
             raise refuse(self, "equals", self.equals, "a plain value or a tuple of them", "Use edit.where for more.")
+
+
+@readable
+@frozen
+class Multiple(Selector):
+    """Ops with an attribute that is a multiple of a number: `Multiple("in_features", 32)`.
+
+    >>> Op("linear") & Multiple("in_features", 32)
+    AllOf((Op('linear'), Multiple('in_features', of=32)))
+    """
+
+    name: str = field(validator=text())
+    of: int = field(validator=integer(1))
 
 
 @readable
@@ -303,6 +316,6 @@ class Not(Selector):
 
 
 SELECTORS = (
-    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Name,
-    NodeName, NonNegative, Not, Op, Where,
+    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Multiple,
+    Name, NodeName, NonNegative, Not, Op, Where,
 )  # fmt: skip

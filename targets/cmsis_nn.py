@@ -4,13 +4,48 @@ Floats are quantized half away from zero, by division.  The product of a sum and
 high half, then the shift half away from zero: in convolutions, linear layers, products of tensors and sums.  Operators that
 CMSIS-NN does not have are TensorFlow Lite Micro's reference kernels, with which those of CMSIS-NN are bit-exact.  Sigmoid
 and tanh are computed in float.
+
+`cmsis_nn_16x8`: CMSIS-NN on Arm Cortex-M, 16x8: int16 activations, int8 weights, biases and sums of 64 bits.
+Activations are symmetric.  A product's multiplier is rounded to 31 bits, and then to 15, at most 0x7FFF; the sum times it is
+shifted half up.  Sums and products of two tensors are rounded as in int8, the inputs of sums shifted left by 15 bits.  Weights
+of linear layers have one scale.  Ops without a kernel of 16 bits are computed in float.
 """
 
 from attrs import evolve
 
-from qfunc.lowering import TfliteMicroRunner
-from qfunc.specs import Bilinear, FixedPoint, Kernel, Op, Refuse, Runtime, SoftmaxFixed, SumShifted, edit
-from qfunc.targets.litert import BILINEAR, BY_MATRIX, BYTES, MEANS, SAME, SUMS, UNIT, UNITS, litert
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed as FixedFunction
+from qfunc.lowering import TfliteLowering, TfliteMicroRunner
+from qfunc.specs import (
+    Algorithm,
+    AverageCodes,
+    Bilinear,
+    Bounds,
+    Copy,
+    DerivedQParams,
+    Everything,
+    FixedPoint,
+    FloatKernel,
+    Fusion,
+    FusionStep,
+    Int,
+    Kernel,
+    Op,
+    PerChannel,
+    PerTensor,
+    Refuse,
+    Require,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    SoftmaxFixed,
+    SumShifted,
+    Target,
+    Tie,
+    edit,
+)
+from qfunc.targets.litert import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
@@ -36,4 +71,48 @@ cmsis_nn = evolve(
     source=("CMSIS-NN 99f736a, Include/arm_nnsupportfunctions.h: arm_nn_requantize without CMSIS_NN_USE_SINGLE_ROUNDING",
             "TensorFlow Lite Micro 90b983c, micro/kernels/cmsis_nn and micro/kernels/add_common.cc",
             "tflite-micro 0.dev20261023 on x86-64, measured"),
+)  # fmt: skip
+
+S16, NARROW = Int(16), Int(8, low=-127)
+ACTIVATION = Scheme(S16, rounding="half_away")
+MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze")
+SHORTS = (("input", (S16,)), ("weight", (NARROW,)), ("output", (S16,)))
+FORM = "TensorFlow Lite 16x8 quantization: int16 activations and int8 weights, symmetric"
+ONE_SCALE = "TensorFlow Lite Micro, kernels/cmsis_nn/fully_connected.cc: 'only Int8 is supported for per channel quantization'"
+
+cmsis_nn_16x8 = Target(
+    name="cmsis_nn_16x8",
+    rules=(
+        Rule(Op("conv"), weight=Scheme(NARROW, Scale(PerChannel()))),
+        Rule(Op(("conv", "linear")), input=ACTIVATION, weight=Scheme(NARROW), bias=DerivedQParams(Int(64)), output=ACTIVATION),
+        Rule(Op(("add", "mul", "concat")) | POOLS, input=ACTIVATION, output=ACTIVATION),
+    ),
+    fusions=(Fusion(Op(("conv", "linear", "add", "mul")) | POOLS, (FusionStep(BOUNDS),)),),
+    ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS, ("input", "output"), "input")),
+    kernels=(
+        Kernel(Op(("conv", "linear")), FixedPoint("half_up", accumulator=64, reduced=15), formats=SHORTS,
+               bounds=Bounds("half_away")),
+        Kernel(Op("mul"), FixedPoint(), formats=SHORTS),
+        Kernel(Op("add"), SumShifted(15), formats=SHORTS),
+        Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=SHORTS),
+        Kernel(Op("concat"), FloatKernel(), integer_if=SAME, formats=SHORTS),
+        Kernel(Op(MOVES), Copy(), integer_if=SAME, formats=SHORTS),
+    ),
+    commuting=(*MOVES, "pad"),
+    legality=(
+        *litert.legality[1:-1],
+        Require(Everything(), ("input", "output"), formats=S16, zero_point=False, shared=PerTensor(), because=FORM),
+        Require(Op("linear"), "weight", shared=PerTensor(), because=ONE_SCALE),
+        Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=FORM),
+        Refuse(Op("gelu"), because=NO_OPERATOR, do="Use hardswish or relu."),
+        Refuse(UNKNOWN, because=NO_OPERATOR, do="Compute it outside the deployed model."),
+    ),
+    runtime=Runtime("tflite-micro", "main of 2026-10", "Arm Cortex-M", "CMSIS-NN", TfliteMicroRunner()),
+    lowering=TfliteLowering(bits=16),
+    source=("CMSIS-NN 99f736a, arm_nn_mat_mult_kernel_s16.c, arm_fully_connected_s16.c, arm_elementwise_add_s16.c",
+            "CMSIS-NN 99f736a, arm_nnsupportfunctions.h: REDUCE_MULTIPLIER and arm_nn_requantize_s64",
+            "TensorFlow Lite Micro 90b983c, micro/kernels/cmsis_nn and micro/kernels/add_common.cc",
+            "tflite-micro 0.dev20261023 on x86-64, measured"),
+    weight=Algorithm(MinMax(), FixedFunction()),
+    activation=Algorithm(MinMax(), FixedFunction()),
 )  # fmt: skip

@@ -42,6 +42,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return any(m == name or m.rpartition(".")[2] == name for m in context.fact(node).modules)
         case s.Attr(name, equals):
             return bool(attributes(node, context).get(name, _MISSING) == equals)
+        case s.Multiple(name, of):
+            value = attributes(node, context).get(name)
+            return type(value) is int and value % of == 0
         case s.From(producer):
             return matches(producer, context.roots.get(node, node), context)
         case s.AnyInput(producer):
@@ -80,11 +83,11 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
     Convs also have "kernel", "depthwise", "out_channels", and "multiplier", the output channels of a group.  Convs and pools
-    have "spatial", the number of axes that
-    the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is the name of the constant operand,
-    or None.  A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and
-    x ** y if an operand is a number.  A cast is "created" if no value of an input of the model changes it.  A user's op has
-    those that its OpKind names.
+    have "spatial", the number of axes that the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is
+    the name of the constant operand, or None.  A linear layer with a weight [out, in] has "in_features" and "out_features".  A
+    mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
+    operand is a number.  A cast is "created" if no value of an input of the model changes it.  A user's op has those that its
+    OpKind names.
     """
     op = op_of(node)
     if op is None:
@@ -107,6 +110,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
         plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
         plain["multiplier"] = out // plain["groups"]
+    if op.kind == "linear" and shape and not op.weight_axis:
+        plain["out_features"], plain["in_features"] = shape
     if op.kind == "matmul":
         operands = zip(op.parameters, node.args, strict=True)
         plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)

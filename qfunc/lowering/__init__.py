@@ -1,6 +1,8 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
+from qfunc.lowering.gguf.lowering import GgufLowering
+from qfunc.lowering.gguf.runner import GgmlRunner
 from qfunc.lowering.machines.processors import Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
@@ -35,6 +37,8 @@ __all__ = [
     "ExecuTorchRunner",
     "ExplicitQdqLowering",
     "OpenVinoLowering",
+    "GgmlRunner",
+    "GgufLowering",
     "K210Lowering",
     "NnieLowering",
     "QnnHtpLowering",

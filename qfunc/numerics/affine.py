@@ -12,6 +12,7 @@ from qfunc.numerics import codebook, logarithmic, minifloat
 from qfunc.numerics._grads import masked_straight_through
 from qfunc.numerics.qparams import Affine, block_size, spread
 from qfunc.numerics.rounding import round_by
+from qfunc.numerics.scales import stored_scale
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
 
@@ -106,7 +107,7 @@ def _fake_quantize(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor,
     codes, unclamped = _codes(real, params, scheme), _unclamped(real, params, scheme)
     if isinstance(scheme.format, Int):
         # A new tensor, which vmap batches wherever a qparam is batched: it may be overwritten in place.
-        value = (codes if scheme.zero_point is None else codes.sub_(params.zero_point)).mul_(_full_scale(params))
+        value = (codes if scheme.zero_point is None else codes.sub_(params.zero_point)).mul_(_value_scale(params, scheme))
     else:
         value = _values(codes, params, scheme)
     return _reshape_like(value, x).to(x.dtype), _reshape_like(unclamped, x)
@@ -175,7 +176,7 @@ def _codes(real: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = 
 
 
 def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:
-    scale = _full_scale(params)
+    scale = _value_scale(params, scheme)
     match scheme.format:
         case Int():
             return codes * scale if scheme.zero_point is None else (codes - params.zero_point) * scale
@@ -185,6 +186,10 @@ def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:
             return codebook.values(codes, fmt) * scale
         case Log() as fmt:
             return logarithmic.decode(codes, scale, fmt)
+
+
+def _value_scale(qparams: Affine, scheme: Scheme) -> Tensor:
+    return stored_scale(_full_scale(qparams), scheme)
 
 
 def _full_scale(qparams: Affine) -> Tensor:

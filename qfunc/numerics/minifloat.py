@@ -22,18 +22,18 @@ def nearest(x: Tensor, fmt: Float, rounding: str = "half_even", noise: Tensor | 
     Args:
         x: In units of the scale, any shape; float64 is computed in float64, other dtypes in float32 if the format
             fits.  Subnormals are exact, NaN stays NaN.
-        rounding: R, a name of `specs.ROUNDINGS`; not "half_even_on_index", because floats have no index.
+        rounding: R, a name of `specs.ROUNDINGS`; not one on the index, because floats have none.
         noise: The shape of x, uniform in [0, 1), for "stochastic".
     Returns:
         Values of the format in the dtype of x; -0.0 where the format has it.
     Raises:
-        SpecError: "half_even_on_index", missing noise, or a format with values beyond float64.
+        SpecError: a rounding on the index, missing noise, or a format with values beyond float64.
     Source: OCP 8-bit Floating Point Specification 1.0, section 5; OCP Microscaling Formats 1.0, section 5.3.
 
     >>> nearest(torch.tensor([0.3, 17.5, 1e4]), Float(4, 3, max=448.0)).tolist()
     [0.3125, 18.0, 448.0]
     """
-    if rounding == "half_even_on_index":
+    if rounding.endswith("_on_index"):
         raise SpecError(
             where="minifloat.nearest", found=repr(rounding), wanted="a rounding of values", do="Use another rounding."
         )

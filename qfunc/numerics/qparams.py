@@ -136,11 +136,23 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
 def observed(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     """Return (low, high) of a tensor by the scheme's granularity, in float32 and in one pass; 0 if x is empty.
 
+    With `Scale.equals="first"`, where low = -high and the positive one comes first, low is the next number towards 0.
+
     >>> from qfunc.specs import Scale
     >>> [t.tolist() for t in observed(torch.tensor([[1.0, -2.0], [3.0, 4.0]]), Scheme(scale=Scale(PerToken())))]
     [[[-2.0], [3.0]], [[1.0], [4.0]]]
     """
-    x, shared = x.detach(), scheme.scale.shared
+    low, high = _ends(x.detach(), scheme)
+    if scheme.scale.equals == "negative" or not x.numel():
+        return low, high
+    view, axes = blocks(x.detach().float(), scheme)
+    flat = view.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+    first = flat.gather(-1, flat.abs().argmax(-1, keepdim=True)).reshape(low.shape)
+    return torch.where((low == -high) & (first > 0), torch.nextafter(low, torch.zeros_like(low)), low), high
+
+
+def _ends(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
+    shared = scheme.scale.shared
     if x.numel() == 0:
         zero = torch.zeros(qparams_shape(scheme, tuple(x.shape)), device=x.device)
         return zero, zero

@@ -65,13 +65,13 @@ _MODES: dict[str, Callable[[Tensor], Tensor]] = {
 def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None = None) -> Tensor:
     """Round x to integers by a named mode; keep the dtype.
 
-    "half_even_on_index" rounds x - low and adds low again (OpenVINO rounds the level index);
+    "half_even_on_index" and "half_up_on_index" round x - low and add low again (OpenVINO and GGUF round the index);
     "stochastic" is floor(x + noise) with noise uniform in [0, 1) and an exact sum: integers do not change.
 
     Args:
         x: Any shape, in codes; exact for every float.  NaN stays NaN, infinities stay infinite.
         mode: A name of `specs.ROUNDINGS`.
-        low: The smallest value of x, for "half_even_on_index": the lowest code, minus the zero point if that
+        low: The smallest value of x, for roundings on the index: the lowest code, minus the zero point if that
             is added after rounding.
         noise: In the shape of x, for "stochastic".
     Raises:
@@ -85,6 +85,8 @@ def round_by(x: Tensor, mode: str, low: int | Tensor = 0, noise: Tensor | None =
         return _MODES[mode](x)
     if mode == "half_even_on_index":
         return torch.round(x - low) + low
+    if mode == "half_up_on_index":
+        return half_up(x - low) + low
     if mode == "stochastic" and noise is not None:
         return _stochastic(x, noise)
     wanted = "noise for a stochastic mode" if mode == "stochastic" else "one of " + ", ".join(_MODES)

@@ -22,7 +22,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     1 replaces a scale below 2^-126.  The scale is then rounded to a power of two by `Scale.rounding`, clamped to
     `low` and `high`, and rounded to the scale's `format`, where it never becomes 0 and never overflows.  In E8M0
     every smaller scale, 0 included, becomes 2^-127.  Two levels: outer = allowed(max(s) / largest of the format),
-    s = format(s / outer), 1 for a zero.
+    s = format(s / outer), 1 for a zero.  With `Scale.rounded="after"` the scale stays in float32, at least 2^-126.
 
     Args:
         scale: Real, in the shape of the qparams; pass float64 to round only once; negative where `Scale.signed`
@@ -47,6 +47,21 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     return _hardware_scale(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule), outer
 
 
+def stored_scale(scale: Tensor, scheme: Scheme) -> Tensor:
+    """Return the scale of x_hat for the one that codes are computed with: the same, unless it is rounded after the codes.
+
+    It may be 0 then, and the largest value of its format replaces larger ones.
+
+    >>> from qfunc.specs import FLOAT16
+    >>> stored_scale(torch.tensor(0.1), Scheme(scale=Scale(format=FLOAT16, rounded="after"))).item()
+    0.0999755859375
+    """
+    if scheme.scale.rounded == "before":
+        return scale
+    largest = minifloat.largest(scheme.scale.format)
+    return minifloat.nearest(scale.clamp(-largest, largest), scheme.scale.format)
+
+
 def divisor(scheme: Scheme) -> float:
     """Return d of a symmetric scheme, s = absmax / d, for the name in `Scale.divisor`.
 
@@ -69,6 +84,9 @@ def divisor(scheme: Scheme) -> float:
 
 def _hardware_scale(scale: Tensor, rule: Scale) -> Tensor:
     magnitude, fmt = scale.abs(), rule.format
+    if rule.rounded == "after":
+        magnitude = magnitude.clamp(max(TINY, rule.low or 0.0), rule.high)
+        return torch.copysign(magnitude, torch.where(scale == 0, -1.0, scale) if rule.signed else magnitude).float()
     if not minifloat.without_zero(fmt):
         # Not TINY: torch.compile(dynamic=True) turns a global number into an input, which an autograd.Function cannot find.
         magnitude = torch.where(magnitude < torch.finfo(torch.float32).tiny, 1.0, magnitude)
@@ -122,4 +140,4 @@ def product(scales: Sequence[Tensor], count: int) -> Tensor:
     return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
 
 
-__all__ = ["TINY", "nearest_scale", "divisor", "product"]
+__all__ = ["TINY", "nearest_scale", "divisor", "product", "stored_scale"]

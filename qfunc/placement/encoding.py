@@ -11,6 +11,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import Affine
+from qfunc.numerics.scales import stored_scale
 from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
@@ -72,6 +73,11 @@ class Encoding:
         return same_format and _equal(self.qparams, other.qparams)
 
 
+def encoding_of(quantizer: QuantizerNode, qparams: Affine) -> Encoding:
+    """Return the encoding of a tensor; its scales are those that the hardware stores."""
+    return Encoding(qparams._replace(scale=stored_scale(qparams.scale, quantizer.module.site.scheme)), quantizer)
+
+
 def _equal(a: Affine, b: Affine) -> bool:
     return all(x.shape == y.shape and bool((x == y).all()) for x, y in ((a.scale, b.scale), (a.zero_point, b.zero_point)))
 
@@ -87,7 +93,8 @@ def is_integer_encoding(quantizer: QuantizerNode) -> bool:
     """Return True if a site has integer codes with one static scale, for the tensor or for each channel."""
     scheme = quantizer.module.site.scheme
     shared = isinstance(scheme.scale.shared, PerTensor | PerChannel)
-    return isinstance(scheme.format, Int) and shared and not quantizer.module.dynamic
+    stored = scheme.scale.rounded == "before" or quantizer.module.site.constant
+    return isinstance(scheme.format, Int) and shared and stored and not quantizer.module.dynamic
 
 
 def has_kernel_codes(quantizer: QuantizerNode, target: Target) -> bool:

@@ -20,7 +20,7 @@ from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, is_constant, op_of
 from qfunc.ops.sizes import is_number
-from qfunc.placement.encoding import Encoding, require_integers
+from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
@@ -93,7 +93,7 @@ class Partition:
         else:
             qparams = {**qparams, **derived_qparams(view, qparams)}
         for quantizer in static:
-            encoding = self.at_path[quantizer.path] = Encoding(qparams[quantizer.path], quantizer)
+            encoding = self.at_path[quantizer.path] = encoding_of(quantizer, qparams[quantizer.path])
             if quantizer.module.site.slot == "output":
                 self._of_output[quantizer.tensor] = encoding
             for reader in quantizer.readers:

@@ -17,7 +17,10 @@ from qfunc.specs import selectors as s
 KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "constant", "output", "size", "unknown"))
 """All kinds of op that selectors can name."""
 
-_DERIVED = "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created"
+_DERIVED = (
+    "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created", "in_features",
+    "out_features",
+)  # fmt: skip
 ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""
 
@@ -116,7 +119,7 @@ def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
                     "Add an OpKind for a user-defined op to the target's ops.",
                 )
                 raise _unknown_word_error(kind, "kind of op", wanted, known, do, where)
-        if isinstance(leaf, s.Attr) and leaf.name not in ATTRIBUTES:
+        if isinstance(leaf, s.Attr | s.Multiple) and leaf.name not in ATTRIBUTES:
             raise _unknown_word_error(
                 leaf.name, "attribute of an op", "an attribute of the vocabulary", ATTRIBUTES, "Use edit.where.", where
             )

@@ -37,12 +37,12 @@ _NEAREST: dict[str, Callable[[Fraction], int]] = {
 }
 _DIRECTED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "trunc": trunc}
 
-MODES = (*_NEAREST, *_DIRECTED, "half_even_on_index")
+MODES = (*_NEAREST, *_DIRECTED, "half_even_on_index", "half_up_on_index")
 """The deterministic rounding modes of `specs.ROUNDINGS`."""
 
 
 def rounded(x: Number, mode: str, low: int = 0) -> int:
-    """Return R(x), x rounded to an integer by a named mode; "half_even_on_index" is R_even(x - low) + low.
+    """Return R(x), x rounded to an integer by a named mode; "MODE_on_index" is R(x - low) + low.
 
     Raises:
         ValueError: an unknown mode.
@@ -50,11 +50,10 @@ def rounded(x: Number, mode: str, low: int = 0) -> int:
     >>> [rounded(Fraction(-5, 2), m) for m in ("half_even", "half_away", "half_up", "floor", "trunc")]
     [-2, -3, -2, -3, -2]
     """
-    if mode == "half_even_on_index":
-        return _even(Fraction(x) - low) + low
     if mode not in MODES:
         raise ValueError(f"unknown rounding mode {mode!r}; known: {', '.join(MODES)}")
-    return (_NEAREST | _DIRECTED)[mode](Fraction(x))
+    origin = low if mode.endswith("_on_index") else 0
+    return (_NEAREST | _DIRECTED)[mode.removesuffix("_on_index")](Fraction(x) - origin) + origin
 
 
 def step_distance(x: Number, mode: str) -> Fraction:
@@ -123,7 +122,7 @@ def quantize(x: Number, scale: Number, zero_point: int, low: int, high: int, rou
     """Return the code of x, clamp(R(x / s) + z, low, high), with an exact quotient.
 
     x is a real number, s the scale in real units per code, z the zero point and low, high the extreme codes.
-    "half_even_on_index" rounds the index x / s + z - low.
+    "MODE_on_index" rounds the index x / s + z - low.
 
     Raises:
         ValueError: a scale that is not positive.

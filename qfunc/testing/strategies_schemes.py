@@ -44,7 +44,7 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
     if kind not in ("affine", "fixed zero point"):
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
     zero = ZeroPoint(
-        draw(st.sampled_from(MODES[:-1])),  # "half_even_on_index" does not apply to zero points
+        draw(st.sampled_from(MODES[:-2])),  # a zero point has no index
         nudge=draw(st.sampled_from(("low", "nearest", "outward"))),
         added=draw(st.sampled_from(("after", "before"))),
     )
@@ -71,6 +71,8 @@ def _scales(draw: st.DrawFn, shared: Any) -> Scale:
     bounds = draw(st.sampled_from(((None, None), (None, None), (2.0**-10, None), (2.0**-6, 4.0))))
     widths = draw(st.sampled_from((0.0, 0.0, 2.0**-10, 3.0)))
     scale = Scale(shared, low=bounds[0], high=bounds[1], minimum_range=widths)
+    if draw(st.integers(0, 4)) == 4:
+        return evolve(scale, format=specs.FLOAT16, rounded="after")
     if draw(st.booleans()):
         return evolve(scale, power_of_two=True, rounding=draw(st.sampled_from(("ceil", "floor", "half_even"))))
     return scale
@@ -82,7 +84,8 @@ def _symmetric(draw: st.DrawFn, scale: Scale, fmt: Int | Float | Levels) -> Scal
     if isinstance(fmt, Int):
         divisors += ["half_range"] + ["-qmin"] * (fmt.qmin < 0)
     divisor = draw(st.sampled_from(divisors))
-    return evolve(scale, divisor=divisor, signed=divisor == "-qmin" and draw(st.booleans()))
+    signed = divisor == "-qmin" and draw(st.booleans())
+    return evolve(scale, divisor=divisor, signed=signed, equals=draw(st.sampled_from(("negative", "first")[: 1 + signed])))
 
 
 __all__ = ["all_schemes"]

@@ -9,7 +9,7 @@ from typing import Any
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import one_line
 from qfunc.specs.legality import Refuse, RequireSizes
-from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, ModuleType, Name, Not, Op
+from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, ModuleType, Multiple, Name, Not, Op
 
 _WIDTH = 116
 
@@ -91,6 +91,8 @@ def selected(select: Any, inner: bool = False) -> str:
         return f"in {select.name}"
     if type(select) is Attr and select == Attr(select.name, equals=select.equals):
         return f"{select.name} = {select.equals!r}"
+    if type(select) is Multiple:
+        return f"{select.name} a multiple of {select.of}"
     if type(select) is Not:
         return f"not {selected(select.of, True)}"
     if type(select) is AnyOf:

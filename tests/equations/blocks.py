@@ -61,17 +61,24 @@ def nvfp4(every: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def q4_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """llama.cpp: the signed extreme over -8, in float16."""
-    d = float(np.float16(np.float32(block[np.argmax(np.abs(block))] / -8)))
-    inverse = np.float32(1) / np.float32(d)
-    return np.clip(np.floor(block.astype(np.float32) * inverse + np.float32(0.5)), -8, 7).astype(np.float64) * d
+    """llama.cpp: the signed extreme over -8, in float16 after the codes are computed."""
+    d = np.float32(block[np.argmax(np.abs(block))] / -8)
+    codes = np.trunc(block.astype(np.float32) * (np.float32(1) / d) + np.float32(8.5)).clip(max=15) - 8
+    return codes.astype(np.float64) * float(np.float16(d))
+
+
+def q5_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """llama.cpp: as q4_0, with 32 codes."""
+    d = np.float32(block[np.argmax(np.abs(block))] / -16)
+    codes = np.trunc(block.astype(np.float32) * (np.float32(1) / d) + np.float32(16.5)).clip(max=31) - 16
+    return codes.astype(np.float64) * float(np.float16(d))
 
 
 def q8_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """llama.cpp: absmax over 127, in float16; C's roundf, half away from zero."""
-    d = float(np.float16(np.float32(np.abs(block).max() / 127)))
-    real = block.astype(np.float32) * (np.float32(1) / np.float32(d))
-    return np.clip(np.sign(real) * np.floor(np.abs(real) + np.float32(0.5)), -127, 127).astype(np.float64) * d
+    """llama.cpp: absmax over 127, in float16 after the codes are computed; C's roundf, half away from zero."""
+    d = np.float32(np.abs(block).max() / 127)
+    real = (block.astype(np.float32) * (np.float32(1) / d)).astype(np.float64)
+    return np.sign(real) * np.floor(np.abs(real) + 0.5) * float(np.float16(d))
 
 
 def four_bits(_: np.ndarray, block: np.ndarray) -> np.ndarray:
@@ -102,6 +109,7 @@ ROWS = (
     Row("MXINT8", "OCP Microscaling Formats 1.0, section 5.3.4", "loop in float64", blocks(specs.MXINT8, mx_int8)),
     Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.NVFP4, nvfp4)),
     Row("GGUF_Q4_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q4_0, q4_0)),
+    Row("GGUF_Q5_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q5_0, q5_0)),
     Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q8_0, q8_0)),
     Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.MATMUL_4BITS, four_bits)),
     Row("MATMUL_4BITS_AFFINE", "ONNX Runtime, q4_dq.cpp", "loop in float64",

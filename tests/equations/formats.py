@@ -162,7 +162,7 @@ def both(name: str, theirs: str) -> tuple[Float, Any]:
 
 
 MODES = ("half_even", "half_away", "half_up", "half_down", "half_to_zero", "floor", "trunc", "half_even_on_index",
-         "negative_ceil_else_half_even")  # fmt: skip
+         "half_up_on_index", "negative_ceil_else_half_even")  # fmt: skip
 SMALL = (("E4M3FN", "float8_e4m3fn"), ("E5M2", "float8_e5m2"), ("E4M3FNUZ", "float8_e4m3fnuz"), ("E5M2FNUZ", "float8_e5m2fnuz"),
          ("E3M2", "float6_e3m2fn"), ("E2M3", "float6_e2m3fn"), ("E2M1", "float4_e2m1fn"), ("FLOAT16", "float16"))  # fmt: skip
 ROWS = (

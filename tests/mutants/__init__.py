@@ -18,6 +18,7 @@ from mutants.fixed_curves import FIXED_CURVES
 from mutants.folding import FOLDING
 from mutants.formats import FORMATS
 from mutants.functions import FUNCTIONS
+from mutants.gguf import GGUF
 from mutants.graph import GRAPH
 from mutants.histograms import HISTOGRAMS
 from mutants.k210 import K210
@@ -91,6 +92,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_TOOLCHAINS,
     *EXECUTORCH,
+    *GGUF,
     *QNN_HTP,
     *SPECS,
     *TARGETS,

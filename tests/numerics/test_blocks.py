@@ -25,6 +25,7 @@ from qfunc.specs import (
     E4M3FN,
     E8M0,
     GGUF_Q4_0,
+    GGUF_Q5_0,
     GGUF_Q8_0,
     MATMUL_4BITS,
     MATMUL_4BITS_AFFINE,
@@ -156,9 +157,9 @@ def test_nvfp4_follows_the_formula(shared: Any) -> None:
 
 
 @pytest.mark.parametrize("shared", SHARED, ids=str)
-@pytest.mark.parametrize("scheme", [GGUF_Q4_0, GGUF_Q8_0, MATMUL_4BITS, MATMUL_4BITS_AFFINE])
+@pytest.mark.parametrize("scheme", [GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, MATMUL_4BITS, MATMUL_4BITS_AFFINE])
 def test_integer_blocks_follow_their_formulas(scheme: Scheme, shared: Any) -> None:
-    """d = extreme / -8, absmax / 127 (in float16) or (max - min) / 15; codes of x * (1/d) by each rounding; exact loop."""
+    """d = extreme / -8, absmax / 127 (float16 after the codes) or (max - min) / 15; codes of x (1/d); exact loop."""
     fmt, affine, small = scheme.format, scheme.zero_point is not None, scheme.scale.format.exponent == 5
     x = sample().clamp(-100, 100) if small else sample()
     scheme = at(scheme, shared)
@@ -169,17 +170,20 @@ def test_integer_blocks_follow_their_formulas(scheme: Scheme, shared: Any) -> No
     for places in groups(x, shared):
         values = [Fraction(x[p].item()) for p in places]
         low, high = min(*values, Fraction(0)), max(*values, Fraction(0))
-        extreme = (low if -low >= high else high) / -8 if scheme.scale.signed else max(-low, high) / 127
+        counts = next(v for v in values if abs(v) == max(-low, high)) if small else low if -low >= high else high
+        half = -fmt.qmin  # type: ignore[union-attr]
+        extreme = counts / -half if scheme.scale.signed else max(-low, high) / 127
         exact = (high - low) / 15 if affine else extreme
-        d = float(exact or 1)
-        d = float(np.float16(d)) if small else float(np.float32(d))
-        d = math.copysign(max(abs(d), 2.0**-24), d) if small else d
+        d = float(np.float32(float(exact or 1)))
+        stored = np.float16(d if exact else -0.0) if small else np.float32(d)
         z = oracle.clamp(oracle.rounded(-low / Fraction(d), "half_away"), 0, 15) if affine else 0
         for p in places:
-            ratio = np.float32(x[p].item()) * (np.float32(1) / np.float32(d)) + np.float32(z)
-            code = oracle.clamp(oracle.rounded(float(ratio), scheme.rounding), fmt.qmin, fmt.qmax)  # type: ignore[union-attr]
+            index = scheme.rounding.endswith("_on_index")
+            ratio = np.float32(x[p].item()) * (np.float32(1) / np.float32(d)) + np.float32(half if index else z)
+            rounding = scheme.rounding.removesuffix("_on_index")
+            code = oracle.clamp(oracle.rounded(float(ratio), rounding) - half * index, fmt.qmin, fmt.qmax)  # type: ignore[union-attr]
             assert codes[p].item() == code
-            assert held[p].item() == np.float32(code - z) * np.float32(d)
+            assert held[p].item() == np.float32(code - z) * np.float32(stored)
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])

@@ -18,9 +18,12 @@ from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerBlock, PerChann
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 START, END = "<!-- table of targets: python -m tests.pages.targets_page -->\n", "<!-- end of the table -->\n"
 CALLS = {
-    "academic": "academic(4, 4)", "academic_nlp": "academic_nlp(4, 8)", "executorch_8da4w": "executorch_8da4w(32)",
+    "academic": "academic(4, 4)",
+    "academic_nlp": "academic_nlp(4, 8)",
+    "executorch_8da4w": "executorch_8da4w(32)",
+    "gguf": 'gguf("Q4_0")',
     "onnxruntime_nbits": "onnxruntime_nbits(4, 32)",
-}  # fmt: skip
+}
 
 
 def shown(name: str) -> tuple[str, Target]:

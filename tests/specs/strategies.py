@@ -47,6 +47,7 @@ from qfunc.specs import (
     Limit,
     Log,
     ModuleType,
+    Multiple,
     Name,
     NodeName,
     NonNegative,
@@ -159,6 +160,7 @@ leaves = st.one_of(
     st.builds(NodeName, words),
     st.builds(ModuleType, words),
     st.builds(Attr, words, attributes),
+    st.builds(Multiple, words, st.integers(1, 64)),
     st.sampled_from((Everything(), First(), Last(), NonNegative(), GraphInput(), GraphOutput(), Constant())),
 )
 selectors = st.recursive(

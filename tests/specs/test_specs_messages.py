@@ -46,6 +46,12 @@ MESSAGES = [
     ),
     (lambda: PerChannel(True), 'PerChannel.axis: found True, wanted an int or "channel". Name the axis.'),
     (lambda: Scale(power_of_two=True, low=0.3), "Scale.low: found 0.3, wanted a power of two, as the scales are. Give 2.0**k."),
+    (lambda: Scale(equals="first"), "Scale.equals: found 'first', wanted signed=True with it. Give both, or neither."),
+    (
+        lambda: Scale(rounded="after"),
+        "Scale.rounded: found 'after', wanted \"before\", unless a format below 32 bits is the only limit of the scale. "
+        "Drop it.",
+    ),
     (lambda: Scale(low=2.0, high=1.0), "Scale.low, high: found (2.0, 1.0), wanted low <= high. Swap them."),
     (
         lambda: Scheme(Float(4, 3), zero_point=ZeroPoint()),
@@ -62,8 +68,8 @@ MESSAGES = [
     (
         lambda: Scheme(rounding="half-even"),
         "Scheme.rounding: found 'half-even', wanted one of 'half_even', 'half_away', 'half_up', "
-        "'half_down', 'half_to_zero', 'floor', 'trunc', 'stochastic', 'half_even_on_index', 'negative_ceil_else_half_even'. "
-        "Choose one of them.",
+        "'half_down', 'half_to_zero', 'floor', 'trunc', 'stochastic', 'half_even_on_index', 'half_up_on_index', "
+        "'negative_ceil_else_half_even'. Choose one of them.",
     ),
     (
         lambda: FixedQParams(Scheme(S8), 0.5, 3),

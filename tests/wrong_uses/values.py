@@ -27,7 +27,8 @@ ROWS: tuple[Row, ...] = (
      "Scheme.format: found 8, wanted Int or Float or Log or Levels. Give a value such as Int(...)."),
     ("a rounding that is none", lambda w: Scheme(Int(8), rounding="round"), "SpecError",
      "Scheme.rounding: found 'round', wanted one of 'half_even', 'half_away', 'half_up', 'half_down', 'half_to_zero', "
-     "'floor', 'trunc', 'stochastic', 'half_even_on_index', 'negative_ceil_else_half_even'. Choose one of them."),
+     "'floor', 'trunc', 'stochastic', 'half_even_on_index', 'half_up_on_index', "
+     "'negative_ceil_else_half_even'. Choose one of them."),
     ("levels in disorder", lambda w: specs.Levels((3.0, 1.0)), "SpecError",
      "Levels.values: found (3.0, 1.0), wanted strictly increasing finite numbers. Sort them and drop repeats."),
     ("a rule by text", lambda w: Rule("conv", input=Scheme()), "SpecError",

@@ -93,7 +93,7 @@ EXTREMES
     c = Constant<value_float: float = @smallest>()
     d = Constant<value_float: float = @largest>()
 ZERO_POINT
-    inverse = Div(unit, s)
+    inverse = Div(unit, CODED)
     scaled = QUOTIENT
     rounded = Round(scaled)
     moved = Add(rounded, z)
@@ -162,8 +162,10 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     nearest = scheme.zero_point is not None and scheme.zero_point.nudge == "nearest"
     text = text.replace("NEAREST", _FROM_NEAREST if nearest else _FROM_LOW)
     text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
-    text = text.replace("QUOTIENT", "Div(groups, s)" if scheme.division else "Mul(groups, inverse)")
-    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)))
+    text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
+    after = scheme.scale.rounded == "after"
+    text = text.replace("CODED", "chosen" if after else "s")
+    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)), ("After", after))
     name_of = "DynamicQuantize" + "".join(word for word, holds in forms if holds)  # one function for each form
     text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)

@@ -26,6 +26,7 @@ from qfunc.specs import (
     Attr,
     Format,
     Int,
+    Multiple,
     Not,
     Op,
     PerTensor,
@@ -169,7 +170,7 @@ class _Check:
 
 def _attribute_names(select: Selector) -> Iterator[str]:
     match select:
-        case Attr(name):
+        case Attr(name) | Multiple(name):
             yield name
         case AllOf(of) | AnyOf(of):
             for one in of:

@@ -117,9 +117,7 @@ class _TeacherForced(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         quantizer = self.quantizer.get(n.name)
-        if quantizer is None:
-            return value
-        if is_constant(n) or quantizer.module.dynamic:
+        if quantizer is None or quantizer.module.dynamic or is_constant(n):
             return value
         encoding, fmt = self.partition.at_path[quantizer.path], quantizer.module.site.scheme.format
         if isinstance(fmt, Log):

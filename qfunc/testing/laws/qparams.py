@@ -41,7 +41,8 @@ def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -
     assert not bounds or bool((magnitude == magnitude.clamp(rule.low, rule.high)).all()), f"{when}: a scale out of bounds"
     powers = not rule.power_of_two or bool((torch.frexp(magnitude)[0] == 0.5).all())
     assert powers, f"{when}: a scale that is not a power of two"
-    representable = rule.format == FLOAT32 or rule.power_of_two or same(magnitude, minifloat.nearest(magnitude, rule.format))
+    any_scale = rule.format == FLOAT32 or rule.power_of_two or rule.rounded == "after"
+    representable = any_scale or same(magnitude, minifloat.nearest(magnitude, rule.format))
     assert representable, f"{when}: a scale that {rule.format} does not represent"
 
 

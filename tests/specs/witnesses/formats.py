@@ -29,6 +29,10 @@ from tests.specs.witnesses.witness import ACTIVATION, CONV, WEIGHT, Witness, chi
 NET, X = seeded(nn.Conv2d(3, 4, 3)), drawn(2, 3, 5, 5)
 STEPS = (drawn(2, 3, 5, 5) * 30).round() * 0.3
 OPEN = Float(5, 2, max=57344.0, saturate=False)
+SIGNED = Scheme(Int(4), Scale(divisor="-qmin", signed=True))
+EQUAL = seeded(nn.Conv2d(3, 4, 3))
+EQUAL.weight.data.flatten()[::7] = 2.0
+EQUAL.weight.data.flatten()[6::7] = -2.0
 FLOOR, TRUNC = Scheme(rounding="floor"), Scheme(Int(8, signed=False), rounding="trunc")
 
 
@@ -92,6 +96,7 @@ WITNESSES = {
     "PerToken": of_input(Scheme(scale=Scale(dynamic=True)), scale=Scale(PerToken(), dynamic=True)),
     "Scale.shared": of_scale(Scale(), shared=PerChannel()),
     "Scale.format": of_scale(Scale(), format=E4M3FN),
+    "Scale.rounded": of_scale(Scale(format=E4M3FN), rounded="after"),
     "Scale.power_of_two": of_scale(Scale(), power_of_two=True),
     "Scale.low": of_scale(Scale(), low=0.1),
     "Scale.high": of_scale(Scale(), high=0.001),
@@ -99,6 +104,14 @@ WITNESSES = {
     "Scale.divisor": of_scale(Scale(), divisor="half_range"),
     "Scale.minimum_range": of_scale(Scale(), minimum_range=10.0),
     "Scale.signed": of_scale(Scale(divisor="-qmin"), Scheme(Int(4)), signed=True),
+    "Scale.equals": witness(
+        chip(rules=Rule(CONV, input=ACTIVATION, weight=SIGNED)),
+        SIGNED,
+        evolve(SIGNED, scale=evolve(SIGNED.scale, equals="first")),
+        EQUAL,
+        X,
+        see=codes,
+    ),
     "Scale.dynamic": of_input(Scheme(), scale=Scale(dynamic=True)),
     "Scale.within": of_scale(Scale(PerBlock(1, 3), format=E4M3FN), within=Scale()),
     "ZeroPoint.rounding": of_zero(ZeroPoint("floor"), rounding="half_even"),

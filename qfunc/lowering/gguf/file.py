@@ -1,0 +1,71 @@
+"""Write GGUF files: named values and tensors, of version 3."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from qfunc.errors import DeployError
+
+_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
+_UINT32, _STRING = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
+LONGEST_NAME = 63
+"""GGML_MAX_NAME, with the null character that ends a name."""
+
+
+@frozen(eq=False)
+class GgufTensor:
+    """A tensor of a file: its name, the number of its type in ggml, its shape, the last axis innermost, and its bytes."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, Any]
+
+
+def gguf_file(values: Mapping[str, str | int], tensors: Sequence[GgufTensor]) -> bytes:
+    """Return the bytes of a GGUF file.
+
+    Raises:
+        DeployError: a name of more than 63 bytes, which ggml does not read.
+    Source: ggml, docs/gguf.md.
+
+    >>> gguf_file({"general.architecture": "qfunc"}, [])[:8]
+    b'GGUF\\x03\\x00\\x00\\x00'
+    """
+    head = [_MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(values))]
+    for key, value in values.items():
+        number = struct.pack("<II", _UINT32, value) if isinstance(value, int) else struct.pack("<I", _STRING) + _string(value)
+        head += [_string(key), number]
+    offset = 0
+    for tensor in tensors:
+        _require_name(tensor.name)
+        sizes = tensor.shape[::-1]
+        head += [_string(tensor.name), struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, tensor.kind, offset)]
+        offset += _padded(tensor.data.nbytes)
+    content = b"".join(head)
+    parts = [content.ljust(_padded(len(content)), b"\0")]
+    parts += [np.ascontiguousarray(t.data).tobytes().ljust(_padded(t.data.nbytes), b"\0") for t in tensors]
+    return b"".join(parts)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _require_name(name: str) -> None:
+    if len(name.encode()) > LONGEST_NAME:
+        found, do = f"a name of {len(name.encode())} bytes", "Nest the layer less deeply, or shorten the names of its modules."
+        raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"at most {LONGEST_NAME}, as ggml reads", do=do)
+
+
+__all__ = ["LONGEST_NAME", "GgufTensor", "gguf_file"]

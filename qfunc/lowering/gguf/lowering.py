@@ -1,0 +1,65 @@
+"""Lower a model to GGUF: the weights in blocks, and the graph that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from attrs import field, frozen
+
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import FLOAT16, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, PerBlock
+from qfunc.specs._check import one_of
+from qfunc.specs._values import readable
+
+_SCHEMES = {"Q8_0": GGUF_Q8_0, "Q5_0": GGUF_Q5_0, "Q4_0": GGUF_Q4_0}
+_WEIGHTS, _GRAPH = "model.gguf", "model.onnx"
+
+
+@readable
+@frozen
+class GgufLowering:
+    """`model.gguf` with the weights that are quantized, and `model.onnx` with all else.
+
+    qfunc writes both files; ggml is needed only to run them.  A weight has the name of its parameter, and the bytes that
+    llama.cpp writes for it.  In the ONNX model a product is a node `ggml.MulMat`: its input is a real tensor, its attribute
+    `weight` the name of a tensor of `model.gguf`, its output their product in real units, without a bias.  The file has no
+    hyperparameters of an architecture, which llama.cpp reads.
+
+    Args:
+        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
+    Source: ggml, docs/gguf.md, src/ggml-common.h.
+
+    >>> GgufLowering("Q4_0")
+    GgufLowering('Q4_0')
+    """
+
+    kind: str = field(default="Q8_0", validator=one_of(tuple(_SCHEMES)))
+    blocks: ClassVar[bool] = True
+
+    def refuses(self, scheme: Any, constant: bool) -> str:
+        """Return a description of the schemes that the file holds, or "" for one of them."""
+        fmt, scale = scheme.format, scheme.scale
+        stored = scale.shared == PerBlock(-1, 32) and scale.format == FLOAT16 and scheme.symmetric
+        if constant:
+            fits = stored and fmt == _SCHEMES[self.kind].format
+            return "" if fits else f"weights in {self.kind}: {_SCHEMES[self.kind].format!r}, blocks of 32, scales in float16"
+        fits = stored and scale.dynamic and fmt == GGUF_Q8_0.format
+        return "" if fits else "inputs that ggml quantizes to Q8_0 at run time"
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """Return the files' bytes.
+
+        Raises:
+            DeployError: a name that is too long for ggml.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.gguf.file import gguf_file
+        from qfunc.lowering.gguf.rewrite import with_products
+
+        graph, weights = with_products(model, self.kind)
+        values: dict[str, str | int] = {"general.architecture": "qfunc", "general.quantization_version": 2}
+        return {_WEIGHTS: gguf_file(values, weights), _GRAPH: graph.SerializeToString(deterministic=True)}
+
+
+__all__ = ["GgufLowering"]

@@ -1,0 +1,68 @@
+"""Rewrite the products of a Q/DQ model to ggml's, whose weights are in a GGUF file."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from qfunc.errors import DeployError
+from qfunc.lowering.gguf.blocks import BLOCK, FORMATS, pack
+from qfunc.lowering.gguf.engine import TYPES
+from qfunc.lowering.gguf.file import GgufTensor
+from qfunc.lowering.onnx.remove_quantizers import prune
+from qfunc.lowering.qdq_reader import REAL, QdqModel
+
+DOMAIN, PRODUCT = "ggml", "MulMat"
+"""y = x W^T: a node of this domain and type has the input x and the name of W as its attribute `weight`."""
+
+
+def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, list[GgufTensor]]:
+    """Return a new model in which ggml computes the products with weights in blocks, and these weights.
+
+    Args:
+        model: A Q/DQ model; an input of such a product is quantized at run time.
+        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
+    """
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    graph, source = rewritten.graph, QdqModel(model)
+    quantized = {n.output[0]: n.input[0] for n in graph.node if n.domain == "qfunc" and n.op_type.startswith("DynamicQuantize")}
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, GgufTensor] = {}
+    for node in graph.node:
+        stored = source.dequantizer(node.input[1]) if node.op_type == "Gemm" else None
+        if stored is None or not source.attribute(stored, "block_size"):
+            node.input[:] = [quantized.get(name, name) for name in node.input]
+            nodes.append(node)
+            continue
+        weight = weights.setdefault(stored.input[0], _weight(source, stored, kind))
+        bias, result = node.input[2:], node.output[0]
+        product = f"{result}.product" if bias else result
+        x = quantized.get(node.input[0], node.input[0])
+        nodes.append(helper.make_node(PRODUCT, [x], [product], name=node.name, domain=DOMAIN, weight=weight.name))
+        graph.value_info.append(helper.make_tensor_value_info(product, REAL, None))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, bias[0]], [result], name=f"{node.name}.add"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    if weights:
+        rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    prune(rewritten)
+    return rewritten, list(weights.values())
+
+
+def _weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
+    codes, scale = source.constant(node, 0), source.constant(node, 1)
+    name = node.input[0].removesuffix(".codes")
+    bits = FORMATS[kind]
+    codes = np.asarray(codes).astype(np.int8)
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    if codes.min(initial=0) < low or codes.max(initial=0) > high:
+        found, do = f"codes in [{codes.min()}, {codes.max()}]", f"Use targets.gguf({kind!r})."
+        raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"[{low}, {high}], those of {kind}", do=do)
+    assert source.attribute(node, "block_size") == BLOCK  # `GgufLowering.refuses` others
+    return GgufTensor(name, TYPES[kind], codes.shape, pack(codes, scale, kind))
+
+
+__all__ = ["DOMAIN", "PRODUCT", "with_products"]

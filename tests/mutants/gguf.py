@@ -1,0 +1,47 @@
+"""Breakages of GGUF's blocks and files and of ggml's arithmetic, caught without ggml."""
+
+from mutants.mutation import Mutation
+
+BLOCKS = "tests/numerics/test_blocks.py::test_integer_blocks_follow_their_formulas"
+BYTES = "tests/lowering/gguf/test_gguf_blocks.py::test_a_block_by_hand"
+FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
+GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
+
+GGUF = (
+    Mutation(
+        "gguf-codes-of-the-stored-scale", "qfunc.numerics.scales:_hardware_scale",
+        'if rule.rounded == "after":',
+        'if rule.rounded == "never":',
+        BLOCKS,
+    ),
+    Mutation(
+        "gguf-the-negative-of-equal-extremes", "qfunc.numerics.qparams:observed",
+        'if scheme.scale.equals == "negative" or not x.numel():',
+        "if True:",
+        BLOCKS,
+    ),
+    Mutation(
+        "gguf-values-by-the-scale-of-the-codes", "qfunc.numerics.scales:stored_scale",
+        'if scheme.scale.rounded == "before":',
+        "if True:",
+        BLOCKS,
+    ),
+    Mutation(
+        "gguf-neighbours-in-one-byte", "qfunc.lowering.gguf.blocks:pack",
+        "low[..., :_HALF] | low[..., _HALF:] << 4",
+        "low[..., ::2] | low[..., 1::2] << 4",
+        BYTES,
+    ),
+    Mutation(
+        "gguf-data-without-padding", "qfunc.lowering.gguf.file:_padded",
+        "-(-size // _ALIGNMENT) * _ALIGNMENT",
+        "size",
+        FILE,
+    ),
+    Mutation(
+        "gguf-products-without-bias", "qfunc.lowering.gguf.rewrite:with_products",
+        "        if bias:\n            nodes.append",
+        "        if not bias:\n            nodes.append",
+        GRAPH,
+    ),
+)  # fmt: skip
