@@ -1,7 +1,7 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
-from qfunc.lowering.machines.processors import Node, Qemu
+from qfunc.lowering.machines.processors import Browser, Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnx.int4 import PackInt4
@@ -39,6 +39,7 @@ __all__ = [
     "QnnHtpLowering",
     "LiteRtRunner",
     "NcnnRunner",
+    "Browser",
     "Node",
     "Qemu",
     "NcnnLowering",

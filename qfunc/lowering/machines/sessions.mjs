@@ -1,0 +1,93 @@
+// Open and run models in onnxruntime-web for another process, by the messages of worker.py; for Node and for browsers.
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array,
+  int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array, bool: Uint8Array,
+};
+
+// A function of a count: as many of the bytes that arrive in chunks, or null after the last one.
+function reader(chunks) {
+  let held = new Uint8Array();
+  return async (count) => {
+    const parts = [held];
+    let size = held.length;
+    while (size < count) {
+      const { value, done } = await chunks();
+      if (done) return null;
+      parts.push(value);
+      size += value.length;
+    }
+    const all = parts.length === 1 ? held : joined(parts, size);
+    held = all.subarray(count);
+    return all.slice(0, count); // arrays of numbers need a buffer of their own
+  };
+}
+
+function joined(parts, size) {
+  const all = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
+async function receive(exactly) {
+  const length = await exactly(4);
+  if (length === null) return null;
+  const header = JSON.parse(new TextDecoder().decode(await exactly(new DataView(length.buffer).getUint32(0, true))));
+  const arrays = [];
+  for (const [type, shape] of header.arrays) {
+    const content = await exactly(shape.reduce((a, b) => a * b, ARRAYS[type].BYTES_PER_ELEMENT));
+    arrays.push({ type, shape, data: new ARRAYS[type](content.buffer) });
+  }
+  return { header, arrays };
+}
+
+// The parts of one message.
+function message(header, arrays) {
+  const text = new TextEncoder().encode(JSON.stringify({ ...header, arrays: arrays.map((a) => [a.type, a.shape]) }));
+  const length = new Uint8Array(4);
+  new DataView(length.buffer).setUint32(0, text.length, true);
+  return [length, text, ...arrays.map(({ data }) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength))];
+}
+
+async function open(ort, call, [model]) {
+  const { optimise = true } = call.options; // as Session of onnxruntime/session.py
+  const options = { executionProviders: ["wasm"], graphOptimizationLevel: optimise ? "all" : "disabled", logSeverityLevel: 3 };
+  return ort.InferenceSession.create(model.data, options);
+}
+
+async function run(ort, session, arrays) {
+  const feeds = Object.fromEntries(arrays.map((a, i) => [session.inputNames[i], new ort.Tensor(a.type, a.data, a.shape)]));
+  const found = await session.run(feeds);
+  return session.outputNames.map((name) => ({ type: found[name].type, shape: [...found[name].dims], data: found[name].data }));
+}
+
+// Answer calls until the other process ends: `chunks` gives what arrives, as the reader of a stream; `send` takes the parts of
+// an answer.
+export async function serve(ort, chunks, send) {
+  ort.env.wasm.numThreads = 1;
+  const exactly = reader(chunks), sessions = new Map();
+  for (let given = await receive(exactly); given !== null; given = await receive(exactly)) {
+    const { header: call, arrays } = given;
+    for (const number of call.closed) {
+      await sessions.get(number)?.release();
+      sessions.delete(number);
+    }
+    let answer;
+    try {
+      if ("file" in call) {
+        const session = await open(ort, call, arrays);
+        sessions.set(call.session, session);
+        const facts = { names: session.inputNames, outputs: session.outputNames };
+        answer = message({ facts }, [{ type: "uint8", shape: [0], data: new Uint8Array() }]);
+      } else {
+        answer = message({}, await run(ort, sessions.get(call.session), arrays));
+      }
+    } catch (error) {
+      answer = message({ error: String(error) }, []);
+    }
+    await send(answer);
+  }
+}
