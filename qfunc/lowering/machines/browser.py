@@ -2,7 +2,7 @@
 
     python browser.py FOLDER PROGRAM
 
-FOLDER has node_modules/onnxruntime-web, PROGRAM is Chromium. The calls that arrive are the body of one response that has no
+FOLDER has node_modules, PROGRAM is Chromium. The calls that arrive are the body of one response that has no
 end, each answer is a request. Python executes this file by its path, so it imports nothing of qfunc.
 """
 
@@ -22,8 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).parent
-_TYPES = {".html": "text/html", ".mjs": "text/javascript", ".wasm": "application/wasm"}
+_HERE = Path(__file__).resolve().parent
+_TYPES = {".html": "text/html", ".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm"}
 _OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 _OPTIONS = ("--headless=new", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-breakpad", _OFFLINE)
 _START = 60.0
@@ -35,9 +35,9 @@ class Bridge(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, package: Path) -> None:
+    def __init__(self, modules: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.prefix, self.package, self.ended = f"/{secrets.token_urlsafe(16)}/", package, threading.Event()
+        self.prefix, self.modules, self.ended = f"/{secrets.token_urlsafe(16)}/", modules.resolve(), threading.Event()
         self.asked, self.reason, self.calls, self.answers = threading.Event(), "", sys.stdin.fileno(), os.dup(1)
 
     def end(self, reason: str) -> None:
@@ -63,9 +63,9 @@ class Handler(BaseHTTPRequestHandler):
         if name == "calls":
             self._head("application/octet-stream")
             return self._calls()
-        folder, name = (self.server.package, name[4:]) if name.startswith("ort/") else (_HERE, name)
-        file = folder / name
-        if Path(name).name != name or file.suffix not in _TYPES or not file.is_file():
+        folder = self.server.modules if "/" in name else _HERE
+        file = (folder / name).resolve()
+        if not file.is_relative_to(folder) or file.suffix not in _TYPES or not file.is_file():
             return self.send_error(404)
         self._head(_TYPES[file.suffix])
         self.wfile.write(file.read_bytes())
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
 def main(folder: str, program: str) -> str:
     """Answer calls until the other process ends; return why it ended before, or ""."""
     profile = tempfile.mkdtemp(prefix="qfunc-browser-")
-    server = Bridge(Path(folder, "node_modules/onnxruntime-web/dist"))
+    server = Bridge(Path(folder, "node_modules"))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()  # Chromium has none for root
     address = f"http://127.0.0.1:{server.server_port}{server.prefix}browser.html"

@@ -90,6 +90,8 @@ class LiteRtRunner:
         if self.machine is None:
             require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         with loading("LiteRtRunner", "LiteRT"):
+            if self.cpu.architecture == "wasm":
+                model = _of_one_example(model)
             return opened(self.machine, Session, model, kernels=self.kernels, threads=self.threads, listed=listed)
 
 
@@ -103,10 +105,23 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], di
         names = [t.name.decode() for t in graph.tensors]
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
+    model.signatureDefs = None  # which lists the outputs
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     last = {n: names[i].endswith(".nhwc") for n, i in indices.items()}
     return bytes(builder.Output()), last, written_units(model, code_names(artifact))
+
+
+def _of_one_example(file: bytes) -> bytes:
+    # LiteRT.js has no call that changes the sizes of inputs.
+    flatbuffers: Any = importlib.import_module("flatbuffers")
+    model = importlib.import_module("ai_edge_litert.schema_py_generated").ModelT.InitFromPackedBuf(file, 0)
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            tensor.shapeSignature = None
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
 
 
 @frozen

@@ -1,4 +1,4 @@
-// Open and run models in onnxruntime-web for another process, by the messages of worker.py; for Node and for browsers.
+// Answer the calls of another process, by the messages of worker.py; for Node and for browsers.
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array,
   int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array, bool: Uint8Array,
@@ -52,38 +52,27 @@ function message(header, arrays) {
   return [length, text, ...arrays.map(({ data }) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength))];
 }
 
-async function open(ort, call, [model]) {
-  const { optimise = true } = call.options; // as Session of onnxruntime/session.py
-  const options = { executionProviders: ["wasm"], graphOptimizationLevel: optimise ? "all" : "disabled", logSeverityLevel: 3 };
-  return ort.InferenceSession.create(model.data, options);
-}
-
-async function run(ort, session, arrays) {
-  const feeds = Object.fromEntries(arrays.map((a, i) => [session.inputNames[i], new ort.Tensor(a.type, a.data, a.shape)]));
-  const found = await session.run(feeds);
-  return session.outputNames.map((name) => ({ type: found[name].type, shape: [...found[name].dims], data: found[name].data }));
-}
-
-// Answer calls until the other process ends: `chunks` gives what arrives, as the reader of a stream; `send` takes the parts of
-// an answer.
-export async function serve(ort, chunks, send) {
-  ort.env.wasm.numThreads = 1;
-  const exactly = reader(chunks), sessions = new Map();
+// Answer calls until the other process ends.
+// runtimes: by the folder of a runtime's session.py, a function that loads it; with open(files, options) -> session, which has
+//   facts, run(arrays) and close(). chunks: what arrives, as the reader of a stream. send: takes the parts of an answer.
+export async function serve(runtimes, chunks, send) {
+  const exactly = reader(chunks), sessions = new Map(), loaded = new Map();
   for (let given = await receive(exactly); given !== null; given = await receive(exactly)) {
     const { header: call, arrays } = given;
     for (const number of call.closed) {
-      await sessions.get(number)?.release();
+      await sessions.get(number)?.close();
       sessions.delete(number);
     }
     let answer;
     try {
       if ("file" in call) {
-        const session = await open(ort, call, arrays);
+        const name = call.file.split(/[\\/]/).at(-2);
+        if (!loaded.has(name)) loaded.set(name, await runtimes[name]());
+        const session = await loaded.get(name)(arrays.map((a) => a.data), call.options);
         sessions.set(call.session, session);
-        const facts = { names: session.inputNames, outputs: session.outputNames };
-        answer = message({ facts }, [{ type: "uint8", shape: [0], data: new Uint8Array() }]);
+        answer = message({ facts: session.facts }, [{ type: "uint8", shape: [0], data: new Uint8Array() }]);
       } else {
-        answer = message({}, await run(ort, sessions.get(call.session), arrays));
+        answer = message({}, await sessions.get(call.session).run(arrays));
       }
     } catch (error) {
       answer = message({ error: String(error) }, []);
