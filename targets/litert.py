@@ -110,11 +110,13 @@ UNITS = (
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
+BY_COLUMNS = Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES)  # of any batch, which XNNPACK leaves to the optimised kernel
 BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("mul"), ProductLanes(), formats=BYTES),
     Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
+WITHOUT_VECTORS = (FixedPoint(), SumShifted(), FixedPoint())
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
 X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
 XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
@@ -126,7 +128,11 @@ CURVES_ON_ARM64 = (
     (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
-BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
+BUILDS = (
+    *X86_64,
+    *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64),
+    Build(cpus.wasm_simd, tuple((k, evolve(k, arithmetic=a)) for k, a in zip((*BY_VECTORS[:2], BY_COLUMNS), WITHOUT_VECTORS))),
+)
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -155,7 +161,7 @@ litert = Target(
         SQUARES,
         MUL,
         Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
-        Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
+        BY_COLUMNS,
         MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),

@@ -1,4 +1,4 @@
-// Sessions of LiteRT.js, as Session of tflite/session.py: models whose shapes are fixed, for any number of examples.
+// Sessions of LiteRT.js, as Session of tflite/session.py; a model of any number of examples runs one by one.
 const TYPES = { 1: ["float32", Float32Array], 2: ["int32", Int32Array], 3: ["uint8", Uint8Array], 7: ["int16", Int16Array], 9: ["int8", Int8Array] };
 
 const listed = (vector) => Array.from({ length: vector.size() }, (_, i) => vector.get(i));
@@ -18,10 +18,11 @@ export function opener(litert) {
   }
 
   function taken(buffer) {
-    const at = buffer.lock(READ), bytes = litert.HEAPU8.slice(at, at + buffer.packedSize());
+    const at = buffer.lock(READ), bytes = litert.HEAPU8.slice(at, at + buffer.packedSize()), type = buffer.tensorType();
+    const found = { bytes, type: TYPES[type.elementType().value], shape: listed(type.layout().dimensions()) };
     buffer.unlock();
     buffer.delete();
-    return bytes;
+    return found;
   }
 
   return async ([file]) => {
@@ -31,22 +32,22 @@ export function opener(litert) {
     const compiled = await litert.compileModel(environment, model, {
       environment, accelerator: "wasm", cpuOptions: { numThreads: 1 }, gpuOptions: {}, webNNOptions: {},
     });
-    const inputs = listed(signature.inputNames()).map((_, i) => model.getInputTensorType(0, i));
-    const outputs = listed(signature.outputNames()).map((_, i) => {
-      const type = model.getOutputTensorType(0, i);
-      return [...TYPES[type.elementType().value], listed(type.layout().dimensions())];
+    const inputs = listed(signature.inputNames()).map((_, i) => {
+      const given = model.getInputTensorType(0, i), sizes = new litert.VectorInt32();
+      for (const size of listed(given.layout().dimensions())) sizes.push_back(Math.max(size, 1)); // it cannot resize
+      return litert.LiteRtRankedTensorType.create(given.elementType(), litert.LiteRtLayout.create(sizes));
     });
     const run = async (arrays) => {
       const bytes = arrays.map(({ data }) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-      const times = bytes[0].length / inputs[0].bytes(), parts = outputs.map(() => []);
+      const times = bytes[0].length / inputs[0].bytes(), runs = [];
       for (let i = 0; i < times; i++) {
         const buffers = inputs.map((type, k) => given(type, bytes[k].subarray(i * type.bytes(), (i + 1) * type.bytes())));
-        (await compiled.run(0, buffers)).forEach((buffer, k) => parts[k].push(taken(buffer)));
+        runs.push((await compiled.run(0, buffers)).map(taken));
         buffers.forEach((buffer) => buffer.delete());
       }
-      return Promise.all(outputs.map(async ([type, Array, shape], k) => {
-        const data = new Array(await new Blob(parts[k]).arrayBuffer());
-        return { type, data, shape: shape.length ? [shape[0] * times, ...shape.slice(1)] : shape };
+      return Promise.all(runs[0].map(async ({ type: [type, Numbers], shape: [first, ...others] }, k) => {
+        const data = new Numbers(await new Blob(runs.map((outputs) => outputs[k].bytes)).arrayBuffer());
+        return { type, data, shape: first === undefined ? [] : [times * first, ...others] };
       }));
     };
     const close = () => {

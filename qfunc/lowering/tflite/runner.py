@@ -90,8 +90,6 @@ class LiteRtRunner:
         if self.machine is None:
             require(self.missing(), "LiteRtRunner", "litert", "ai-edge-litert 2.3")
         with loading("LiteRtRunner", "LiteRT"):
-            if self.cpu.architecture == "wasm":
-                model = _of_one_example(model)
             return opened(self.machine, Session, model, kernels=self.kernels, threads=self.threads, listed=listed)
 
 
@@ -110,18 +108,6 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], di
     builder.Finish(model.Pack(builder), b"TFL3")
     last = {n: names[i].endswith(".nhwc") for n, i in indices.items()}
     return bytes(builder.Output()), last, written_units(model, code_names(artifact))
-
-
-def _of_one_example(file: bytes) -> bytes:
-    # LiteRT.js has no call that changes the sizes of inputs.
-    flatbuffers: Any = importlib.import_module("flatbuffers")
-    model = importlib.import_module("ai_edge_litert.schema_py_generated").ModelT.InitFromPackedBuf(file, 0)
-    for graph in model.subgraphs:
-        for tensor in graph.tensors:
-            tensor.shapeSignature = None
-    builder = flatbuffers.Builder(1 << 16)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
 
 
 @frozen
