@@ -116,7 +116,6 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
-WITHOUT_VECTORS = (FixedPoint(), SumShifted(), FixedPoint())
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
 X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
 XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
@@ -128,11 +127,26 @@ CURVES_ON_ARM64 = (
     (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
-BUILDS = (
-    *X86_64,
-    *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64),
-    Build(cpus.wasm_simd, tuple((k, evolve(k, arithmetic=a)) for k, a in zip((*BY_VECTORS[:2], BY_COLUMNS), WITHOUT_VECTORS))),
+ON_WASM = tuple(  # the optimised kernels have no vectors
+    (kernel, evolve(kernel, arithmetic=scalar))
+    for kernel, scalar in zip((*BY_VECTORS[:2], BY_COLUMNS), (FixedPoint(), SumShifted(), FixedPoint()), strict=True)
 )
+ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
+    (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
+    (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
+    (SQUARES, evolve(SQUARES, arithmetic=evolve(SQUARED, fma=True))),
+)
+CURVES_ON_ARM64 = (
+    (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
+    (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
+)
+ON_WASM = (  # the optimised kernels have no vectors
+    (BY_VECTORS[0], evolve(BY_VECTORS[0], arithmetic=FixedPoint())),
+    (BY_VECTORS[1], evolve(BY_VECTORS[1], arithmetic=SumShifted())),
+    (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
+)
+ON_ARM64 = (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)
+BUILDS = (*X86_64, *(Build(cpu, ON_ARM64) for cpu in ARM64), Build(cpus.wasm_simd, ON_WASM))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -182,7 +196,7 @@ litert = Target(
     runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),
     lowering=TfliteLowering(),
     source=(
-        "ai-edge-litert 2.3 on x86-64, measured",
+        "ai-edge-litert 2.3 on x86-64, and LiteRT.js 2.5.3, measured",
         "TensorFlow Lite 8-bit quantization specification",
         "XNNPACK, src/microparams-init.c and src/operators: requantization of qs8",
     ),

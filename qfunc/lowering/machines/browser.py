@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,14 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 _TYPES = {".html": "text/html", ".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm"}
 _OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-_OPTIONS = ("--headless=new", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-breakpad", _OFFLINE)
+_OPTIONS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-breakpad",
+    _OFFLINE,
+)
 _START = 60.0
 """Seconds in which the page must ask for its calls."""
 
@@ -42,7 +50,8 @@ class Bridge(ThreadingHTTPServer):
 
     def end(self, reason: str) -> None:
         """Let the process end; with a reason, as an error."""
-        self.reason = self.reason or reason
+        if not self.ended.is_set():
+            self.reason = reason
         self.ended.set()
         self.asked.set()
 
@@ -110,8 +119,14 @@ def main(folder: str, program: str) -> str:
     command = (program, *_OPTIONS, *sandbox, f"--user-data-dir={profile}", address)
     browser = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
     threading.Thread(target=lambda: server.end(f"{program} ended with {browser.wait()}"), daemon=True).start()
-    if not server.asked.wait(_START):
-        server.end(f"{program} has not loaded the page in {_START:.0f} seconds")
+    gone = select.poll()
+    gone.register(server.calls, select.POLLHUP)
+    late = time.monotonic() + _START
+    while not server.asked.wait(0.05):
+        if gone.poll(0):
+            server.end("")
+        elif time.monotonic() > late:
+            server.end(f"{program} has not loaded the page in {_START:.0f} seconds")
     server.ended.wait()
     with suppress(ProcessLookupError):
         os.killpg(browser.pid, signal.SIGKILL)

@@ -67,7 +67,7 @@ export async function serve(runtimes, chunks, send) {
     try {
       if ("file" in call) {
         const name = call.file.split(/[\\/]/).at(-2);
-        if (!loaded.has(name)) loaded.set(name, await runtimes[name]());
+        if (!loaded.has(name)) loaded.set(name, await loading(runtimes, name));
         const session = await loaded.get(name)(arrays.map((a) => a.data), call.options);
         sessions.set(call.session, session);
         answer = message({ facts: session.facts }, [{ type: "uint8", shape: [0], data: new Uint8Array() }]);
@@ -75,8 +75,19 @@ export async function serve(runtimes, chunks, send) {
         answer = message({}, await sessions.get(call.session).run(arrays));
       }
     } catch (error) {
-      answer = message({ error: String(error) }, []);
+      answer = message(error instanceof Missing ? { missing: error.message } : { error: String(error) }, []);
     }
     await send(answer);
+  }
+}
+
+class Missing extends Error {}
+
+async function loading(runtimes, name) {
+  if (!(name in runtimes)) throw new Missing(`no ${name} for WebAssembly`);
+  try {
+    return await runtimes[name]();
+  } catch (error) {
+    throw new Missing(`no package for ${name}: ${String(error.message).split("\n")[0]}`);
   }
 }

@@ -81,7 +81,7 @@ class Qemu:
 
 @frozen
 class Node:
-    """WebAssembly with SIMD, run by Node: onnxruntime-web.
+    """WebAssembly with SIMD, run by Node: onnxruntime-web and LiteRT.js.
 
     Args:
         folder: Where `.ci/machines FOLDER` of a checkout was run; by default the variable QFUNC_MACHINES.
@@ -117,7 +117,7 @@ def _program() -> str:
 
 @frozen
 class Browser:
-    """WebAssembly with SIMD in Chromium without a window: onnxruntime-web, as in a page.
+    """WebAssembly with SIMD in Chromium without a window, on Linux or macOS: onnxruntime-web and LiteRT.js, as in a page.
 
     Args:
         folder: Where `.ci/machines FOLDER` of a checkout was run; by default the variable QFUNC_MACHINES.
