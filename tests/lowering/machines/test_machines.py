@@ -16,10 +16,10 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.lowering import Browser, Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Browser, LiteRtRunner, Node, OnnxRuntimeRunner, Qemu
 from qfunc.lowering.machines.process import start
 from qfunc.lowering.machines.worker import receive, send
-from qfunc.specs import cpus, from_json, to_json
+from qfunc.specs import cpus, edit, from_json, to_json
 from tests.lowering.machines.machines import MACHINES, SamePython, name, require
 
 X = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
@@ -178,6 +178,20 @@ def test_machines_are_values(machine: Any) -> None:
         OnnxRuntimeRunner(machine=machine)
 
 
+def test_litert_js_has_xnnpack_alone() -> None:
+    with pytest.raises(SpecError) as e:
+        LiteRtRunner("reference", machine=Node("/nowhere"))
+    assert str(e.value) == (
+        "LiteRtRunner.kernels: found 'reference', wanted 'xnnpack', which LiteRT.js runs. Leave it out for this machine."
+    )
+    with pytest.raises(SpecError) as e:
+        edit.cpu("wasm-simd")(targets.litert_reference)
+    assert str(e.value) == (
+        "edit.cpu('wasm-simd'), target 'litert_reference': found the runtime litert with x86-64-vnni, x86-64-avx2, "
+        "x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, wanted a build for this processor. Choose one of these."
+    )
+
+
 def test_qemu_does_not_emulate_vnni() -> None:
     with pytest.raises(SpecError) as e:
         Qemu(cpus.x86_64_vnni)
@@ -188,9 +202,10 @@ def test_qemu_does_not_emulate_vnni() -> None:
 
 
 def test_runners_with_machines_are_json() -> None:
-    runner = OnnxRuntimeRunner(machine=Qemu(cpus.arm64_i8mm, "machines"))
-    assert from_json(to_json(runner)) == runner
-    assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
+    for machine in (Qemu(cpus.arm64_i8mm, "machines"), Node("machines"), Browser("machines", "chrome")):
+        runner = OnnxRuntimeRunner(machine=machine)
+        assert from_json(to_json(runner)) == runner
+        assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=name)
