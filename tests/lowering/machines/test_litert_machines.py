@@ -26,6 +26,7 @@ from tests.lowering.drawn_ops import Side
 from tests.lowering.machines.machines import EMULATED, SamePython, name, require, runs
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tflite.test_litert_ops import CURVES, REFUSED, SETS
+from tests.lowering.tflite.test_litert_products import pairs_law
 from tests.lowering.tie_ops import every
 
 needs_litert = pytest.mark.skipif(
@@ -54,6 +55,14 @@ def test_halves_become_the_codes_that_the_kernels_compute(kernels: str, machine:
     require(machine, LITERT_JS)
     run, target = LiteRtRunner(kernels, threads=1, machine=machine).run, edit.cpu(machine.cpu)(SETS[kernels])
     print(f"\n{kernels}, {name(machine)}: {held_at_ties(run, target, every(*CURVES))}")
+
+
+@needs_litert
+@CASES
+def test_pairs_of_any_scales_are_what_the_kernels_compute(kernels: str, machine: Any) -> None:
+    require(machine, LITERT_JS)
+    runner = LiteRtRunner(kernels, threads=1, machine=machine)
+    print(f"\n{kernels}, {name(machine)}: {pairs_law(edit.cpu(machine.cpu)(SETS[kernels]), runner)}")
 
 
 @needs_litert
