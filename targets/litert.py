@@ -127,26 +127,12 @@ CURVES_ON_ARM64 = (
     (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
-ON_WASM = tuple(  # the optimised kernels have no vectors
-    (kernel, evolve(kernel, arithmetic=scalar))
-    for kernel, scalar in zip((*BY_VECTORS[:2], BY_COLUMNS), (FixedPoint(), SumShifted(), FixedPoint()), strict=True)
-)
-ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
-    (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
-    (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
-    (SQUARES, evolve(SQUARES, arithmetic=evolve(SQUARED, fma=True))),
-)
-CURVES_ON_ARM64 = (
-    (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
-    (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
-)
 ON_WASM = (  # the optimised kernels have no vectors
     (BY_VECTORS[0], evolve(BY_VECTORS[0], arithmetic=FixedPoint())),
     (BY_VECTORS[1], evolve(BY_VECTORS[1], arithmetic=SumShifted())),
     (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
 )
-ON_ARM64 = (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)
-BUILDS = (*X86_64, *(Build(cpu, ON_ARM64) for cpu in ARM64), Build(cpus.wasm_simd, ON_WASM))
+BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64), Build(cpus.wasm_simd, ON_WASM))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place

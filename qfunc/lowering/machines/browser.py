@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _HERE = Path(__file__).resolve().parent
 _TYPES = {".html": "text/html", ".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm"}
@@ -59,20 +59,22 @@ class Bridge(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """The page, its scripts, and the calls; the answers to them."""
 
-    server: Bridge
+    @property
+    def _bridge(self) -> Bridge:
+        return cast(Bridge, self.server)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
 
     def do_GET(self) -> None:
         """Answer with a file, or with all calls."""
-        name = self.path.removeprefix(self.server.prefix)
+        name = self.path.removeprefix(self._bridge.prefix)
         if self.path == name:
             return self.send_error(404)
         if name == "calls":
             self._head("application/octet-stream")
             return self._calls()
-        folder = self.server.modules if "/" in name else _HERE
+        folder = self._bridge.modules if "/" in name else _HERE
         file = (folder / name).resolve()
         if not file.is_relative_to(folder) or file.suffix not in _TYPES or not file.is_file():
             return self.send_error(404)
@@ -82,11 +84,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Pass an answer on, or the error with which the page ends."""
         content = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == f"{self.server.prefix}answer":
-            with suppress(OSError), os.fdopen(os.dup(self.server.answers), "wb") as answers:
+        if self.path == f"{self._bridge.prefix}answer":
+            with suppress(OSError), os.fdopen(os.dup(self._bridge.answers), "wb") as answers:
                 answers.write(content)
-        elif self.path == f"{self.server.prefix}failed":
-            self.server.end(content.decode(errors="replace"))
+        elif self.path == f"{self._bridge.prefix}failed":
+            self._bridge.end(content.decode(errors="replace"))
         else:
             return self.send_error(404)
         self._head("text/plain")
@@ -98,13 +100,13 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _calls(self) -> None:
-        self.server.asked.set()
+        self._bridge.asked.set()
         while True:
-            ready, _, _ = select.select([self.server.calls, self.connection], [], [])
+            ready, _, _ = select.select([self._bridge.calls, self.connection], [], [])
             if self.connection in ready:  # a page sends nothing here, so it has gone
-                return self.server.end("the page has gone")
-            if not (chunk := os.read(self.server.calls, 1 << 20)):
-                return self.server.end("")
+                return self._bridge.end("the page has gone")
+            if not (chunk := os.read(self._bridge.calls, 1 << 20)):
+                return self._bridge.end("")
             with suppress(OSError):
                 self.wfile.write(chunk)
 
