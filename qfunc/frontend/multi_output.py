@@ -100,9 +100,11 @@ def select_output(call: Any) -> Any:
     if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
         return element, call[1]
     parts = parts if name == "unbind" else None
-    if parts is None or parts[1][1] < 0:
+    if parts is None:
         return call
-    return call[0], (parts[1][0], (*(slice(None),) * parts[1][1], call[1][1]))
+    x, dim = parts[1]
+    whole = (slice(None),)
+    return call[0], (x, (*whole * dim, call[1][1]) if dim >= 0 else (..., call[1][1], *whole * (-dim - 1)))
 
 
 def _extremum_alone(source: Any, index: Any) -> Any:

@@ -58,8 +58,16 @@ def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], 
     names = [name for name in node.input if name]
     if any(name not in known for name in names) or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
         return None
+    if node.op_type == "GatherElements":  # the evaluator refuses more than 64 entries along the axis
+        return [_gathered(*(known[name] for name in names), int(source.attribute(node, "axis", 0)))]
     opsets = {entry.domain: entry.version for entry in source.model.opset_import}
     return list(ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names}))
+
+
+def _gathered(data: Array, indices: Array, axis: int) -> Array:
+    # Along the other axes the indices may be shorter.
+    within = (slice(None) if i == axis % data.ndim else slice(n) for i, n in enumerate(indices.shape))
+    return np.take_along_axis(data[tuple(within)], indices, axis)
 
 
 def _sizes(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int) -> list[Any] | None:

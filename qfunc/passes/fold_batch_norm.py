@@ -53,7 +53,6 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     folding = _Folding(model, target)
     folding.run()
     model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
-    model.delete_all_unused_submodules()
     model.recompile()
     record = record_of(model)
     if record is not None:

@@ -140,10 +140,15 @@ _OUTSIDE = "it is outside of the submodules that were quantized"
 
 def _reason(group: FusedGroup, rules: GroupRules) -> str:
     # Return the reason why placement does not quantize an op, or "" if it does.
-    for index, rule in enumerate(rules.rules):
-        values = [v for v in (rule.input, rule.weight, rule.bias, rule.output) if v is not None]
-        if values and rules.applies(index, group):
-            return f"rule {index} keeps it in float: {rule.select!r}" if all(isinstance(v, KeepFloat) for v in values) else ""
+    first = {slot: rules.first(group, slot) for slot in ("input", "weight", "bias", "output")}
+    decides = {slot: index for slot, index in first.items() if index is not None}
+    for slot, index in decides.items():
+        rule = rules.rules[index]
+        if isinstance(getattr(rule, slot), KeepFloat):
+            what = "it" if set(decides.values()) == {index} else f"its {slot}"
+            return f"rule {index} keeps {what} in float: {selected(rule.select)}"
+    if decides:
+        return ""
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return "no rule of the target quantizes it"

@@ -82,6 +82,7 @@ def simulation(placement: Placement, target: Target) -> fx.GraphModule:
         if is_tiny(network.get_submodule(str(trained.norm.target))):
             _estimate_as_trained(network, node, trained)
     insert_formulas(network, placement.formulas)
+    network.delete_all_unused_submodules()  # not before: formulas read tensors that no node of the graph reads
     tie_parameters(network)
     network.graph.lint()
     network.recompile()

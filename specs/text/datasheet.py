@@ -9,7 +9,7 @@ from typing import Any
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import one_line
 from qfunc.specs.legality import Refuse, RequireSizes
-from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, Not, Op
+from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, ModuleType, Name, Not, Op
 
 _WIDTH = 116
 
@@ -85,6 +85,10 @@ def selected(select: Any, inner: bool = False) -> str:
     if type(select) is Op:
         kinds = ", ".join(select.kinds)
         return f"({kinds})" if inner and len(select.kinds) > 1 else kinds
+    if type(select) is Name:
+        return f"named {select.glob!r}"
+    if type(select) is ModuleType:
+        return f"in {select.name}"
     if type(select) is Attr and select == Attr(select.name, equals=select.equals):
         return f"{select.name} = {select.equals!r}"
     if type(select) is Not:

@@ -4,6 +4,30 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "lookups-of-long-tables", "qfunc.lowering.constant_folding:_evaluated",
+        'node.op_type == "GatherElements"',
+        "False",
+        "tests/lowering/test_folded_lookups.py::test_a_gather_of_constants_is_folded",
+    ),
+    Mutation(
+        "shared-quantizers-are-other-units", "qfunc.lowering.onnxruntime.optimized_model:_difference",
+        ' and "integer" in (one, other)',
+        "",
+        "tests/lowering/onnxruntime/test_transformers.py::test_reading_codes_between_float_ops_changes_no_unit",
+    ),
+    Mutation(
+        "unbind-from-the-end", "qfunc.frontend.multi_output:select_output",
+        "(-dim - 1)",
+        "-dim",
+        "tests/frontend/test_unbind.py::test_parts_are_slices",
+    ),
+    Mutation(
+        "empty-tensors-are-joined", "qfunc.frontend.export.empty_tensors:_is_empty",
+        "n == 0",
+        "n < 0",
+        "tests/frontend/test_empty_tensors.py::test_empty_tensors_are_not_joined",
+    ),
+    Mutation(
         "mask-not-named", "qfunc.passes.match_masks:match_masks",
         "op(\"add\", s, mask, commutative=True)",
         "op(\"sub\", s, mask)",

@@ -161,3 +161,25 @@ def test_a_compiled_step_has_the_gradients_of_an_eager_one() -> None:
     student(X).square().mean().backward()
     torch.compile(other, backend="aot_eager", fullgraph=True)(X).square().mean().backward()
     assert torch.allclose(student.get_parameter("0.weight").grad, other.get_parameter("0.weight").grad, rtol=1e-4, atol=1e-6)
+
+
+class Readout(nn.Module):
+    """A layer that is never called: a product reads its weight, transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.table = nn.Linear(4, 8), nn.Linear(8, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.first(x)) @ self.table.weight.T
+
+
+def test_the_weight_of_a_layer_that_is_not_called_trains() -> None:
+    net, x = Readout(), torch.randn(16, 4)
+    quantized = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(net.eval()))
+    assert "table.weight" in dict(quantized.named_parameters())
+    quantized(x).square().sum().backward()
+    assert quantized.get_parameter("table.weight").grad.abs().sum() > 0
+    net.requires_grad_(False)  # no formula is needed, and no module without a use stays
+    assert not [name for name, _ in qfunc.quantize(targets.onnxruntime)(net).named_parameters() if name.startswith("table")]

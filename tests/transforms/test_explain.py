@@ -112,7 +112,7 @@ def test_ops_in_float_are_listed_with_the_reason() -> None:
 def test_a_skipped_op_shows_as_float() -> None:
     model, x = network("residual")
     made = qfunc.calibrate([x])(qfunc.quantize(edit.pipe(TARGET, edit.skip(edit.name("fc"))))(model))
-    why = "rule 0 keeps it in float: Name('fc')"
+    why = "rule 0 keeps it in float: named 'fc'"
     assert [(f.op, f.kind, f.why) for f in qfunc.explain(made).floats] == [("fc", "linear", why)]
 
 

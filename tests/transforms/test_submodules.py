@@ -265,10 +265,11 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
     }
     qfunc.save(tmp_path)(done.last)
     assert same_state(state(qfunc.load(tmp_path)(model.last)), state(done.last))
-    for last in (edit.name("last"), edit.module("Detector") & edit.module("Linear")):
+    both = edit.module("Detector") & edit.module("Linear")
+    for last, text in ((edit.name("last"), "named 'last'"), (both, "in Detector and in Linear")):
         left = qfunc.explain(qfunc.quantize(edit.skip(last)(TARGET), submodules=("backbone", "last"))(model))
         assert {s.tensor.partition(".")[0] for s in left.sites} == {"backbone"}
-        assert [f.why for f in left.floats if f.op == "last"] == [f"rule 0 keeps it in float: {last!r}"]
+        assert [f.why for f in left.floats if f.op == "last"] == [f"rule 0 keeps it in float: {text}"]
     with pytest.raises(QfuncError) as refused:
         qfunc.quantize(edit.skip(edit.module("Detektor"))(TARGET), submodules="last")(model)
     assert str(refused.value) == (

@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from qfunc.errors import CaptureError
 from qfunc.frontend.export.constant_writes import fold_constant_writes, fold_created_constants
+from qfunc.frontend.export.empty_tensors import omit_empty_tensors
 from qfunc.frontend.export.inline_regions import inline_regions
 from qfunc.frontend.export.norms import form_of, is_decomposed, norms_as_modules, take_counters, take_dropouts
 from qfunc.frontend.export.recompose import recompose
@@ -153,6 +154,7 @@ def _functional_form(
 ) -> CapturedModule:
     axes, sizes = _axes(inputs), _sizes(inputs)
     inline_regions(module)
+    omit_empty_tensors(module.graph)
     bound = modes_of is None or any(_resizes_to_numbers(n) for n in module.graph.nodes)
     if decomposed:
         recompose(module.graph)

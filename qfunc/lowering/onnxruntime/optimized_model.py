@@ -98,7 +98,9 @@ def _difference(original: Any, units: dict[str, str], plain: Any, exposed: Any) 
     differs = [f"{op}: {left.get(op, 0)} and {right.get(op, 0)}" for op in sorted(left.keys() | right.keys())
                if left.get(op, 0) != right.get(op, 0)]  # fmt: skip
     others = _units(original, _optimised(exposed))
-    differs += [f"{q}: {units[q]} and {others.get(q)}" for q in units if q not in transposed and units[q] != others.get(q)]
+    pairs = {q: (unit, others.get(q)) for q, unit in units.items() if q not in transposed}
+    # A quantizer of a float tensor may be shared in one graph and stand alone in the other.
+    differs += [f"{q}: {one} and {other}" for q, (one, other) in pairs.items() if one != other and "integer" in (one, other)]
     return f"reading the inner tensors changes the fusions: {'; '.join(differs)}" if differs else ""
 
 

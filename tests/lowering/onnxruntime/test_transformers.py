@@ -43,6 +43,24 @@ class Decoder(nn.Module):
         return self.head(self.norms[4](x * torch.sigmoid(gate) + torch.tanh(gate)))
 
 
+class Rotary(nn.Module):
+    """One layer of ModernBERT: queries, keys and values from one product, rotated by angles of computed positions."""
+
+    def __init__(self, width: int = 32, heads: int = 4, words: int = 31) -> None:
+        super().__init__()
+        self.word, self.norm, self.heads = nn.Embedding(words, width), nn.LayerNorm(width), heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.register_buffer("steps", 10000 ** (-torch.arange(0, width // heads, 2) * heads / width), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.word(tokens))
+        q, k, v = (t.transpose(1, 2) for t in self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).unbind(dim=-3))
+        angles = (self.steps[None, :, None] @ torch.arange(tokens.shape[1])[None, None].float()).transpose(1, 2)
+        cos, sin = (torch.cat([t, t], -1).unsqueeze(1) for t in (angles.cos(), angles.sin()))
+        q, k = (t * cos + torch.cat([-t[..., t.shape[-1] // 2 :], t[..., : t.shape[-1] // 2]], -1) * sin for t in (q, k))
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape).contiguous())
+
+
 def encoded(images: int) -> tuple[Tensor, Tensor]:
     tokens = torch.randint(0, 19, (images, 11))
     return tokens, (torch.arange(11)[None] < torch.randint(3, 12, (images, 1))).float()
@@ -65,3 +83,14 @@ def test_not_one_element_differs(case: str, target: Any) -> None:
     assert (report.mismatches, report.disagreements, report.float_units) == (0, (), ())
     assert report.predicted >= 7
     assert report.tensors >= 10
+
+
+def test_reading_codes_between_float_ops_changes_no_unit() -> None:
+    """Whether the runtime shares the quantizer of a float tensor depends on the outputs; no product depends on it."""
+    torch.manual_seed(5)
+    both = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(Rotary().eval(), (torch.randint(0, 31, (2, 7)),), dynamic_shapes=(both,))
+    batches = [torch.randint(0, 31, (2, length)) for length in (9, 12)]
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(IN_FLOAT)(program))
+    report = qfunc.verify(IN_FLOAT)(calibrated, [*batches, batches[0][:1]])
+    assert (report.mismatches, report.disagreements) == (0, ())
