@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
-from qfunc.lowering import Node, Qemu
+from qfunc.lowering import Browser, Node, Qemu
 from qfunc.specs import Everything, cpus, edit
 
 # Networks with concatenations and with transposed convolutions, which the trained networks lack.
@@ -229,12 +230,12 @@ def latency(target: Any, place: Place, model: Any, case: Given) -> str:
     return ratio(interleaved(calls, 5 if place.interprets else 30), "int8", "float")
 
 
-def elsewhere(folder: Path, network: str, name: str, cpu: cpus.Cpu) -> dict[str, Any]:
+def elsewhere(folder: Path, network: str, name: str, cpu: cpus.Cpu, on: str) -> dict[str, Any]:
     """Return the row of a cell on another processor."""
     target, start = edit.cpu(cpu)(getattr(targets, name)), time.perf_counter()
-    row: dict[str, Any] = {"network": network, "target": name, "quick": False, "as": name, "cpu": str(cpu)}
+    row: dict[str, Any] = {"network": network, "target": name, "quick": False, "as": name, "cpu": str(cpu), "on": on}
     model, calibration, images = few(folder, network)
-    runner = evolve(target.runtime.runner, machine=machine(cpu))
+    runner = evolve(target.runtime.runner, machine=machines(cpu)[on])
     calibrated = qfunc.calibrate(calibration, progress=False)(qfunc.quantize(target)(model))
     report = qfunc.verify(target, runner)(calibrated, [images])
     row |= {"inputs": len(images), "tensors": report.tensors, "codes": report.elements, "differ": report.mismatches,
@@ -244,9 +245,9 @@ def elsewhere(folder: Path, network: str, name: str, cpu: cpus.Cpu) -> dict[str,
     return row
 
 
-def machine(cpu: cpus.Cpu) -> Qemu | Node:
-    """Return what runs programs for a processor here."""
-    return Node() if cpu == cpus.wasm_simd else Qemu(cpu)
+def machines(cpu: cpus.Cpu) -> dict[str, Qemu | Node | Browser]:
+    """Return what runs programs for a processor here, by name."""
+    return {"Node": Node(), "Chromium": Browser()} if cpu == cpus.wasm_simd else {"QEMU": Qemu(cpu)}
 
 
 @functools.cache
@@ -263,20 +264,20 @@ def few(folder: Path, network: str) -> tuple[nn.Module, list[torch.Tensor], torc
 
 def cells_on(options: argparse.Namespace, cpu: cpus.Cpu) -> None:
     """Append the rows of the missing cells on a processor, in this process, so that one emulator runs all."""
-    kept = {(r["network"], r["target"]) for r in done(options.rows, False) if r.get("cpu") == str(cpu)}
-    for network in ELSEWHERE:
-        for name in PLACES:
-            builds = {build.cpu for build in getattr(targets, name).runtime.builds}
-            if cpu not in builds or (network, name) in kept or not all(w in f"{network} {name}" for w in options.only):
-                continue
-            try:
-                row = elsewhere(options.data, network, name, cpu)
-            except (QfuncError, RuntimeError) as e:
-                print(f"{network}, {name}, {cpu}: failed, {e}".splitlines()[0], flush=True)
-                continue
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(" | ".join(line_elsewhere(row)), flush=True)
+    kept = {(r["network"], r["target"], r["on"]) for r in done(options.rows, False) if r.get("cpu") == str(cpu)}
+    for network, name, on in product(ELSEWHERE, PLACES, machines(cpu)):
+        builds = {build.cpu for build in getattr(targets, name).runtime.builds}
+        words = all(w in f"{network} {name} {on}" for w in options.only)
+        if cpu not in builds or (network, name, on) in kept or not words:
+            continue
+        try:
+            row = elsewhere(options.data, network, name, cpu, on)
+        except (QfuncError, RuntimeError) as e:
+            print(f"{network}, {name}, {cpu}, {on}: failed, {e}".splitlines()[0], flush=True)
+            continue
+        with options.rows.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(" | ".join(line_elsewhere(row)), flush=True)
 
 
 HEAD = ("network", "target", "inputs", "tensors", "codes", "differ", "first that differs", "alone", "float units", "latency")
@@ -304,7 +305,7 @@ def line_elsewhere(row: dict[str, Any]) -> list[str]:
     tensor, wrong, of, lsb = row.get("first", ["", 0, 1, 0])
     first = f"{tensor}: {wrong / of:.2g}, by {lsb:.3g}" if tensor else "-"
     counts = [f"{row[k]:,}" for k in ("inputs", "tensors", "codes", "differ")]
-    return [row["network"], row["as"], row["cpu"], *counts, first, f"{row['seconds']:.0f}"]
+    return [row["network"], row["as"], f"{row['cpu']}, {row['on']}", *counts, first, f"{row['seconds']:.0f}"]
 
 
 HEADING = """# Networks on every runtime that runs here
@@ -329,8 +330,8 @@ ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels satura
 PROCESSORS = """## On other processors
 
 The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor,
-as QEMU emulates it, or as WebAssembly in Node. The images of ImageNet are cut to their centre of 64x64 pixels. The seconds are
-those of the whole comparison, with the start of the emulator in the first one of a processor.
+as QEMU emulates it, or as WebAssembly in Node or Chromium. The images of ImageNet are cut to their centre of 64x64 pixels. The
+seconds are those of the whole comparison, with the start of the emulator in the first one of a processor.
 
 """
 DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the
@@ -358,7 +359,9 @@ def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def done(path: Path, *quick: bool) -> list[dict[str, Any]]:
     """Return the last row of each cell in a file.  A later value of `quick` takes precedence over an earlier one."""
     rows = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-    return list({(r["network"], r["target"], r.get("cpu")): r for q in quick for r in rows if r["quick"] == q}.values())
+    return list(
+        {(r["network"], r["target"], r.get("cpu"), r.get("on")): r for q in quick for r in rows if r["quick"] == q}.values()
+    )
 
 
 def wrong(row: dict[str, Any]) -> bool:

@@ -110,6 +110,7 @@ UNITS = (
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
+BY_COLUMNS = Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES)  # of any batch, which XNNPACK leaves to the optimised kernel
 BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("mul"), ProductLanes(), formats=BYTES),
     Kernel(Op("add"), SumShifted(bits=16, lanes=16), formats=BYTES),
@@ -126,7 +127,12 @@ CURVES_ON_ARM64 = (
     (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable16())),
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
-BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64))
+ON_WASM = (  # the optimised kernels have no vectors
+    (BY_VECTORS[0], evolve(BY_VECTORS[0], arithmetic=FixedPoint())),
+    (BY_VECTORS[1], evolve(BY_VECTORS[1], arithmetic=SumShifted())),
+    (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
+)
+BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64), Build(cpus.wasm_simd, ON_WASM))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -155,7 +161,7 @@ litert = Target(
         SQUARES,
         MUL,
         Kernel(WEIGHTED | BY_MATRIX, FloatMultiplier(), formats=BYTES, bounds=CLAMPED),
-        Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES),  # of any batch, which XNNPACK leaves to the optimised kernel
+        BY_COLUMNS,
         MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
@@ -176,7 +182,7 @@ litert = Target(
     runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),
     lowering=TfliteLowering(),
     source=(
-        "ai-edge-litert 2.3 on x86-64, measured",
+        "ai-edge-litert 2.3 on x86-64, and LiteRT.js 2.5.3, measured",
         "TensorFlow Lite 8-bit quantization specification",
         "XNNPACK, src/microparams-init.c and src/operators: requantization of qs8",
     ),

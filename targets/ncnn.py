@@ -4,7 +4,7 @@ Activations are symmetric int8 [-127, 127] per tensor, only at the inputs of con
 symmetric int8 per output channel, with 6 bits [-31, 31] for 3x3 convolutions of stride 1, for which ncnn uses Winograd's
 algorithm.  The bias is float.  Codes are round(x * float32(1/s)), ties away from zero.  A convolution dequantizes its
 accumulators with one fused multiply-add, a depthwise convolution or linear layer with a product and a sum, each with the
-factor 1/(float32(1/s_x)*float32(1/s_w)).
+factor 1/(float32(1/s_x)*float32(1/s_w)).  With AVX-512, depthwise convolutions of 3x3 without a clip also fuse them.
 
 Known deviation: ncnn rounds vectors of four by trunc(v + copysign(0.5, v)) in float32, so that the single value
 v = +-0.49999997, the neighbour of 1/2, becomes +-1; the remaining entries of a row are rounded as here.
@@ -61,19 +61,18 @@ THROUGH = FloatRequantize("half_away", division=False, reciprocals=True)
 FUSED = evolve(THROUGH, fma=True)
 NINE = DEPTHWISE & Attr("kernel", (3, 3)) & Attr("dilation", (1, 1)) & (Attr("stride", (1, 1)) | Attr("stride", (2, 2)))
 DENSE = Kernel(CONV, FUSED, formats=BYTES)
-OF_NINE = Kernel(NINE, THROUGH, integer_if=FusesOnly("relu"), formats=BYTES)
-REPEATED = Kernel(NINE & ~Attr("multiplier", 1), THROUGH, formats=BYTES)  # several layers, with a clip of their own behind them
+OF_NINE = Kernel(NINE, FUSED, integer_if=FusesOnly("relu"), formats=BYTES)
+REPEATED = Kernel(NINE & ~Attr("multiplier", 1), FUSED, formats=BYTES)  # several layers, with a clip of their own behind them
 ALONE = Kernel(DEPTHWISE, THROUGH, formats=BYTES)
-NINE_FUSED = tuple((kernel, evolve(kernel, arithmetic=FUSED)) for kernel in (OF_NINE, REPEATED))
+NINE_APART = tuple((kernel, evolve(kernel, arithmetic=THROUGH)) for kernel in (OF_NINE, REPEATED))
 ON_ARM64 = (
     (DENSE, evolve(DENSE, arithmetic=evolve(FUSED, merged=True))),
-    *NINE_FUSED,
     (ALONE, evolve(ALONE, arithmetic=evolve(THROUGH, quotient=True))),
 )
 BUILDS = (
-    Build(cpus.x86_64_avx2),
-    Build(cpus.x86_64_vnni, NINE_FUSED),
-    Build(cpus.x86_64_sse4, ((DENSE, evolve(DENSE, arithmetic=THROUGH)),)),
+    Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_avx2, NINE_APART),
+    Build(cpus.x86_64_sse4, ((DENSE, evolve(DENSE, arithmetic=THROUGH)), *NINE_APART)),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
 )
 BECAUSE = "ncnn, quantized int8 inference: codes [-127, 127] without zero points; activations per tensor, weights per channel"
@@ -101,7 +100,7 @@ ncnn = Target(
         Refuse(Attr("spatial", 3), because=VOLUMES, do="Slide along one or two axes."),
     ),
     runtime=Runtime(
-        "ncnn", ">=1.0.20261020", cpus.x86_64_avx2, "float32 between layers, no packed layout", NcnnRunner(), BUILDS
+        "ncnn", ">=1.0.20261020", cpus.x86_64_vnni, "float32 between layers, no packed layout", NcnnRunner(), BUILDS
     ),
     lowering=NcnnLowering(),
     source=(

@@ -3,7 +3,7 @@
 from qfunc.lowering.combination import Combined
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
-from qfunc.lowering.machines.processors import Node, Qemu
+from qfunc.lowering.machines.processors import Browser, Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.lowering.onnx.int4 import PackInt4
@@ -44,6 +44,7 @@ __all__ = [
     "QnnHtpLowering",
     "LiteRtRunner",
     "NcnnRunner",
+    "Browser",
     "Node",
     "Qemu",
     "MatMulNBitsLowering",

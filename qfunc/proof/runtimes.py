@@ -51,7 +51,7 @@ def runtime_of(target: Target) -> CheckedRuntime:
     """Return the runtime of a target.
 
     Raises:
-        VerifyError: `check.py` does not run it.
+        VerifyError: neither `check.py` nor the page runs it.
     """
     runner = target.runtime.runner
     found = next((r for r in _RUNTIMES if type(runner) is r.runner), None)
@@ -59,6 +59,11 @@ def runtime_of(target: Target) -> CheckedRuntime:
         wanted, do = "ONNX Runtime, LiteRT, ncnn or OpenVINO", "Compare it by qfunc.verify(target, runtime=run)."
         name = target.runtime.name or "none"
         raise VerifyError(where=f"prove({target.name})", found=f"the runtime {name}", wanted=wanted, do=do)
+    cpu = target.runtime.cpu
+    if cpu is not None and cpu.architecture == "wasm" and found.runner is not OnnxRuntimeRunner:
+        wanted = "ONNX Runtime, which the page runs"
+        do = f"Compare it by qfunc.verify(target, {found.runner.__name__}(machine=Browser()))."
+        raise VerifyError(where=f"prove({target.name})", found=f"{target.runtime.name} on {cpu}", wanted=wanted, do=do)
     return found
 
 

@@ -12,7 +12,7 @@ import qfunc
 from qfunc import targets
 from qfunc.lowering import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner, TosaRunner
 from qfunc.lowering import runner_support as runtimes
-from qfunc.lowering.ncnn.runner import FUSES
+from qfunc.lowering.ncnn.runner import APART
 from qfunc.specs import edit
 from tests.onnxruntime_target import ONNXRUNTIME
 
@@ -80,7 +80,7 @@ def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.Monkey
     batches = [torch.ones(1, 6, 9, 8)]
     artifact = qfunc.deploy(targets.ncnn)(qfunc.calibrate(batches)(qfunc.quantize(targets.ncnn)(layer)))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    for flags, wanted in (("avx2 fma bmi", ""), ("avx2 fma avx512f bmi", FUSES if fuses else "")):
+    for flags, wanted in (("avx2 fma bmi", APART if fuses else ""), ("avx2 fma avx512f bmi", "")):
         monkeypatch.setattr(runtimes, "has", lambda feature, flags=flags: feature in flags)
         monkeypatch.setattr("qfunc.lowering.ncnn.runner.has", runtimes.has)
         assert NcnnRunner().comparable(artifact) == wanted

@@ -4,6 +4,7 @@ from mutants.mutation import Mutation
 
 LITERT = "tests/lowering/machines/test_litert_machines.py::test_halves_become_the_codes_that_the_kernels_compute"
 SQUARES = "tests/lowering/machines/test_litert_machines.py::test_sums_with_the_zero_point_are_rounded_once_on_arm64"
+PAIRS = "tests/lowering/machines/test_litert_machines.py::test_pairs_of_any_scales_are_what_the_kernels_compute"
 BEYOND = "tests/lowering/machines/test_litert_machines.py::test_values_beyond_32_bits_are_what_the_kernels_compute"
 NCNN = "tests/lowering/machines/test_ncnn_machines.py::test_depthwise_convolutions_are_what_ncnn_computes"
 
@@ -46,5 +47,21 @@ CPUS = (
         "quotient=False",
         NCNN,
         case="arm64",
+    ),
+    Mutation(
+        "wasm-transposed-convolutions-have-vectors",
+        "qfunc.targets.litert:ON_WASM",
+        "evolve(BY_COLUMNS, arithmetic=FixedPoint())",
+        "BY_COLUMNS",
+        LITERT,
+        case="xnnpack-node",
+    ),
+    Mutation(
+        "wasm-sums-have-vectors",
+        "qfunc.targets.litert:ON_WASM",
+        "evolve(BY_VECTORS[1], arithmetic=SumShifted())",
+        "BY_VECTORS[1]",
+        PAIRS,
+        case="xnnpack-node",
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Browser, LiteRtRunner, Node, OnnxRuntimeRunner, Qemu
 from qfunc.specs import cpus, edit
 from tests.lowering.machines.machines import require
 from tests.proof.packages import X, calibrated, package, run_check, spoil_tensor
@@ -42,8 +42,14 @@ def test_a_package_passes_on_arm64_and_one_that_was_spoilt_does_not(name: str, c
     assert (code, shown.splitlines()[-1]) == (1, "FAILED: the first tensor that differs is relu"), shown + said
 
 
-def test_the_network_is_bit_exact_in_webassembly() -> None:
-    require(Node())
-    target = edit.cpu("wasm-simd")(targets.onnxruntime)
-    report = qfunc.verify(target, OnnxRuntimeRunner(threads=1, machine=Node()))(calibrated(target), [X])
+@pytest.mark.parametrize("machine", [Node, Browser])
+@pytest.mark.parametrize(("name", "runner"), [("onnxruntime", OnnxRuntimeRunner), ("litert", LiteRtRunner)])
+def test_the_network_is_bit_exact_in_webassembly(name: str, runner: Any, machine: Any) -> None:
+    there = machine()
+    if name == "litert":
+        pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    require(there, "@litertjs/core" if name == "litert" else "")
+    target = target_of(name, cpus.wasm_simd)
+    report = qfunc.verify(target, runner(threads=1, machine=there))(calibrated(target), [X])
     assert report.verdict.startswith("bit-exact: 0 of "), report
+    assert report.tensors == {"onnxruntime": 6, "litert": 5}[name]  # LiteRT makes the outputs of codes

@@ -124,6 +124,12 @@ def test_mistakes_are_one_line() -> None:
         "Compare it by qfunc.verify(target, runtime=run)."
     )
     with pytest.raises(VerifyError) as e:
+        qfunc.prove(edit.cpu("wasm-simd")(targets.litert))
+    assert str(e.value) == (
+        "prove(litert): found litert on wasm-simd, wanted ONNX Runtime, which the page runs. Compare it by "
+        "qfunc.verify(target, LiteRtRunner(machine=Browser()))."
+    )
+    with pytest.raises(VerifyError) as e:
         qfunc.prove(ARM, onnxruntime_web="web")
     assert str(e.value) == (
         "prove, onnxruntime_web: found 'web', wanted a folder that ends with '/'. Write './' for the folder of the page, or "

@@ -45,7 +45,7 @@ class Machine(Protocol):
 def is_machine(instance: Any, attribute: Any, value: Any) -> None:
     """The value must be a machine, or None for this one."""
     if value is not None and (isinstance(value, type) or not isinstance(value, Machine) or mutability_error(value)):
-        do = "Give Qemu(cpus.arm64_dotprod) or Node(), or leave it out."
+        do = "Give Qemu(cpus.arm64_dotprod), Node() or Browser(), or leave it out."
         raise refuse(instance, attribute.name, value, "a machine or None", do)
 
 
@@ -55,8 +55,7 @@ class WorkerProcess:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.closed, self.count = machine, list[int](), 0
         if missing := machine.missing():
-            do = "Run .ci/machines FOLDER in a checkout, and set QFUNC_MACHINES=FOLDER."
-            raise VerifyError(where=repr(machine), found=missing, wanted="one that is set up", do=do)
+            raise _not_set_up(machine, missing)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         pipe, environment = subprocess.PIPE, {**os.environ, "OMP_NUM_THREADS": "1", **machine.environment()}
         self.process: Any = subprocess.Popen(
@@ -69,7 +68,7 @@ class WorkerProcess:
 
         Raises:
             RuntimeError: what the runtime raised.
-            VerifyError: the process has ended.
+            VerifyError: the process has ended, or has not the runtime.
         """
         closed = [self.closed.pop() for _ in range(len(self.closed))]
         try:
@@ -77,6 +76,8 @@ class WorkerProcess:
             answer, found = receive(self.process.stdout)
         except (EOFError, OSError) as e:
             raise self._ended(e) from e
+        if "missing" in answer:
+            raise _not_set_up(self.machine, answer["missing"])
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer, found
@@ -86,8 +87,13 @@ class WorkerProcess:
         self.log.seek(0)
         said = self.log.read().decode(errors="replace").strip().splitlines()
         found = said[-1] if said else first_line(error)
-        do = "Run the model on this machine first; then the runtime on that processor fails, or QEMU."
+        do = "Run the model on this machine first; then the runtime there fails, or the program that runs it."
         return VerifyError(where=repr(self.machine), found=f"the process ended: {found}", wanted="an answer", do=do)
+
+
+def _not_set_up(machine: Machine, found: str) -> VerifyError:
+    do = "Run .ci/machines FOLDER in a checkout, and set QFUNC_MACHINES=FOLDER; install Node, npm and Chromium as programs."
+    return VerifyError(where=repr(machine), found=found, wanted="one that is set up", do=do)
 
 
 def _end(process: Any, log: Any) -> None:

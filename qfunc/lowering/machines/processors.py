@@ -1,4 +1,4 @@
-"""Other processors on which this machine runs the runtimes: by QEMU, and WebAssembly by Node."""
+"""Other processors on which this machine runs the runtimes: by QEMU, and WebAssembly by Node and in a browser."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Qemu:
 
 @frozen
 class Node:
-    """WebAssembly with SIMD, run by Node: onnxruntime-web.
+    """WebAssembly with SIMD, run by Node: onnxruntime-web and LiteRT.js.
 
     Args:
         folder: Where `.ci/machines FOLDER` of a checkout was run; by default the variable QFUNC_MACHINES.
@@ -99,8 +99,7 @@ class Node:
 
     def missing(self) -> str:
         """Return what is not set up, or ""."""
-        package = Path(self.folder) / "node/node_modules/onnxruntime-web"
-        return ("" if package.exists() else f"no folder {package}") if shutil.which("node") else "no program node"
+        return _web_missing(self.folder, "node")
 
     def command(self) -> list[str]:
         """Return the command that starts the worker."""
@@ -111,4 +110,47 @@ class Node:
         return {}
 
 
-__all__ = ["Node", "Qemu"]
+def _program() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return next((name for name in names if shutil.which(name)), names[0])
+
+
+@frozen
+class Browser:
+    """WebAssembly with SIMD in Chromium without a window, on Linux or macOS: onnxruntime-web and LiteRT.js, as in a page.
+
+    Args:
+        folder: Where `.ci/machines FOLDER` of a checkout was run; by default the variable QFUNC_MACHINES.
+        program: Chromium or Chrome, a name or a path; by default the first that is installed.
+
+    >>> Browser("machines", "chromium")
+    Browser(folder='machines', program='chromium')
+    """
+
+    folder: str = field(factory=_folder, validator=text())
+    program: str = field(factory=_program, validator=text())
+
+    @property
+    def cpu(self) -> Cpu:
+        """The processor, `cpus.wasm_simd`."""
+        return cpus.wasm_simd
+
+    def missing(self) -> str:
+        """Return what is not set up, or ""."""
+        return _web_missing(self.folder, self.program)
+
+    def command(self) -> list[str]:
+        """Return the command that starts the worker."""
+        return [sys.executable, str(_HERE / "browser.py"), str(Path(self.folder).resolve() / "node"), self.program]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the worker has besides the caller's own."""
+        return {}
+
+
+def _web_missing(folder: str, program: str) -> str:
+    package = Path(folder) / "node/node_modules/onnxruntime-web"
+    return ("" if package.exists() else f"no folder {package}") if shutil.which(program) else f"no program {program}"
+
+
+__all__ = ["Browser", "Node", "Qemu"]

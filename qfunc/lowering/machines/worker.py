@@ -73,6 +73,8 @@ def serve(calls: BinaryIO, results: BinaryIO) -> None:
                 send(results, {"facts": session.facts}, [np.frombuffer(session.saved, np.uint8)])
             else:
                 send(results, {}, sessions[call["session"]].run(arrays, **call["options"]))
+        except ModuleNotFoundError as error:
+            send(results, {"missing": f"no package {error.name}"})
         except Exception as error:  # the caller raises it
             send(results, {"error": f"{type(error).__name__}: {error}"})
 

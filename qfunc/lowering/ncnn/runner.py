@@ -77,7 +77,7 @@ class NcnnRunner:
         known = any(name.endswith(".ncnn.param") for name in files)
         layers = read_param(file_of(files, FILES[0]), FILES[0]) if known else []
         nine = any(map(_is_depthwise_of_nine, layers))
-        return FUSES if nine and has("avx512f") else ""
+        return APART if nine and not has("avx512f") else ""
 
     @property
     def cpu(self) -> Cpu:
@@ -115,7 +115,7 @@ def _ends(layers: list[Line]) -> tuple[tuple[str, ...], tuple[str, ...], dict[st
     return numbered[0], numbered[1], input_shapes(layers)
 
 
-FUSES = "with AVX-512 its depthwise convolutions of 3x3 fuse product and sum"
+APART = "without AVX-512 its depthwise convolutions of 3x3 round product and sum"
 
 
 def _is_depthwise_of_nine(line: Line) -> bool:
@@ -183,4 +183,4 @@ class SessionWithCodes:
         return found[:first], dict(zip((split_axis(n)[0] for n in names), found[first:], strict=True))
 
 
-__all__ = ["FUSES", "NcnnRunner"]
+__all__ = ["APART", "NcnnRunner"]

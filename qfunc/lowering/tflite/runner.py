@@ -16,7 +16,7 @@ from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.tflite.session import RESOLVERS, Session
 from qfunc.lowering.tflite.units import changed_kernels, written_units
-from qfunc.specs._check import integer, one_of
+from qfunc.specs._check import integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 
@@ -28,7 +28,8 @@ class LiteRtRunner:
 
     "xnnpack", the default, is the XNNPACK delegate, and the optimised kernels for all other ops; "reference" is the plain
     loops; "optimised" is the optimised kernels alone.  Install the extra `litert`.  With `threads=0` the runtime chooses
-    the number.  `machine` is another processor, a `Qemu`; None is this one.  Needs the artifact's "model.tflite".
+    the number.  `machine` is another processor, a `Qemu`, or a `Node` or `Browser`, where LiteRT.js runs "xnnpack", example by
+    example; None is this one.  Needs the artifact's "model.tflite".
 
     >>> LiteRtRunner("reference")
     LiteRtRunner('reference')
@@ -37,6 +38,10 @@ class LiteRtRunner:
     kernels: str = field(default="xnnpack", validator=one_of(tuple(RESOLVERS)))
     threads: int = field(default=0, validator=integer(0))
     machine: Machine | None = field(default=None, validator=is_machine)
+
+    def __attrs_post_init__(self) -> None:
+        if self._web and self.kernels != "xnnpack":
+            raise refuse(self, "kernels", self.kernels, "'xnnpack', which LiteRT.js runs", "Leave it out for this machine.")
 
     def missing(self) -> str:
         """Return "" if it can run, else the missing package."""
@@ -68,9 +73,9 @@ class LiteRtRunner:
         plain = self.session(file_of(artifact.files, "model.tflite"), listed=True)
         content, last, executed = with_outputs(artifact, "LiteRtRunner")
         exposed = self.session(content, listed=True)
-        before, after = (frozenset(session.facts["delegated"]) for session in (plain, exposed))
+        before, after = (frozenset(session.facts.get("delegated", ())) for session in (plain, exposed))  # LiteRT.js tells none
         difference = changed_kernels(before, after, executed)
-        return ModelWithCodes(plain.run, exposed.run, last, executed=executed, difference=difference)
+        return ModelWithCodes(plain.run, exposed.run, last, joined=self._web, executed=executed, difference=difference)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
@@ -80,6 +85,10 @@ class LiteRtRunner:
     def cpu(self) -> Cpu:
         """The processor."""
         return this_cpu() if self.machine is None else self.machine.cpu
+
+    @property
+    def _web(self) -> bool:
+        return self.machine is not None and self.machine.cpu.architecture == "wasm"
 
     def session(self, model: bytes, listed: bool = False) -> Any:
         """Return a loaded model, which runs many batches.
@@ -103,6 +112,7 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], di
         names = [t.name.decode() for t in graph.tensors]
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
+    model.signatureDefs = None  # which lists the outputs
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     last = {n: names[i].endswith(".nhwc") for n, i in indices.items()}

@@ -9,11 +9,23 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from qfunc.lowering import Node, Qemu
+from qfunc.lowering import Browser, Node, Qemu
 from qfunc.lowering.machines import worker
 from qfunc.specs import cpus
 
-MACHINES = tuple(Node() if cpu == cpus.wasm_simd else Qemu(cpu) for cpu in cpus.EVERY if cpu != cpus.x86_64_vnni)
+EMULATED = tuple(Qemu(cpu) for cpu in cpus.EVERY if cpu not in (cpus.x86_64_vnni, cpus.wasm_simd))
+MACHINES = (*EMULATED, Node(), Browser())
+
+
+def name(machine: Any) -> str:
+    """The name of a machine in the names of tests: the processor, or the program."""
+    return str(machine.cpu) if isinstance(machine, Qemu) else type(machine).__name__.lower()
+
+
+def runs(target: Any) -> list[Any]:
+    """The machines whose processors a target describes."""
+    described = {build.cpu for build in target.runtime.builds}
+    return [machine for machine in MACHINES if machine.cpu in described]
 
 
 @frozen
@@ -37,10 +49,12 @@ class SamePython:
         return {"QFUNC_HERE": "there"}
 
 
-def require(machine: Any) -> None:
-    """Skip the test where a machine is not set up."""
+def require(machine: Any, package: str = "") -> None:
+    """Skip the test where a machine, or a package of npm, is not set up."""
     if machine.missing():
         pytest.skip(f"{type(machine).__name__} is not set up")
+    if package and machine.cpu == cpus.wasm_simd and not Path(machine.folder, "node/node_modules", package).exists():
+        pytest.skip(f"{package} is not set up")
 
 
-__all__ = ["MACHINES", "SamePython", "require"]
+__all__ = ["EMULATED", "MACHINES", "SamePython", "name", "require", "runs"]

@@ -19,20 +19,20 @@ import qfunc
 from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import edit
 from tests.lowering.drawn_law import held_against, held_at_ties
-from tests.lowering.machines.machines import MACHINES, SamePython, require
+from tests.lowering.machines.machines import EMULATED, SamePython, name, require
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tie_ops import every
 from tests.lowering.xnnpack.test_executorch_8da4w import BATCHES, KINDS, difference
-from tests.lowering.xnnpack.test_executorch_ops import CURVES, HERE, REFUSED, TARGET
+from tests.lowering.xnnpack.test_executorch_ops import CURVES, HERE, REFUSED, TARGET, softmax_law
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("executorch") is None, reason="executorch is not installed")
-THERE = pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu.architecture == "arm64"], ids=lambda m: str(m.cpu))
+THERE = pytest.mark.parametrize("machine", EMULATED, ids=name)
 
 
 def with_torch(machine: Any) -> Any:
     """The machine, where `.ci/machines FOLDER executorch` has set it up."""
     require(machine)
-    if not Path(machine.folder, "site/torch").exists():
+    if machine.cpu.architecture == "arm64" and not Path(machine.folder, "site/torch").exists():
         pytest.skip("ExecuTorch's PyTorch is not set up")
     return ExecuTorchRunner(machine)
 
@@ -49,13 +49,18 @@ def test_halves_become_the_codes_that_xnnpack_computes(machine: Any) -> None:
     print(f"\n{machine.cpu}: {held_at_ties(runner.run, edit.cpu(machine.cpu)(TARGET), every(*CURVES))}")
 
 
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu.architecture == "x86-64"], ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("machine", [m for m in EMULATED if m.cpu.architecture == "x86-64"], ids=name)
 def test_products_quantized_at_run_time_are_those_of_older_processors(machine: Any) -> None:
     require(machine)
     drawn, runner = random.Random(5), ExecuTorchRunner(machine)
     for kind in KINDS:
         shape = (drawn.choice((32, 64)), drawn.randint(1, 5), drawn.randint(1, 37), drawn.choice(BATCHES))
         assert difference(drawn.randrange(2**20), *shape, kind, drawn.random() < 0.5, runner)[0] == 0
+
+
+@THERE
+def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes(machine: Any) -> None:
+    softmax_law(edit.cpu(machine.cpu)(TARGET), with_torch(machine))
 
 
 def test_another_process_computes_what_this_one_computes() -> None:

@@ -23,9 +23,10 @@ from qfunc.specs import cpus, edit
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import Side
-from tests.lowering.machines.machines import MACHINES, SamePython, require
+from tests.lowering.machines.machines import EMULATED, SamePython, name, require, runs
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tflite.test_litert_ops import CURVES, REFUSED, SETS
+from tests.lowering.tflite.test_litert_products import pairs_law
 from tests.lowering.tie_ops import every
 
 needs_litert = pytest.mark.skipif(
@@ -33,29 +34,39 @@ needs_litert = pytest.mark.skipif(
 )  # fmt: skip
 
 
-HERE = [m for m in MACHINES if m.cpu != cpus.wasm_simd]
+LITERT_JS = "@litertjs/core"
+CASES = pytest.mark.parametrize(
+    ("kernels", "machine"),
+    [pytest.param(kernels, m, id=f"{kernels}-{name(m)}") for kernels, target in SETS.items() for m in runs(target)],
+)
 
 
 @needs_litert
-@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
-@pytest.mark.parametrize("kernels", SETS)
+@CASES
 def test_drawn_ops_are_what_the_kernels_compute(kernels: str, machine: Any) -> None:
-    require(machine)
+    require(machine, LITERT_JS)
     run, target = LiteRtRunner(kernels, threads=1, machine=machine).run, edit.cpu(machine.cpu)(SETS[kernels])
-    print(f"\n{kernels}, {machine.cpu}: {held_against(run, target, REFUSED)}")
+    print(f"\n{kernels}, {name(machine)}: {held_against(run, target, REFUSED)}")
 
 
 @needs_litert
-@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
-@pytest.mark.parametrize("kernels", SETS)
+@CASES
 def test_halves_become_the_codes_that_the_kernels_compute(kernels: str, machine: Any) -> None:
-    require(machine)
+    require(machine, LITERT_JS)
     run, target = LiteRtRunner(kernels, threads=1, machine=machine).run, edit.cpu(machine.cpu)(SETS[kernels])
-    print(f"\n{kernels}, {machine.cpu}: {held_at_ties(run, target, every(*CURVES))}")
+    print(f"\n{kernels}, {name(machine)}: {held_at_ties(run, target, every(*CURVES))}")
 
 
 @needs_litert
-@pytest.mark.parametrize("machine", HERE, ids=lambda m: str(m.cpu))
+@CASES
+def test_pairs_of_any_scales_are_what_the_kernels_compute(kernels: str, machine: Any) -> None:
+    require(machine, LITERT_JS)
+    runner = LiteRtRunner(kernels, threads=1, machine=machine)
+    print(f"\n{kernels}, {name(machine)}: {pairs_law(edit.cpu(machine.cpu)(SETS[kernels]), runner)}")
+
+
+@needs_litert
+@pytest.mark.parametrize("machine", EMULATED, ids=name)
 @pytest.mark.parametrize("kernels", ["reference", "optimised"])
 @pytest.mark.parametrize("zero", [-128, 0, 7])
 def test_values_beyond_32_bits_are_what_the_kernels_compute(kernels: str, machine: Any, zero: int) -> None:
@@ -73,7 +84,7 @@ def test_values_beyond_32_bits_are_what_the_kernels_compute(kernels: str, machin
 @needs_litert
 def test_sums_with_the_zero_point_are_rounded_once_on_arm64() -> None:
     """Squares whose quotient plus zero point becomes another code if the product is rounded, too."""
-    machine = next(m for m in HERE if m.cpu == cpus.arm64)
+    machine = next(m for m in EMULATED if m.cpu == cpus.arm64)
     require(machine)
     codes, scale = torch.arange(-128.0, 128.0), torch.tensor(0.0371)
     x, g, found = (codes - 3) * scale, torch.Generator().manual_seed(0), []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.lowering import Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Browser, LiteRtRunner, Node, OnnxRuntimeRunner, Qemu
 from qfunc.lowering.machines.process import start
 from qfunc.lowering.machines.worker import receive, send
-from qfunc.specs import cpus, from_json, to_json
-from tests.lowering.machines.machines import MACHINES, SamePython, require
+from qfunc.specs import cpus, edit, from_json, to_json
+from tests.lowering.machines.machines import MACHINES, SamePython, name, require
 
 X = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
 
@@ -106,24 +107,89 @@ def test_a_process_that_ends_is_an_error_and_starts_again() -> None:
             OnnxRuntimeRunner(machine=machine).session(b"")
         assert str(e.value) == (
             f"{machine}: found the process ended: out of paper, wanted an answer. Run the model on this machine first; then "
-            "the runtime on that processor fails, or QEMU."
+            "the runtime there fails, or the program that runs it."
         )
 
 
-def test_what_is_not_set_up_is_an_error() -> None:
+SET_UP = (
+    "wanted one that is set up. Run .ci/machines FOLDER in a checkout, and set QFUNC_MACHINES=FOLDER; install Node, npm and "
+    "Chromium as programs."
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "found"),
+    [
+        (Qemu(cpus.arm64, "/nowhere"), "no file /nowhere/qemu/usr/bin/qemu-aarch64"),
+        (Browser("/nowhere", sys.executable), "no folder /nowhere/node/node_modules/onnxruntime-web"),
+        (Browser("/nowhere", "chromium-of-nowhere"), "no program chromium-of-nowhere"),
+    ],
+    ids=str,
+)
+def test_what_is_not_set_up_is_an_error(machine: Any, found: str) -> None:
     with pytest.raises(VerifyError) as e:
-        OnnxRuntimeRunner(machine=Qemu(cpus.arm64, "/nowhere")).session(b"")
-    assert str(e.value) == (
-        "Qemu(cpu=Cpu('arm64'), folder='/nowhere'): found no file /nowhere/qemu/usr/bin/qemu-aarch64, wanted one that is set "
-        "up. Run .ci/machines FOLDER in a checkout, and set QFUNC_MACHINES=FOLDER."
-    )
+        OnnxRuntimeRunner(machine=machine).session(b"")
+    assert str(e.value) == f"{machine}: found {found}, {SET_UP}"
     assert Node("/nowhere").missing() in ("no folder /nowhere/node/node_modules/onnxruntime-web", "no program node")
+
+
+def test_a_runtime_that_the_other_process_lacks_is_an_error(tmp_path: Path) -> None:
+    class Session:
+        pass
+
+    file = tmp_path / "session.py"
+    file.write_text("import a_runtime_of_nowhere")
+    with pytest.raises(VerifyError) as e:
+        start(SamePython()).call({"file": str(file), "session": 0, "options": {}}, [])
+    assert str(e.value) == f"{SamePython()}: found no package a_runtime_of_nowhere, {SET_UP}"
+
+
+@pytest.mark.parametrize("kind", [Node, Browser])
+def test_a_runtime_without_webassembly_is_an_error(kind: Any) -> None:
+    require(kind())
+    with pytest.raises(VerifyError) as e:
+        start(kind()).call({"file": "lowering/ncnn/session.py", "session": 0, "options": {}}, [])
+    assert str(e.value) == f"{kind()}: found no ncnn for WebAssembly, {SET_UP}"
+
+
+@pytest.mark.parametrize(("script", "said"), [("exit 3", "ended with 3"), ("sleep 60", "")])
+def test_a_browser_that_loads_no_page_is_an_error(script: str, said: str, tmp_path: Path) -> None:
+    program = tmp_path / "chromium"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    (tmp_path / "node/node_modules/onnxruntime-web").mkdir(parents=True)
+    machine = Browser(str(tmp_path), str(program))
+    if not said:
+        process = start(machine)
+        process.process.stdin.close()  # as when this process ends
+        assert process.process.wait(5) == 0
+        return
+    with pytest.raises(VerifyError) as e:
+        OnnxRuntimeRunner(machine=machine).session(b"")
+    assert str(e.value) == (
+        f"{machine}: found the process ended: {program} {said}, wanted an answer. Run the model on this machine first; then "
+        "the runtime there fails, or the program that runs it."
+    )
 
 
 @pytest.mark.parametrize("machine", ["arm64", Qemu, 3])
 def test_machines_are_values(machine: Any) -> None:
     with pytest.raises(SpecError, match=r"^OnnxRuntimeRunner.machine: found .*, wanted a machine or None. Give Qemu"):
         OnnxRuntimeRunner(machine=machine)
+
+
+def test_litert_js_has_xnnpack_alone() -> None:
+    with pytest.raises(SpecError) as e:
+        LiteRtRunner("reference", machine=Node("/nowhere"))
+    assert str(e.value) == (
+        "LiteRtRunner.kernels: found 'reference', wanted 'xnnpack', which LiteRT.js runs. Leave it out for this machine."
+    )
+    with pytest.raises(SpecError) as e:
+        edit.cpu("wasm-simd")(targets.litert_reference)
+    assert str(e.value) == (
+        "edit.cpu('wasm-simd'), target 'litert_reference': found the runtime litert with x86-64-vnni, x86-64-avx2, "
+        "x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, wanted a build for this processor. Choose one of these."
+    )
 
 
 def test_qemu_does_not_emulate_vnni() -> None:
@@ -136,12 +202,13 @@ def test_qemu_does_not_emulate_vnni() -> None:
 
 
 def test_runners_with_machines_are_json() -> None:
-    runner = OnnxRuntimeRunner(machine=Qemu(cpus.arm64_i8mm, "machines"))
-    assert from_json(to_json(runner)) == runner
-    assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
+    for machine in (Qemu(cpus.arm64_i8mm, "machines"), Node("machines"), Browser("machines", "chrome")):
+        runner = OnnxRuntimeRunner(machine=machine)
+        assert from_json(to_json(runner)) == runner
+        assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("machine", MACHINES, ids=name)
 def test_each_processor_answers(machine: Any) -> None:
     require(machine)
     artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))

@@ -19,13 +19,13 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering import NcnnRunner
-from qfunc.specs import cpus, edit
-from tests.lowering.machines.machines import MACHINES, SamePython, require
+from qfunc.specs import edit
+from tests.lowering.machines.machines import EMULATED, SamePython, name, require
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.ncnn_files.test_ncnn_ops import drawn_ops_law, ties_law
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
-THERE = pytest.mark.parametrize("machine", [m for m in MACHINES if m.cpu != cpus.wasm_simd], ids=lambda m: str(m.cpu))
+THERE = pytest.mark.parametrize("machine", EMULATED, ids=name)
 
 
 @THERE

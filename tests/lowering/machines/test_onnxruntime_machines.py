@@ -24,15 +24,15 @@ from qfunc.targets.onnxruntime import onnxruntime
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Side, image, move
-from tests.lowering.machines.machines import MACHINES, require
+from tests.lowering.machines.machines import MACHINES, name, require
 from tests.lowering.onnxruntime.test_onnxruntime_ops import drawn_ops_law
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("machine", MACHINES, ids=name)
 def test_drawn_ops_are_what_the_runtime_computes(machine: Any) -> None:
     require(machine)
     told = drawn_ops_law(edit.cpu(machine.cpu)(onnxruntime), OnnxRuntimeRunner(threads=1, machine=machine), EXAMPLES or 3)
-    print(f"\n{machine.cpu}: {told}")
+    print(f"\n{name(machine)}: {told}")
 
 
 def sums(channels: int, seed: int) -> list[nn.Module]:
@@ -57,7 +57,7 @@ def _swapped(x: Any, layer: nn.Module, other: nn.Module) -> Any:
     return other(x) + layer(x)
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: str(m.cpu))
+@pytest.mark.parametrize("machine", MACHINES, ids=name)
 @pytest.mark.parametrize("seed", range(2))
 def test_sums_of_any_scales_are_what_the_runtime_computes(machine: Any, seed: int) -> None:
     require(machine)

@@ -13,6 +13,7 @@ from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.kernels import ncnn as ncnn_real
+from qfunc.specs import edit
 
 f32 = np.float32
 
@@ -22,10 +23,10 @@ def _codes(x, scale):
     return np.clip(np.trunc(v.astype(np.float64) + np.copysign(0.5, v)), -127, 127)
 
 
-def _case(layer: nn.Module, *shape: int):
+def _case(layer: nn.Module, *shape: int, target=targets.ncnn):
     torch.manual_seed(1)
     x = torch.randn(shape)
-    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.ncnn)(layer.eval()))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(layer.eval()))
     found = {s.module.site.slot: s for s in quantizer_nodes(model)}
     s_x, s_w = f32(found["input"].module.scale), found["weight"].module.scale.detach().numpy().astype(f32).ravel()
     weight = found["weight"].module.export(layer.weight.detach())[0].double().numpy()
@@ -33,17 +34,23 @@ def _case(layer: nn.Module, *shape: int):
     return model, 1.3 * x, _codes(1.3 * x.numpy(), s_x), weight, m.astype(f32)
 
 
-@pytest.mark.parametrize("groups", [1, 6])
-def test_dense_convolutions_round_once_and_depthwise_ones_twice(groups):
+@pytest.mark.parametrize(
+    ("cpu", "groups", "fused"),
+    [
+        ("x86-64-vnni", 1, True), ("x86-64-vnni", 6, True), ("x86-64-avx2", 1, True), ("x86-64-avx2", 6, False),
+        ("x86-64-sse4", 1, False), ("x86-64-sse4", 6, False),
+    ],
+)  # fmt: skip
+def test_convolutions_round_once_or_twice(cpu, groups, fused):
     """640 elements; of the other rule at least 5 in 100 differ, so that it cannot pass."""
-    layer = nn.Conv2d(6, 6, 3, groups=groups)
-    model, x, codes, weight, m = _case(layer, 2, 6, 10, 9)
+    layer, target = nn.Conv2d(6, 6, 3, groups=groups), edit.cpu(cpu)(targets.ncnn)
+    model, x, codes, weight, m = _case(layer, 2, 6, 10, 9, target=target)
     acc = F.conv2d(torch.from_numpy(codes), torch.from_numpy(weight), groups=groups).numpy().astype(f32)
     bias, m = layer.bias.detach().numpy()[:, None, None], m[:, None, None]
     once = (acc.astype(np.longdouble) * m + bias).astype(f32)  # 64 bits hold the product, and the sum but for its last bits
     twice = (acc * m).astype(f32) + bias
-    right, wrong = (once, twice) if groups == 1 else (twice, once)
-    found = qfunc.emulate(targets.ncnn)(model)(x).detach().numpy()
+    right, wrong = (once, twice) if fused else (twice, once)
+    found = qfunc.emulate(target)(model)(x).detach().numpy()
     assert np.array_equal(found, right)
     assert (right != wrong).mean() > 0.05
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,14 +51,19 @@ def test_halves_become_the_codes_that_xnnpack_computes():
     print(f"\n{held_at_ties(ExecuTorchRunner().run, TARGET, every(*CURVES))}")
 
 
-@needs_executorch
-def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
-    model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), TARGET, 50, 3, 17)
+def softmax_law(target: Any, runner: Any) -> None:
+    """Fails where the runner differs on a value that is not halfway between two codes, or by more than one code."""
+    model, batches = _calibrated(nn.Sequential(nn.Softmax(-1)), target, 50, 3, 17)
     x = 3 * batches[0]
-    found = torch.from_numpy(ExecuTorchRunner().run(qfunc.deploy(TARGET)(model), [x])[0])
+    found = torch.from_numpy(runner.run(qfunc.deploy(target)(model), [x])[0])
     (module,) = (s.module for s in quantizer_nodes(model) if s.module.site.slot == "input")
-    emulated, exact = qfunc.emulate(TARGET)(model)(x), torch.softmax(module(x).double(), -1) * 256
+    emulated, exact = qfunc.emulate(target)(model)(x), torch.softmax(module(x).double(), -1) * 256
     different = found != emulated
     # exp of XNNPACK and of PyTorch, and the orders of their sums, differ by some 2^-22 of what they give.
     assert ((exact - exact.floor() - 0.5).abs() < 1e-4)[different].all()
     assert np.abs((found - emulated).numpy()).max() <= 1 / 256
+
+
+@needs_executorch
+def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
+    softmax_law(TARGET, ExecuTorchRunner())
