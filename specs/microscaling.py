@@ -69,8 +69,10 @@ GGUF_Q8_0 = Scheme(
 )
 """llama.cpp's Q8_0: d = absmax / 127, q = round(x * (1/d)).  Source and bytes: as `GGUF_Q4_0`."""
 
-MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True), rounding="half_up")
+MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
+
+x * (1/s) + 8 is rounded half up.
 
 Source: ONNX Runtime, contrib operator MatMulNBits and core/mlas/lib/q4_dq.cpp.
 """

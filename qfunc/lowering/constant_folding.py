@@ -59,7 +59,7 @@ def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], 
     if any(name not in known for name in names) or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
         return None
     if node.op_type == "GatherElements":  # the evaluator refuses more than 64 entries along the axis
-        return [_gathered(*(known[name] for name in names), int(source.attribute(node, "axis", 0)))]
+        return [_gathered(known[names[0]], known[names[1]], int(source.attribute(node, "axis", 0)))]
     opsets = {entry.domain: entry.version for entry in source.model.opset_import}
     return list(ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names}))
 

@@ -84,7 +84,7 @@ def q8_0(_: np.ndarray, block: np.ndarray) -> np.ndarray:
 def four_bits(_: np.ndarray, block: np.ndarray) -> np.ndarray:
     """MatMulNBits without zero points: the signed extreme over -8, in float32; half up."""
     s = np.float32(block[np.argmax(np.abs(block))] / -8)
-    codes = np.floor(block.astype(np.float32) * (np.float32(1) / s) + np.float32(0.5))
+    codes = np.floor(block.astype(np.float32) * (np.float32(1) / s) + np.float32(8) + np.float32(0.5)) - 8
     return np.clip(codes, -8, 7).astype(np.float64) * float(s)
 
 

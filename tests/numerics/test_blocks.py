@@ -223,6 +223,20 @@ def test_onnxruntime_quantizes_and_multiplies_the_same_blocks(scheme: Scheme, bl
     np.testing.assert_array_equal(product.T, dequantize(codes, qparams, scheme).numpy())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_onnxruntime_quantizes_ties_to_the_same_codes(seed: int) -> None:
+    """Weights of few levels, and of bfloat16: x * (1/s) is near a tie for many, and the sum with 8 falls onto it."""
+    r = np.random.default_rng(seed)
+    few = (r.integers(-16, 17, (8, 64)) * np.float32(r.random())).astype(np.float32)
+    for w in (torch.from_numpy(few), torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)).bfloat16().float()):
+        packed, scales, zeros = np.zeros((8, 2, 16), np.uint8), np.zeros(16, np.float32), np.zeros(8, np.uint8)
+        _pybind_state.quantize_matmul_4bits(packed, np.ascontiguousarray(w.numpy().T), scales, zeros, 32, 8, 64, True)
+
+        codes = quantize(w, of_tensor(w, MATMUL_4BITS), MATMUL_4BITS)
+
+        np.testing.assert_array_equal(pack_nibbles(codes + 8).reshape(packed.shape).numpy(), packed)
+
+
 @settings(max_examples=150)
 @given(st.data())
 def test_extreme_input_has_stated_results(data: st.DataObject) -> None:
