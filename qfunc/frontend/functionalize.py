@@ -16,7 +16,7 @@ from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
 from qfunc.frontend.computed_numbers import count_axes_from_the_end, require_known_numbers, slice_narrowed
 from qfunc.frontend.multi_output import is_only_result, output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
-from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_slice
+from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_positions, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
 from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device, tensor_of_numbers
 from qfunc.graph.constants import UniqueNames
@@ -170,6 +170,8 @@ class _Builder:
             # x[i] += 1 writes into the slice first, and then writes the slice into x.
             is_written = isinstance(node.args[2], fx.Node) and self.storage.is_part(node.args[2], target, node.args[1])
             value = current if is_written else write_slice(self._emitter(node, self._path(node)), current, *given)
+        elif name in ("setitem", "__setitem__"):
+            value = write_positions(self._emitter(node, self._path(node)), current, *given)
         if value is not None:
             return value
         found, do = f"{name}, an in-place write that has no pure form in the op vocabulary", _USE_PURE_OPS

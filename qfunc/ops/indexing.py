@@ -43,6 +43,19 @@ def take(input: Tensor, dim: int, places: Sequence[int]) -> Tensor:
     return index(input, (*(None,) * dim, torch.tensor(places)))
 
 
+def index_put(input: Tensor, dim: int, index: Tensor, values: Tensor | float) -> Tensor:
+    """Return a copy of x in which x[:, ..., index] = values, for the positions `index` of one axis; values broadcast.
+
+    >>> index_put(torch.zeros(2, 3), 1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]))
+    tensor([[2., 0., 1.],
+            [2., 0., 1.]])
+    """
+    places = (*(None,) * (dim % input.ndim), index.to(input.device))
+    written = torch.as_tensor(values, dtype=input.dtype, device=input.device)
+    found: Tensor = torch.ops.aten.index_put.default(input, places, written)
+    return found
+
+
 def index_call(x: Any, key: Any, is_number: Callable[[Any], bool]) -> Call | None:
     """Return the canonical call of x[:, [0, 2]] or x[:, places, others], which index axes by a list or tensors; else None."""
     entries = tuple(map(_tensor_of_item, key if isinstance(key, tuple) else (key,)))
@@ -104,6 +117,21 @@ def _index(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None
     return None if any(dtype_of(i) in (torch.bool, torch.uint8) for i in indices) else (op.call, (args[0], indices))
 
 
+def _index_put(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    # One index tensor only; with accumulate=True the result is a sum.
+    given = named("input indices values accumulate", args, kwargs)
+    indices = tuple(given["indices"])
+    *before, last = indices
+    if given.get("accumulate") or any(i is not None for i in before) or dtype_of(last) in (torch.bool, torch.uint8):
+        return None
+    return op.call, (given["input"], len(before), last, given["values"])
+
+
+def _index_copy(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    given = named("input dim index source", args, kwargs)
+    return op.call, (given["input"], given["dim"], given["index"], given["source"])
+
+
 def _masked_fill(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = named("input mask value", args, kwargs)
     return op.call, (given["mask"], given["value"], given["input"])
@@ -143,6 +171,9 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: torch.index_select(x, -1, torch.tensor([2, 0]))),
     op("gather", torch.gather, "input dim index", "gather", traits=_OF_POSITIONS,
        example=lambda x: torch.gather(x[0, 0], 0, _positions(x))),
+    op("index_put", index_put, "input dim index values", traits=_COPY,
+       rewrites={"index_put": _index_put, "index_copy": _index_copy},
+       example=lambda x: index_put(x, 1, torch.tensor([2, 0]), x.flip(2)[:, :2])),
     op("where", torch.where, "condition input other", "where", rewrites={"masked_fill": _masked_fill},
        traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
        example=lambda x: torch.where(x > 0, x, x.flip(0))),

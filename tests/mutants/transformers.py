@@ -4,6 +4,18 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "returned-moves-are-quantized", "qfunc.lowering.onnx.writer:_Writer._is_read_moved",
+        "len(leaf.users) > 1",
+        "len(leaf.users) > 9",
+        "tests/lowering/onnxruntime/test_caches.py::test_a_returned_value_is_not_quantized_for_its_other_readers",
+    ),
+    Mutation(
+        "written-along-the-first-axis", "qfunc.lowering.onnx.indexing:_index_put",
+        "[1] * (rank - axis - 1)",
+        "[1] * 0",
+        "tests/lowering/onnxruntime/test_caches.py::test_a_cache_has_the_elements_of_the_runtime",
+    ),
+    Mutation(
         "lookups-of-long-tables", "qfunc.lowering.constant_folding:_evaluated",
         'node.op_type == "GatherElements"',
         "False",

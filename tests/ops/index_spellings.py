@@ -6,9 +6,17 @@ import operator
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from tests.ops.spellings import Group, copied, w
+
+
+def written(x: Tensor, places, values) -> Tensor:
+    """Return a copy with values at some places."""
+    x = copied(x)
+    x[places] = values
+    return x
+
 
 INDEX_GROUPS: dict[str, Group] = {
     "cast": Group(
@@ -67,6 +75,20 @@ INDEX_GROUPS: dict[str, Group] = {
         (3, 4),
         (lambda m, x: torch.gather(x, 1, m.p), lambda m, x: x.gather(dim=0, index=m.p)),
         lambda: {"p": nn.Buffer(torch.tensor([[2, 0], [1, 1]]))},
+    ),
+    "index_put": Group(
+        "index_put",
+        (3, 4),
+        (
+            lambda m, x: x.index_copy(1, m.p, m.w),
+            lambda m, x: torch.index_copy(x, -1, index=m.p, source=m.w),
+            lambda m, x: copied(x).index_copy_(1, m.p, m.w),
+            lambda m, x: torch.index_put(x, (m.p,), m.w[:1, :1]),
+            lambda m, x: copied(x).index_put_((m.p,), m.w[0, 0]),
+            lambda m, x: written(x, (slice(None), m.p), m.w),
+            lambda m, x: written(x, m.p, 2.5),
+        ),
+        lambda: {"p": nn.Buffer(torch.tensor([2, 0])), "w": w(3, 2)},
     ),
     "where": Group(
         "where",

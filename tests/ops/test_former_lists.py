@@ -123,7 +123,7 @@ GAINED = {
         "index leaky_relu left_out local_response_norm log1p logaddexp logic logsumexp lp_pool matmul max maximum min minimum "
         "mish normalize outer pixel_shuffle pixel_unshuffle pow prelu prod reciprocal remainder repeat repeat_heads "
         "repeat_interleave roll round round_decimals sdpa selu sign silu sinh softshrink softsign sort stack std_mean take "
-        "tanh tanhshrink tile topk tril triu trunc trunc_divide unbind var_mean where windows",
+        "index_put tanh tanhshrink tile topk tril triu trunc trunc_divide unbind var_mean where windows",
         "their values are not below 0 either where no input is, as their examples show",
     ),
     "layers": ("rnn", "a recurrent layer like lstm and gru"),
@@ -131,7 +131,7 @@ GAINED = {
     "integers if their inputs are": (
         "addcmul amax amin avg_pool ceil channel_shuffle chunk detach difference einsum floor fmod left_out matmul max min "
         "nan_to_num outer pixel_shuffle pixel_unshuffle pow prod relu repeat_heads round scaled_add sign sort split square "
-        "take threshold topk trunc trunc_divide unbind windows",
+        "index_put take threshold topk trunc trunc_divide unbind windows",
         "PyTorch gives integers for them too, as their examples show",
     ),
     "numbers, where Python's sum adds 0": (

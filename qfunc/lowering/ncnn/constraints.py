@@ -9,7 +9,7 @@ from qfunc.specs import Attr, Int, Op, Refuse
 NO_LAYER = "docs/targets.md lists them"
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"))
-OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum")
+OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum", "index_put")
 
 
 LEGALITY = (

@@ -79,6 +79,17 @@ def _gather(c: OpContext) -> str:
     return c.write("GatherElements", c.input(), c.input("index"), axis=c["dim"])
 
 
+def _index_put(c: OpContext) -> str:
+    # ScatterElements has one index for each value: both are expanded to the shape of the entries that they replace.
+    g, axis, rank = c.graph, c["dim"] % c.shape().rank, c.shape().rank
+    places = g.node("Reshape", [c.input("index"), g.integers(-1, name=f"{c.name}.flat")], f"{c.name}.places")
+    replaced = g.node("Shape", [g.node("Gather", [c.input(), places], f"{c.name}.before", axis=axis)], f"{c.name}.replaced")
+    column = g.integers(-1, *[1] * (rank - axis - 1), name=f"{c.name}.column")
+    wide = g.node("Expand", [g.node("Reshape", [places, column], f"{c.name}.along"), replaced], f"{c.name}.index")
+    values = g.node("Expand", [c.input("values"), replaced], f"{c.name}.after")
+    return c.write("ScatterElements", c.input(), wide, values, axis=axis)
+
+
 def _embedding(c: OpContext) -> str:
     return c.write("Gather", c.input("weight"), c.input("indices"), axis=0)
 
@@ -146,6 +157,7 @@ def _sliced(c: OpContext, cuts: list[tuple[Any, Any, int, int]], squeezed: list[
 
 WRITERS: dict[str, Write] = {
     "slice": _slice, "index": _index, "gather": _gather, "take": _take, "where": _where, "embedding": _embedding,
+    "index_put": _index_put,
     "one_hot": _one_hot, "tril": _triangle(0), "triu": _triangle(1),
 }  # fmt: skip
 """The writers of this family, by kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
+import torch
 from torch import Tensor, fx
 
 from qfunc.errors import DeployError
@@ -103,9 +104,17 @@ class _Writer:
             name = self._read(leaf, node)
             if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
                 name = self.graph.node("Identity", [name], f"{self.path(leaf)}.output")
+            elif self._is_read_moved(leaf, node, shape):
+                # A copy: ONNX Runtime moves quantizers before moves, although the model returns the value between the two.
+                name = self.graph.node("Max", [name], f"{self.path(leaf)}.output")
             self.graph.declare(name, shape, output=True)
         else:
             raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
+
+    def _is_read_moved(self, leaf: fx.Node, output: fx.Node, shape: Shape) -> bool:
+        # True for a real value that a move returns, and that another op reads.
+        real = shape.dtype == torch.float32 and self.partition.encoding(leaf, output) is None
+        return real and len(leaf.users) > 1 and self.partition.context.has(leaf, Trait.MOVES_VALUES)
 
     def _op(self, node: fx.Node) -> None:
         kind = self.partition.kinds[node]

@@ -8,7 +8,7 @@ NO_OPERATOR = "TensorFlow Lite builtin_ops.h: no such operator on real values, o
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 UNWRITTEN = (
     "einsum", "fmod", "hypot", "logaddexp", "atan2", "xlogy", "nan_to_num", "threshold", "tan", "asin", "acos", "atan", "sinh",
-    "cosh", "asinh", "acosh", "atanh", "isnan", "isinf", "gather", "topk", "sort", "argsort", "cumsum",
+    "cosh", "asinh", "acosh", "atanh", "isnan", "isinf", "gather", "index_put", "topk", "sort", "argsort", "cumsum",
     "grid_sample", "antialias", "lstm", "gru", "rnn",
 )  # fmt: skip
 """Kinds of ops without a form in the channels-last formats."""
