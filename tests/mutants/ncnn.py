@@ -46,7 +46,7 @@ NCNN = (
         "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_product_of_reciprocals",
         "return (1 / s_x) * (1 / s_w)",
         "return 1 / (s_x * s_w)",
-        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_dense_convolutions_round_once_and_depthwise_ones_twice",
+        "tests/lowering/ncnn_files/test_ncnn_rules.py::test_convolutions_round_once_or_twice",
     ),
     Mutation(
         "ncnn-global-average-in-order", "qfunc.numerics.kernels.ncnn:mean_of_image",
