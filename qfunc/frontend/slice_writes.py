@@ -12,12 +12,12 @@ from torch import Tensor, fx
 from qfunc.frontend.aliasing import SEVERAL, SPLITS
 from qfunc.ops.canonicalize import canonical
 from qfunc.ops.creation import full_like
+from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import index_put
-from qfunc.ops.node import kind_of
+from qfunc.ops.node import has
 from qfunc.ops.sizes import is_number, short_name
 
 SliceIndex = tuple[int, slice]
-_BOOLEANS = ("compare", "logic", "not", "isnan", "isinf", "any", "all")
 
 
 def slice_indices(index: Any) -> list[SliceIndex] | None:
@@ -63,11 +63,16 @@ def write_slice(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any
 def write_positions(emit: Callable[..., Any], x: Any, index: Any, value: Any) -> Any:
     """Return x after x[:, ..., places] = value with a tensor of places, or None for other indices."""
     *before, places = index if isinstance(index, tuple) else (index,)
-    if not isinstance(places, fx.Node) or is_number(places) or kind_of(places) in _BOOLEANS:
+    if not isinstance(places, fx.Node) or is_number(places) or _selects(places):
         return None  # the sizes of what a mask selects depend on values
     if any(entry != slice(None) for entry in before):
         return None
     return emit(index_put, x, len(before), places, value)
+
+
+def _selects(places: fx.Node) -> bool:
+    # True for booleans.
+    return has(places, Trait.INTEGER_RESULT) and not has(places, Trait.NEVER_BOOLEAN)
 
 
 def filled_slice(emit: Callable[..., Any], x: Any, value: Any) -> Any:
