@@ -1,4 +1,4 @@
-"""docs/transformers.md: its program runs and prints what the page says."""
+"""docs/transformers.md: its programs run and print what the page says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-def test_the_program_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,), (printed,) = blocks("python"), blocks("text")
-    exec(compile(program, "docs/transformers.md", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == printed
+def test_the_programs_print_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"__name__": "page"}
+    for program, printed in zip(blocks("python"), blocks("text"), strict=True):
+        exec(compile(program, "docs/transformers.md", "exec"), names)
+        assert capsys.readouterr().out == printed
