@@ -104,6 +104,7 @@ class Partition:
         self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
         self.units = tuple(self._unit(g) for g in groups.groups)
         self._dynamic = {u.group.root.name for u in self.units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
+        self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
         for (_, reader), quantizer in self._run_time.items():
             if reader not in self._dynamic:
                 require_integers(quantizer)
@@ -119,9 +120,9 @@ class Partition:
     def in_blocks(self, encoding: Encoding) -> bool:
         """Return True for integers in blocks that are the weight of products of real inputs."""
         seat = encoding.quantizer
-        site, coded = seat.module.site, {u.group.root.name for u in self.units if u.integer} - self._dynamic
+        site = seat.module.site
         blocks = isinstance(site.scheme.format, Int) and isinstance(site.scheme.scale.shared, PerBlock)
-        return blocks and site.slot == "weight" and bool(seat.readers) and coded.isdisjoint(seat.readers)
+        return blocks and site.slot == "weight" and bool(seat.readers) and self._coded.isdisjoint(seat.readers)
 
     def output_encoding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
