@@ -74,6 +74,8 @@ class Verification:
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
         self.shown_reals = self._shown_reals()
         self.exact = self.partition.exact_nodes(self.unlike, self.shown_reals)
+        # A runtime that shows real values may round those that it does not show in another order.
+        self.exact_outputs = self.partition.exact_nodes(self.unlike)
         self.measured = False
         self.products: dict[str, int] = {}
         self.at_path: dict[str, list[fx.Node]] = {}
@@ -238,7 +240,7 @@ class Verification:
             index = int(tally.name.removeprefix("output "))
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
-            return encoding_of_output(self.partition, index) is not None or leaves[index] in self.exact
+            return encoding_of_output(self.partition, index) is not None or leaves[index] in self.exact_outputs
         return all(n in self.exact for n in self.at_path.get(tally.name, ()))
 
     def report(self) -> Report:

@@ -94,7 +94,8 @@ def test_every_product_of_a_transformer_is_emulated() -> None:
     alone = {r.name: r for r in report.of("alone")}
     products = [f"{i}.{name}" for i in (0, 1) for name in ("q", "k", "v", "o", "up", "down")]
     assert {*products, "3"} < alone.keys()
-    assert not any(r.mismatches or not r.exact for r in alone.values())
+    assert not any(r.mismatches for r in alone.values())
+    assert {r.name for r in alone.values() if not r.exact} == {"output 0"}  # of another run than the tensors inside
     assert not report.disagreements
     assert report.agreement.startswith("bit-exact outside 4 float units")
     assert {name for name, _ in report.float_units} == {f"{i}.{name}" for i in (0, 1) for name in ("matmul", "matmul_1")}
