@@ -5,8 +5,8 @@
 
 DIR is described in fidelity.py.  Each cell (a network and a tool) is one process, and its row is appended to FILE
 (peers.jsonl).  Cells that are in FILE are not measured again.  A tool that is not installed is omitted.  Every tool has its
-defaults and 200 images to calibrate with, in batches of 10; peer_tools.py has the calls.  `--page` writes the page with all
-rows in FILE (docs/peers.md), and prints the README's table.
+defaults and 200 images to calibrate with, in batches of 10; peer_tools.py has the calls.  `--page` writes the rows in FILE to
+the page (docs/peers.md), keeps the page's rows of other cells, and prints the README's table.
 
 The columns are
 
@@ -113,23 +113,28 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in (head, ["---"] * len(head), *rest))
 
 
-def compact(rows: list[dict[str, Any]]) -> str:
+def with_page(page: Path, rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the lines of the page's table: those of `rows`, and the page's own for other cells."""
+    text = page.read_text() if page.exists() else ""
+    found = [[cell.strip() for cell in t.strip("| ").split("|")] for t in text.splitlines() if t.startswith("|")][2:]
+    cells = {(c[0], c[1]): c for c in [*found, *map(line, rows)]}
+    return [cells[n, t] for n in NETWORKS for t in TOOLS if (n, t) in cells]
+
+
+def compact(lines: list[list[str]]) -> str:
     """Return the README's table: a row for each tool and a column for each network."""
-    networks = [n for n in NETWORKS if any(r["network"] == n for r in rows)]
-    cells = {(r["network"], r["tool"]): r for r in rows if "failed" not in r}
-    base = {n: max(r["float"] for (m, _), r in cells.items() if m == n) for n in networks}
-    lines = [["tool, runtime", *(f"{n}: {base[n]:.2f} %" for n in networks)]]
-    for tool in TOOLS:
-        lines.append([tool, *(_short(cells.get((n, tool))) for n in networks)])
-    return markdown(lines)
+    cells = {(c[0], c[1]): c for c in lines if c[2] != "-"}
+    networks = [n for n in NETWORKS if any(m == n for m, _ in cells)]
+    head = ["tool, runtime", *(f"{n}: {max(c[2] for (m, _), c in cells.items() if m == n)} %" for n in networks)]
+    return markdown([head, *([tool, *(_short(cells.get((n, tool))) for n in networks)] for tool in TOOLS)])
 
 
-def _short(row: dict[str, Any] | None) -> str:
-    if row is None:
+def _short(cells: list[str] | None) -> str:
+    if cells is None:
         return "-"
-    figures = line(row)
-    differs = figures[7] if "emulated" in row["differ"] else figures[6]
-    return f"{figures[3]} %, {figures[4]}x, {'no simulation' if differs == 'none' else differs}"
+    simulated, emulated = cells[6:]
+    differs = simulated if emulated == "none" else emulated
+    return f"{cells[3]} %, {cells[4]}x, {'no simulation' if differs == 'none' else differs}"
 
 
 def done(path: Path) -> list[dict[str, Any]]:
@@ -179,8 +184,9 @@ def main() -> None:
     rows = done(options.rows)
     print(table(HEAD, [line(r) for r in rows], 250))
     if options.page:
-        options.page.write_text(HEADING + markdown([HEAD, *map(line, rows)]))
-        print(compact(rows))
+        lines = with_page(options.page, rows)
+        options.page.write_text(HEADING + markdown([HEAD, *lines]))
+        print(compact(lines))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
 from qfunc.targets.cmsis_nn import cmsis_nn, cmsis_nn_16x8
 from qfunc.targets.edge_tpu import edge_tpu
-from qfunc.targets.executorch_8da4w import executorch_8da4w
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
-from qfunc.targets.gguf import gguf
 from qfunc.targets.k210 import k210
+from qfunc.targets.language_models.executorch_8da4w import executorch_8da4w
+from qfunc.targets.language_models.gguf import gguf
+from qfunc.targets.language_models.onnxruntime_nbits import onnxruntime_nbits
 from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
 from qfunc.targets.onnx_qnn import onnx_qnn
-from qfunc.targets.onnxruntime import onnxruntime, onnxruntime_nbits
+from qfunc.targets.onnxruntime import onnxruntime
 from qfunc.targets.openvino import openvino
 from qfunc.targets.ppl_cuda import ppl_cuda, ppl_cuda_affine
 from qfunc.targets.ppl_w8a16 import ppl_w8a16

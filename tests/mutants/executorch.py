@@ -112,7 +112,7 @@ EXECUTORCH = (
         "tests/lowering/test_batch_axes.py::test_the_batch_may_be_another_axis", case="executorch-reductions",
     ),
     Mutation(
-        "8da4w-scales-of-float32", "qfunc.targets.executorch_8da4w:executorch_8da4w",
+        "8da4w-scales-of-float32", "qfunc.targets.language_models.executorch_8da4w:executorch_8da4w",
         "format=BFLOAT16, ",
         "",
         BLOCKS,

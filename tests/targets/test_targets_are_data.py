@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(p for p in (ROOT / "targets").glob("*.py") if p.name != "__init__.py")
+FILES = sorted(p for p in (ROOT / "targets").rglob("*.py") if p.name != "__init__.py")
 
 
 def excess(source: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Engines for language models: weights of few bits in blocks, and inputs that are quantized at run time."""

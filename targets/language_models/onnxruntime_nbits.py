@@ -1,0 +1,89 @@
+"""ONNX Runtime's MatMulNBits: linear layers with weights of 2 to 8 bits in blocks; everything else in float.
+
+With accuracy level 4, the default of onnxruntime-genai, the operator quantizes its input to int8 at run time, with one scale
+a block of K; at lower levels it computes in float32.  The kernels are those of MLAS for AVX-512 with VNNI.
+"""
+
+from attrs import evolve
+
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed
+from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
+from qfunc.specs import (
+    FLOAT32,
+    MATMUL_4BITS,
+    Algorithm,
+    Build,
+    DynamicProduct,
+    Int,
+    Kernel,
+    Op,
+    PerBlock,
+    Refuse,
+    RegisterLanes,
+    Rule,
+    Runtime,
+    Scale,
+    Scheme,
+    Target,
+    cpus,
+)
+from qfunc.targets.onnxruntime import FLOAT_KERNELS
+
+BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
+BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
+NO_KERNEL = (
+    "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
+)
+IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
+
+
+def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, scheme: Scheme = MATMUL_4BITS) -> Target:
+    """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
+
+    The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
+
+    >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
+    PerBlock(-1, size=64)
+    """
+    return Target(
+        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}",
+        rules=(
+            Rule(
+                Op("linear"),
+                input=None
+                if accuracy_level < 4
+                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                weight=evolve(
+                    scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
+                ),
+            ),
+        ),
+        kernels=(
+            Kernel(
+                Op("linear"),
+                DynamicProduct(
+                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                    multiplier="both",
+                    scales="inside",
+                    lanes=RegisterLanes(),
+                ),
+                formats=BLOCK_PRODUCTS,
+            ),
+            *FLOAT_KERNELS,
+        ),
+        legality=(
+            ()
+            if block in BLOCKS[bits == 2 and accuracy_level == 4]
+            else (Refuse(Op("linear"), because=NO_KERNEL, do="Choose another block, or level 0."),)
+        ),
+        runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
+        lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
+        source=(
+            "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
+            "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
+            "onnxruntime-genai, builder options: int4_accuracy_level 4",
+        ),
+        weight=Algorithm(MinMax(), Fixed()),
+        activation=Algorithm(MinMax(), Fixed()),
+    )
