@@ -53,9 +53,11 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
                 Op("linear"),
                 input=None
                 if accuracy_level < 4
-                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
                 weight=evolve(
-                    scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
+                    scheme,
+                    format=Int(bits, signed=scheme.symmetric),
+                    scale=evolve(scheme.scale, shared=PerBlock(-1, block, partial=True)),
                 ),
             ),
         ),
@@ -63,7 +65,7 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
             Kernel(
                 Op("linear"),
                 DynamicProduct(
-                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
                     multiplier="both",
                     scales="inside",
                     lanes=RegisterLanes(),
