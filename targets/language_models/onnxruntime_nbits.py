@@ -44,7 +44,7 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
     The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
 
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
-    PerBlock(-1, size=64)
+    PerBlock(-1, size=64, partial=True)
     """
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}",
