@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import record_of
+from qfunc.ops.creation import arange, full
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, op_of
 from qfunc.ops.sizes import is_number
@@ -57,10 +59,8 @@ def _values(network: fx.GraphModule) -> dict[fx.Node, Tensor]:
         op = op_of(node)
         if node.op != "call_function" or op is None or node.kwargs:
             continue
-        creates = has(node, Trait.CREATES) and attribute(node, "like") is not None and kind_of(node) == "arange"
-        read = [] if creates else [n for n in node.all_input_nodes if n not in found and not _only_lends_dtype(node, n)]
-        foldable = any(has(node, t) for t in _PURE)
-        if read or not foldable or any(is_number(n) for n in node.all_input_nodes):
+        read = [n for n in node.all_input_nodes if n not in found and not _lends_its_device(node, n)]
+        if read or not any(has(node, trait) for trait in _PURE) or any(is_number(n) for n in node.all_input_nodes):
             continue
         arguments = fx.map_arg(node.args, lambda n: found.get(n, _ANY))
         with torch.no_grad():
@@ -75,16 +75,10 @@ _ANY = torch.zeros((), dtype=torch.int64)
 """In place of a tensor of which an op reads the device only."""
 
 
-def _only_lends_dtype(node: fx.Node, source: fx.Node) -> bool:
-    # full(shape, value, torch.bool, like) reads only the device of `like`.
-    fills = has(node, Trait.CREATES) and attribute(node, "dtype") is not None
-    return fills and attribute(node, "like") is source and "shape" in op_parameters(node)
-
-
-def op_parameters(node: fx.Node) -> tuple[str, ...]:
-    """Return the names of the parameters of a canonical op."""
-    op = op_of(node)
-    return () if op is None else tuple(op.parameters)
+def _lends_its_device(node: fx.Node, source: fx.Node) -> bool:
+    # arange(..., like) and full(..., dtype, like) read only the device of `like`.
+    lends = node.target is arange or (node.target is full and attribute(node, "dtype") is not None)
+    return lends and attribute(node, "like") is source
 
 
 def _store(network: fx.GraphModule, node: fx.Node, value: Tensor) -> None:
@@ -110,10 +104,12 @@ def _simplified(network: fx.GraphModule, node: fx.Node, sizes: dict[fx.Node, tup
         case "logic" if node.target in (torch.bitwise_and, torch.logical_and):
             a, b = node.args
             for constant, other in ((a, b), (b, a)):
-                if isinstance(constant, fx.Node) and constant.op == "get_attr" and other in sizes:
+                if not isinstance(constant, fx.Node) or not isinstance(other, fx.Node) or other not in sizes:
+                    continue
+                if constant.op == "get_attr":
                     value = read_attr(network, constant)
                     if value.dtype == torch.bool and bool(value.all()):
-                        shape = tuple(torch.broadcast_shapes(tuple(value.shape), sizes[other]))
+                        shape = np.broadcast_shapes(tuple(value.shape), sizes[other])
                         node.target, node.args = torch.Tensor.expand, (other, shape)
                         return shape
     return None
@@ -124,7 +120,7 @@ def _grid(network: fx.GraphModule, places: Any, sizes: tuple[Any, ...]) -> tuple
     if len(places) != len(sizes) or any(not isinstance(p, fx.Node) or p.op != "get_attr" for p in places):
         return None
     values = [read_attr(network, p) for p in places]
-    shape, last = tuple(torch.broadcast_shapes(*(tuple(v.shape) for v in values))), -1
+    shape, last = np.broadcast_shapes(*(tuple(v.shape) for v in values)), -1
     for value, size in zip(values, sizes, strict=True):
         wide = value.reshape((1,) * (len(shape) - value.ndim) + tuple(value.shape))
         axes = [i for i, n in enumerate(wide.shape) if n > 1]

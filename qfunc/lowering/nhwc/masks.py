@@ -10,6 +10,7 @@ import onnx
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
 from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.qdq_reader import REAL
 
 _VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
@@ -69,10 +70,13 @@ def masks(step: OpContext, name: str) -> NhwcTensor:
 
 
 def _converted(step: OpContext) -> NhwcTensor:
-    # x != 0 of integers: min(|x|, 1).  Of booleans their value.
+    # x != 0: min(|x|, 1) of integers, the sign of |x| of real numbers.  Of booleans their value.
     name, f = str(step.node.input[0]), Formula(step)
-    if step.source.kind(name) == _BOOL:
+    kind = step.source.kind(name)
+    if kind == _BOOL:
         return masks(step, name)
+    if kind == REAL:
+        return f.sign(f("ABS", step.writer.plain(step.input())))
     return f("MINIMUM", f("ABS", _real(step, name)), 1.0)
 
 
@@ -95,7 +99,7 @@ def _real(step: OpContext, name: str) -> NhwcTensor:
     return step.writer.derived[key]
 
 
-_TYPES = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.INT32: "INT32"}
+_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.INT32: "INT32"}
 
 
 def _viewed(step: OpContext, x: NhwcTensor) -> NhwcTensor:

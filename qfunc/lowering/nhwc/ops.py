@@ -7,11 +7,10 @@ from collections.abc import Callable
 import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
-from qfunc.lowering.nhwc.conv_transpose import conv_transposed
 from qfunc.lowering.nhwc.decompositions import celu, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.formulas import CURVES, elu
-from qfunc.lowering.nhwc.linear import conv, gemm, matmul, run_time
+from qfunc.lowering.nhwc.linear import conv, conv_transposed, gemm, matmul, run_time
 from qfunc.lowering.nhwc.masks import cast
 from qfunc.lowering.nhwc.moves import depth_to_space, gather, pad, resize, space_to_depth, tile, where
 from qfunc.lowering.nhwc.norms import group_norm, instance_norm, response_norm
