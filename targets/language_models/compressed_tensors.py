@@ -2,7 +2,8 @@
 
 Weights of INT4, MXFP4 and NVFP4 have scales of blocks, and inputs stay as they are.  Of INT8 and FP8 the inputs are
 quantized too: by the kernels, with one scale a token, or by one static scale that is calibrated.  All else stays in float;
-the engines compute it in the dtype of the model, bfloat16 as a rule.  They keep the head in float: edit.skip(edit.name("lm_head")).
+the engines compute it in the dtype of the model, bfloat16 as a rule.  Keep the head in float, edit.skip(edit.name("lm_head")):
+they do not look for its codes.
 
 INT8 products are exact: y = s_x (s_w acc) + bias in float32, the last two steps fused, which the engine then rounds to the
 model's dtype.  The order in which tensor cores add products of floats is not published.
@@ -88,10 +89,10 @@ def compressed_tensors(scheme: str, block: int = 128, config: str = "{}") -> Tar
         runtime=Runtime("vllm", ">=0.11", "NVIDIA GPU", runner=None if scheme == "W8A8" else TransformersRunner()),
         lowering=CompressedTensorsLowering(config),
         source=("compressed-tensors 0.20, quantization/quant_scheme.py: schemes; compressors/: tensors of each format",
-                "vLLM, csrc/quantization/compressed_tensors/int8_quant_kernels.cu: a token's scale is absmax / 127, x (127 / absmax)",
-                "vLLM, csrc/quantization/fp8/common.cu: a token's scale is absmax / 448, at least 1 / (448 512); x / s, static x (1/s)",
-                "vLLM, csrc/cutlass_extensions/epilogue: ScaledEpilogueBias, s_a (s_b acc) + bias in float32, then the model's dtype",
-                "vLLM, model_executor/layers/quantization/compressed_tensors: what is loaded, and how q, k and v are fused"),
+                "vLLM, csrc, int8_quant_kernels.cu: the scale of a token is absmax / 127, its codes are R(x (127 / absmax))",
+                "vLLM, csrc, fp8/common.cu: the scale of a token is absmax / 448, at least 1 / (448 512)",
+                "vLLM, csrc/cutlass_extensions/epilogue, ScaledEpilogueBias: s_a (s_b acc) + bias in float32",
+                "vLLM, model_executor/layers/quantization/compressed_tensors: what is loaded, how q, k and v are fused"),
         weight=Algorithm(MinMax(), Fixed()),
         activation=Algorithm(MinMax(), Fixed()),
     )  # fmt: skip

@@ -46,15 +46,20 @@ def checkpoint_of(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> C
             layers.setdefault(layer.name, layer)
         elif name in parameters:
             ignored |= {module_of(name), node.name.removesuffix(".rows")}
+    weights = {f"{name}.weight" for name in layers}
     tensors = {f"{layer.name}.{key}": value for layer in layers.values() for key, value in layer.tensors.items()}
     for name, shape in parameters.items():
-        held = source.initializers.get(name)
-        if held is not None and list(held.dims) == shape:
-            tensors[name] = torch.from_numpy(numpy_helper.to_array(held).copy())
-        elif name.rpartition(".")[0] not in layers or not name.endswith(".weight"):
-            found, do = "a parameter that passes changed, or that another op reads in codes", "Quantize linear layers only."
-            wanted = "each parameter as it is, or as the weight of a linear layer"
+        held, quantized = source.initializers.get(name), name in weights
+        if quantized and held is None:
+            continue
+        if quantized:
+            found, do = "a weight that other ops read in float", "Keep the layer in float by edit.skip."
+            raise DeployError(where=f"tensor {name!r}", found=found, wanted="one that only linear layers read", do=do)
+        if held is None or list(held.dims) != shape:
+            found, do = "another form of the parameter in ONNX", "Deploy the layers that are quantized, as submodules."
+            wanted = "the parameter as it is, or as the weight of a linear layer"
             raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
+        tensors[name] = torch.from_numpy(numpy_helper.to_array(held).copy())
     return Checkpoint(tensors, _config(list(layers.values()), sorted(ignored)))
 
 

@@ -38,7 +38,9 @@ def module_of(parameter: str) -> str:
     """
     if not parameter.endswith(_WEIGHT):
         do = "Compute the product by torch.nn.Linear, or leave it in float by edit.skip."
-        raise DeployError(where=f"tensor {parameter!r}", found="a weight of no module", wanted="a name '….weight'", do=do)
+        raise DeployError(
+            where=f"tensor {parameter!r}", found="a weight of no module", wanted="that of a module, X.weight", do=do
+        )
     return parameter.removesuffix(_WEIGHT)
 
 
@@ -69,7 +71,7 @@ def layer_of(source: QdqModel, node: onnx.NodeProto, weight: onnx.NodeProto, fmt
     stored = {"weight": torch.from_numpy(codes.view(np.uint8).copy()).view(torch.float8_e4m3fn)}
     stored |= {"weight_scale": _floats(scale)}
     weights = {"num_bits": 8, "type": "float", "symmetric": True, **arguments}
-    return Layer(name, "float-quantized", weights, inputs, stored | tensors)
+    return Layer(name, "float-quantized", weights, inputs, {**stored, **tensors})
 
 
 def _of_integers(
@@ -82,7 +84,7 @@ def _of_integers(
     weights = {"num_bits": fmt.bits, "type": "int", "symmetric": symmetric, **arguments}
     if inputs is not None:
         stored = {"weight": torch.from_numpy(codes.astype(np.int8)), "weight_scale": _floats(scale)}
-        return Layer(name, "int-quantized", weights, inputs, stored | tensors)
+        return Layer(name, "int-quantized", weights, inputs, {**stored, **tensors})
     packed = {"weight_packed": torch.from_numpy(pack_words(codes, fmt.bits).copy()), "weight_scale": _floats(scale)}
     packed |= {"weight_shape": torch.tensor(codes.shape)}
     if not symmetric:
@@ -97,7 +99,8 @@ def _of_halves(name: str, codes: Array, scale: Array, block: int, inputs: Mappin
     arguments = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False, "group_size": block}
     if block == 32:
         tensors["weight_scale"] = torch.from_numpy(exponents(scale))
-        return Layer(name, "mxfp4-pack-quantized", arguments | {"strategy": "group", "scale_dtype": "torch.uint8"}, None, tensors)
+        arguments |= {"strategy": "group", "scale_dtype": "torch.uint8"}
+        return Layer(name, "mxfp4-pack-quantized", arguments, None, tensors)
     inner, outer = two_levels(scale)
     tensors["weight_scale"] = torch.from_numpy(inner).to(torch.float8_e4m3fn)
     tensors["weight_global_scale"] = torch.tensor([outer])

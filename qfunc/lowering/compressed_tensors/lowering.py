@@ -74,7 +74,7 @@ class CompressedTensorsLowering:
         >>> lowering.stores(MXFP4, constant=True), lowering.stores(Scheme(Int(8), Scale(PerToken(), dynamic=True)), False)
         (True, False)
         """
-        return not isinstance(scheme.format, Int) and not self.refuses(scheme, constant) or _packed(scheme, constant)
+        return (not isinstance(scheme.format, Int) and not self.refuses(scheme, constant)) or _packed(scheme, constant)
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""
@@ -112,10 +112,9 @@ class CompressedTensorsLowering:
 
         held = checkpoint_of(model, sites)
         names = {"inputs": [i.name for i in model.graph.input], "outputs": [o.name for o in model.graph.output]}
-        metadata = {"format": "pt"} | {key: json.dumps(value) for key, value in names.items()}
-        config = json.loads(self.config) | {"quantization_config": held.config}
+        config = json.loads(self.config) | {"quantization_config": held.config, "qfunc": names}
         return {
-            _TENSORS: save(dict(held.tensors), metadata),
+            _TENSORS: save(dict(held.tensors), {"format": "pt"}),
             _CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
         }
 

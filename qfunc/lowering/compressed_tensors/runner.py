@@ -51,7 +51,7 @@ class TransformersRunner:
         Raises:
             VerifyError: as of `run`.
         """
-        model, names = self.model(artifact), _names(artifact)
+        model, names = self.model(artifact), json.loads(file_of(artifact.files, _CONFIG))["qfunc"]
 
         def run(inputs: Sequence[Any]) -> list[Any]:
             given = {name: torch.as_tensor(value) for name, value in zip(names["inputs"], inputs, strict=True)}
@@ -85,12 +85,6 @@ class TransformersRunner:
             (Path(folder) / _CONFIG).write_text(json.dumps(config))
             (Path(folder) / _TENSORS).write_bytes(file_of(artifact.files, _TENSORS))
             return kind.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def _names(artifact: Any) -> dict[str, list[str]]:
-    content = file_of(artifact.files, _TENSORS)
-    metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-    return {key: json.loads(metadata[key]) for key in ("inputs", "outputs")}
 
 
 __all__ = ["TransformersRunner"]
