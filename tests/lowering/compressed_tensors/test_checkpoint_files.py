@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -55,6 +55,7 @@ def test_words_are_one_string_of_bits_a_row(bits: int, rows: int, columns: int, 
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=9), st.integers(1, 448))
+@example([0], 448)
 def test_the_scale_of_a_tensor_is_a_power_of_two_that_uses_the_range_of_e4m3(powers: list[int], first: int) -> None:
     scale = np.float32([first * 2.0**n for n in powers])
 
