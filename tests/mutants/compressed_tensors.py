@@ -50,20 +50,20 @@ COMPRESSED_TENSORS = (
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_layers_of_two_kinds_are_named_in_two_groups",
     ),
     Mutation(
-        "floats-of-static-scales-by-division", "qfunc.lowering.onnx.quantizers.floats:_rounded",
+        "floats-of-static-scales-by-division", "qfunc.lowering.onnx_quantizers.floats:_rounded",
         "if scheme.division else f\"Mul({operand}, inverse)\"",
         "if True else f\"Mul({operand}, inverse)\"",
         "tests/lowering/compressed_tensors/test_float_quantizers.py"
         "::test_static_scales_in_onnx_are_multiplied_by_their_inverse_as_in_vllm",
     ),
     Mutation(
-        "floats-without-a-smallest-scale", "qfunc.lowering.onnx.quantizers.floats:DYNAMIC_FLOAT_QUANTIZE",
+        "floats-without-a-smallest-scale", "qfunc.lowering.onnx_quantizers.floats:DYNAMIC_FLOAT_QUANTIZE",
         "s = Max(chosen, lowest)",
         "s = Identity(chosen)",
         "tests/lowering/compressed_tensors/test_float_quantizers.py::test_tokens_in_onnx_are_those_of_the_simulation",
     ),
     Mutation(
-        "floats-of-one-level", "qfunc.lowering.onnx.quantizers.floats:step",
+        "floats-of-one-level", "qfunc.lowering.onnx_quantizers.floats:step",
         "scale if outer is None else scale * outer.float().cpu()",
         "scale",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_the_bytes_hold_the_weights_of_the_simulation",

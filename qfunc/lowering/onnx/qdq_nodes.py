@@ -10,7 +10,7 @@ from onnx import helper
 from torch import Tensor
 
 from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
-from qfunc.lowering.onnx.quantizers.floats import is_small_float, write_float_constant, write_float_quantizer
+from qfunc.lowering.onnx_quantizers.floats import is_small_float, write_float_constant, write_float_quantizer
 from qfunc.numerics.logarithmic import origin
 from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
 from qfunc.specs import Int, Log, PerBlock, PerChannel

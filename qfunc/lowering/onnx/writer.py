@@ -22,8 +22,8 @@ from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
 from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
-from qfunc.lowering.onnx.quantizers.dynamic import write_dynamic_quantizer
 from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
+from qfunc.lowering.onnx_quantizers.dynamic import write_dynamic_quantizer
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element

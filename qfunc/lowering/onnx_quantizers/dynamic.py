@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qfunc.lowering.onnx.builder import GraphBuilder
-from qfunc.lowering.onnx.quantizers.floats import write_dynamic_floats
+from qfunc.lowering.onnx_quantizers.floats import write_dynamic_floats
 from qfunc.numerics.scales import divisor
 from qfunc.specs import BFLOAT16, FLOAT16, Float, Int, PerBlock, Scheme
 
