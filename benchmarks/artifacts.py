@@ -38,7 +38,7 @@ from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
-NAMES = [n for n in targets.__all__ if n != "executorch_8da4w"]  # whose blocks divide no layer of these networks
+NAMES = [n for n in targets.__all__ if n in SIZED or isinstance(getattr(targets, n), Target)]  # blocks divide no layer here
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in NAMES)
 TARGETS = tuple(
     t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering)
