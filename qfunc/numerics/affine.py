@@ -211,8 +211,7 @@ def _block_views(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Af
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
         return x, qparams
     block_size(scheme, tuple(x.shape))  # raises if the blocks do not divide the axis
-    axis = shared.axis % x.ndim
-    x = filled(x, scheme)
+    axis, x = shared.axis % x.ndim, filled(x, scheme)
     view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
     scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
     return view, Affine(scale, zero_point, outer)  # type: ignore[arg-type]
