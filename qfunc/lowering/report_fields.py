@@ -10,6 +10,7 @@ import torch
 
 from qfunc import specs
 from qfunc.errors import SpecError
+from qfunc.files.bit_planes import PLANES
 from qfunc.files.fields import (
     Count,
     Flag,
@@ -59,7 +60,7 @@ ARTIFACT = JsonObject(
 SAVED_MODEL = JsonObject(
     {"target": Object(), "stage": Word(("quantized", "calibrated")), "inputs": Many(INPUT), "training": Flag(),
      "graph": Many(Text())},
-    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",))},
+    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",)), "codes": Keyed(PLANES)},
 )  # fmt: skip
 """The fields that `save` writes."""
 
