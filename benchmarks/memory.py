@@ -10,6 +10,7 @@ last rows are exponents: the slope of log(seconds) over log(depth), 1 for linear
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import math
@@ -63,11 +64,13 @@ def status(field: str) -> int:
 def measured(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """Return the result of an action, the bytes of its peak and of what it keeps, and its CPU seconds."""
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that was freed is no longer resident
     Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
     before, start = status("VmRSS"), time.process_time()
     result = action()
     seconds, peak = time.process_time() - start, status("VmHWM")
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     return result, {"peak": peak - before, "kept": status("VmRSS") - before, "seconds": seconds}
 
 
@@ -134,7 +137,9 @@ def main() -> None:
             texts = [f"{c['peak'] / w:6.2f}x {c['kept'] / w:5.2f}x {c['seconds']:5.1f} s" for c in cells]
             sizes = f"{row['depth']:>14} {w / 2**20:6.0f} MB {row['files'] / 2**20:6.0f} MB  "
             print(sizes + " ".join(f"{text:>21}" for text in texts))
-        print(f"{'exponent':>14} {'':>9} {'':>9}  " + " ".join(f"{exponent(rows, step):21.2f}" for step in STEPS), flush=True)
+        if len(rows) > 1:
+            slopes = " ".join(f"{exponent(rows, step):21.2f}" for step in STEPS)
+            print(f"{'exponent':>14} {'':>9} {'':>9}  {slopes}", flush=True)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ INPUT = JsonObject({"shape": Sizes(), "dtype": Word(tuple(sorted(DTYPES)))}, {"o
 
 TENSOR = JsonObject({
     "name": Text(), "role": Text(), "producer": Text(), "readers": Many(Text()), "rounding": Text(), "format": Text(),
-    "scale": Many(Number(), least=1), "zero_point": Many(Count(-(1 << 63)), least=1), "axis": Nullable(Count(-64, 64)),
+    "scale": Nullable(Many(Number(), least=1)), "zero_point": Nullable(Many(Count(-(1 << 63)), least=1)),
+    "axis": Nullable(Count(-64, 64)),
     "low": Count(-(1 << 63)), "high": Count(-(1 << 63)), "tensors": Many(Text()),
 })  # fmt: skip
 """The fields that `lowering.quantized_tensor.plain` writes."""
@@ -93,7 +94,7 @@ def read_quantized(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _require_lengths(tensors: list[dict[str, Any]], file: str) -> None:
     for i, tensor in enumerate(tensors):
-        if len(tensor["scale"]) != len(tensor["zero_point"]):
+        if len(tensor["scale"] or ()) != len(tensor["zero_point"] or ()):
             found, wanted = describe(tensor["zero_point"]), f"{describe(tensor['scale'])}, as its scale"
             raise damage_error(file, f"tensors[{i}].zero_point", found, wanted)
 

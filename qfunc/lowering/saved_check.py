@@ -193,7 +193,7 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
         for name in entry["tensors"]:
             pairs = [(f"{name}.scale", entry["scale"]), (f"{name}.zero_point", entry["zero_point"])]
             for tensor, values in pairs:
-                if tensor in constants:
+                if tensor in constants and values is not None:  # None of blocks
                     stored = onnx.numpy_helper.to_array(constants[tensor]).ravel().astype(np.float32)
                     equal = len(values) in (1, stored.size) and bool((np.float32(values) == stored).all())
                     same += equal

@@ -98,7 +98,7 @@ class PartwiseModel:
         made.graph.name = self.model.graph.name
         made.graph.node.extend(part.nodes)
         made.graph.initializer.extend(self._constants[name] for name in part.constants)
-        made.graph.input.extend(self._declared.get(n) or _info(n, values[n].element_type()) for n in part.inputs)
+        made.graph.input.extend(self._declared.get(n) or _info(n, values[n]) for n in part.inputs)
         made.graph.output.extend(self._declared[n] for n in part.outputs if n in self._declared)
         onnx.checker.check_model(made)
         # ONNX Runtime infers the types of the others.
@@ -107,8 +107,8 @@ class PartwiseModel:
         return content
 
 
-def _info(name: str, kind: int) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, None)
+def _info(name: str, value: Any) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, value.element_type(), list(value.shape()))
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
