@@ -9,7 +9,17 @@ from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
 
-__all__ = ["computed_tensors"]
+__all__ = ["computed_tensors", "own_copy", "sharing_parameters"]
+
+
+def sharing_parameters(model: Any) -> Any:
+    """Return a deep copy of a model that shares its parameters, for rewrites that replace parameters and change none.
+
+    >>> net = nn.Linear(2, 3)
+    >>> sharing_parameters(net).weight is net.weight
+    True
+    """
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
 
 
 def computed_tensors(model: nn.Module) -> dict[int, Tensor]:

@@ -20,7 +20,7 @@ from qfunc.errors import DeployError
 
 __all__ = ["PartwiseModel"]
 
-MOST_NODES, MOST_BYTES = 200, 1 << 24
+MOST_NODES, MOST_BYTES = 200, 1 << 23
 """Of a part: its nodes, a call of a function counted as the function's, and the bytes of its constants."""
 
 
