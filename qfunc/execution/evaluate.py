@@ -72,6 +72,13 @@ class RoundHalfEven(_Evaluated):
     No quantized weight stays in memory after its last reader.
     """
 
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.evaluated(target)
+        value = module(*args, **kwargs)
+        if isinstance(module, FakeQuantize):
+            module.cache.clear()  # now: while a graph is built, no garbage is collected
+        return value
+
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)
         if isinstance(module, FakeQuantize):

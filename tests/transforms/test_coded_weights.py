@@ -56,7 +56,9 @@ def every_target() -> list[Target]:
     engines = [targets.gguf(k) for k in ("Q4_0", "Q5_0", "Q8_0")] + [targets.executorch_8da4w(32)]
     engines += [targets.onnxruntime_nbits(b, 32, level, s) for b, level, s in (
         (2, 4, MATMUL_4BITS), (4, 4, MATMUL_4BITS), (4, 0, MATMUL_4BITS_AFFINE), (8, 4, MATMUL_4BITS))]  # fmt: skip
-    chips = [getattr(targets, n) for n in targets.__all__ if n not in ("executorch_8da4w", "gguf", "onnxruntime_nbits")]
+    engines += [targets.compressed_tensors("W4A16", 32)]
+    names = {*targets.__all__} - {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits"}
+    chips = [getattr(targets, n) for n in sorted(names)]
     return engines + [c if isinstance(c, Target) else c(8, 8) if c.__name__.endswith("nlp") else c(4, 4) for c in chips]
 
 
@@ -70,7 +72,7 @@ def emulated(target: Target, model: fx.GraphModule, x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("target", every_target(), ids=lambda t: t.name)
 def test_the_loaded_model_computes_and_deploys_the_same_bytes(target: Target, tmp_path: Path) -> None:
-    blocks = any(word in target.name for word in ("gguf", "_block", "8da4w"))
+    blocks = any(word in target.name for word in ("compressed", "gguf", "_block", "8da4w"))
     build, shape = (layers, (4, 64)) if blocks else (images, (2, 3, 9, 9))
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     done = qfunc.calibrate([batch], progress=False)(qfunc.quantize(target)(build()))

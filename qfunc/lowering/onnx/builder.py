@@ -161,7 +161,7 @@ class GraphBuilder:
         return self.sizes[tried]
 
     def model(self, name: str) -> onnx.ModelProto:
-        """Return the finished model, and hand over the data of the constants to it."""
+        """Return the finished model, and hand over the constants to it: the builder has none from then on."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs)
         domains = {"": self.opset, **{domain: 1 for domain, _ in self.functions}}
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
@@ -170,9 +170,8 @@ class GraphBuilder:
         ir_version = max(oldest, 8) if functions else oldest  # IR 8 introduced functions
         made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
-        for tensor in self.initializers.values():  # last, because `make_model` copies the graph
-            made.graph.initializer.append(tensor)
-            tensor.ClearField("raw_data")
+        for stored in list(self.initializers):  # last, because `make_model` copies the graph
+            made.graph.initializer.append(self.initializers.pop(stored))
         return made
 
 

@@ -38,7 +38,9 @@ def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]
     if DOMAIN not in [o.domain for o in made.opset_import] and any(n.domain == DOMAIN for n in made.graph.node):
         made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     kept = _drop_unread(made)
-    made.graph.initializer.extend(tensor for tensor in (*model.graph.initializer, *stored.values()) if tensor.name in kept)
+    made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in kept)
+    for name in [name for name in stored if name in kept]:
+        made.graph.initializer.append(stored.pop(name))
     return made
 
 
