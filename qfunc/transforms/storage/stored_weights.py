@@ -33,7 +33,8 @@ class CodedWeights:
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
     >>> target = qfunc.targets.onnxruntime_nbits(4)
-    >>> model = qfunc.calibrate([torch.ones(1, 64)])(qfunc.quantize(target)(torch.nn.Linear(64, 64)))
+    >>> net = torch.nn.Linear(64, 64).eval()
+    >>> model = qfunc.calibrate([torch.ones(1, 64)])(qfunc.quantize(target)(net))
     >>> forms = CodedWeights(), FloatWeights()
     >>> [Path(qfunc.save(mkdtemp(), form)(model), "model.safetensors").stat().st_size // 1024 for form in forms]
     [3, 17]
