@@ -126,6 +126,8 @@ def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
 
 def _unfit_chunks(arithmetic: DynamicProduct, weight: Encoding) -> str:
     shared, own = arithmetic.input.scale.shared, weight.quantizer.module.site.scheme.scale.shared
+    if weight.format.signed and bool(weight.qparams.zero_point.any()):
+        return "its signed weight has zero points"
     whole = isinstance(own, PerBlock) and isinstance(shared, PerBlock) and own.size % shared.size == 0
     return "" if whole else "the blocks of its weight are not whole blocks of its input"
 

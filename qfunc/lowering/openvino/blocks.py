@@ -58,8 +58,11 @@ class OpenVinoBlocksLowering:
         before = {n.output[0]: n.input[0] for n in made.graph.node if n.op_type.startswith("DynamicQuantize")}
         for node in made.graph.node:
             node.input[:] = [before.get(name, name) for name in node.input]
-            if node.op_type == "DequantizeLinear" and not source.constant(node, 2).any():
-                del node.input[2:]  # OpenVINO computes products of signed codes with zero points in float
+            zero = source.constant(node, 2) if node.op_type == "DequantizeLinear" else None
+            if zero is not None and zero.dtype == np.int8 and not zero.any():
+                del node.input[
+                    2:
+                ]  # OpenVINO computes products of signed codes with zero points in float, of 4 bits also with 0
         kept = [node for node in made.graph.node if node.output[0] not in before]
         del made.graph.node[:]
         made.graph.node.extend(kept)
