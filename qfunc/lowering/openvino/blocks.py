@@ -60,9 +60,8 @@ class OpenVinoBlocksLowering:
             node.input[:] = [before.get(name, name) for name in node.input]
             zero = source.constant(node, 2) if node.op_type == "DequantizeLinear" else None
             if zero is not None and zero.dtype == np.int8 and not zero.any():
-                del node.input[
-                    2:
-                ]  # OpenVINO computes products of signed codes with zero points in float, of 4 bits also with 0
+                # OpenVINO computes products of signed codes with zero points in float, those of 4 bits also with 0.
+                del node.input[2:]
         kept = [node for node in made.graph.node if node.output[0] not in before]
         del made.graph.node[:]
         made.graph.node.extend(kept)
