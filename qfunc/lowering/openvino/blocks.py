@@ -131,7 +131,11 @@ class OpenVinoBlocksRunner:
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU has the kernels that the target describes, else the reason why it may not."""
-        return other_kernels() or ("" if has("avx512_vnni") else "without AVX-512 VNNI, oneDNN has other kernels")
+        if other := other_kernels():
+            return other
+        if not has("avx512_vnni"):
+            return "without AVX-512 VNNI, oneDNN has other kernels"
+        return "with AMX, oneDNN may take other kernels" if has("amx_int8") else ""
 
     def _session(self, model: bytes, names: Sequence[str] = ()) -> Callable[[Sequence[Any]], list[Any]]:
         require(self.missing(), "OpenVinoBlocksRunner", "openvino", "openvino 2026.4")

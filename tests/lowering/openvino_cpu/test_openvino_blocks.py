@@ -152,6 +152,19 @@ def test_signed_weights_with_zero_points_are_refused() -> None:
     assert str(caught.value).startswith("site 'input': found Int(8, low=-127) with a dynamic scale PerBlock(-1, size=32)")
 
 
+@pytest.mark.parametrize(("features", "reason"), [
+    (("avx2", "avx_vnni"), "without AVX-512 VNNI, oneDNN has other kernels"),
+    (("avx512_vnni",), ""),
+    (("avx512_vnni", "amx_int8"), "with AMX, oneDNN may take other kernels"),
+])  # fmt: skip
+def test_processors_whose_kernels_are_not_described(
+    features: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qfunc.lowering.openvino.blocks.other_kernels", lambda: "")
+    monkeypatch.setattr("qfunc.lowering.openvino.blocks.has", lambda *names: not {*names}.isdisjoint(features))
+    assert OpenVinoBlocksRunner().comparable() == reason
+
+
 @pytest.mark.parametrize(("bits", "block"), [(4, 16), (3, 32), (8, 48)])
 def test_blocks_and_widths_that_openvino_does_not_quantize_are_refused(bits: int, block: int) -> None:
     with pytest.raises(SpecError) as caught:
