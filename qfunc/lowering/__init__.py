@@ -12,6 +12,7 @@ from qfunc.lowering.onnx.int4 import PackInt4
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnxruntime.lowering import MatMulNBitsLowering
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.lowering.openvino.blocks import OpenVinoBlocksLowering, OpenVinoBlocksRunner
 from qfunc.lowering.openvino.lowering import OpenVinoLowering
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.qlinear.lowering import QLinearLowering
@@ -40,6 +41,8 @@ __all__ = [
     "TransformersRunner",
     "ExecuTorchRunner",
     "ExplicitQdqLowering",
+    "OpenVinoBlocksLowering",
+    "OpenVinoBlocksRunner",
     "OpenVinoLowering",
     "GgmlRunner",
     "GgufLowering",
