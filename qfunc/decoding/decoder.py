@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
-from qfunc.errors import CaptureError, a_or_an
+from qfunc.errors import CaptureError, a_or_an, first_line
+from qfunc.graph.copying import own_copy
 from qfunc.graph.record import TensorInfo
 
 __all__ = ["Decoder", "decoder"]
@@ -46,7 +47,7 @@ class Decoder:
             CaptureError: not tokens [N, T], or more than the cache holds.
         """
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
-            found = f"{a_or_an(type(ids))}" if not isinstance(ids, Tensor) else f"{ids.dtype} {list(ids.shape)}"
+            found = a_or_an(type(ids)) if not isinstance(ids, Tensor) else f"{ids.dtype} {list(ids.shape)}"
             do = "Pass the ids of the tokenizer, one row a sequence; all rows have the same length."
             raise CaptureError(where="Decoder.inputs", found=found, wanted="integers [N, T]", do=do)
         if ids.shape[1] > self.length:
@@ -92,13 +93,7 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
         if not isinstance(model, nn.Module):
             do = "Pass a model like LlamaForCausalLM, that computes logits from tokens."
             raise CaptureError(where="decoder", found=a_or_an(type(model)), wanted="a causal language model", do=do)
-        training = [m for m in model.modules() if m.training]
-        try:
-            model.eval()
-            return _exported(model, length)
-        finally:
-            for module in training:
-                module.training = True
+        return _exported(own_copy(model).eval(), length)
 
     return Transform(decoder, {"length": length}, transform)
 
@@ -111,12 +106,11 @@ def _exported(model: nn.Module, length: int) -> Decoder:
     auto = torch.export.Dim.AUTO
     shapes = ({0: auto, 1: auto}, {0: auto}, tuple({0: auto} for _ in state))
     try:
-        program = torch.export.export(
-            _WithState(model), (ids, positions, *empty), dynamic_shapes=shapes, strict=False
-        )
+        program = torch.export.export(_WithState(model), (ids, positions, *empty), dynamic_shapes=shapes, strict=False)
     except Exception as e:
-        found, wanted = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", "a model that torch.export exports"
-        raise CaptureError(where="decoder", found=found, wanted=wanted, do="See the cause above.") from e
+        do = "Check that its forward has no branch on the values of a tensor."
+        wanted = "a model that torch.export accepts"
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
     return Decoder(program, state)
 
 
@@ -128,8 +122,7 @@ def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorI
     try:
         _logits(model, ids, positions, cache)
     except Exception as e:
-        found = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
-        raise CaptureError(where=f"decoder, {type(model).__name__}", found=found, wanted=wanted, do=do) from e
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
     if sorted(cache.seen) != list(range(len(cache.seen))) or not cache.seen:
         found = f"updates of the layers {sorted(cache.seen)}"
         raise CaptureError(where=f"decoder, {type(model).__name__}", found=found, wanted=wanted, do=do)

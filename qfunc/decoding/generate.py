@@ -49,10 +49,10 @@ def generate(
     """
     require_prompt("generate", inputs, count)
     if temperature < 0 or (temperature > 0) != (generator is not None):
-        given = "a generator" if generator is not None else "no generator"
+        source_given = "a generator" if generator is not None else "no generator"
         do = "Pass temperature=0.8 with generator=torch.Generator().manual_seed(0), or neither."
         wanted = "a temperature above 0 with a generator, or neither"
-        raise VerifyError(where="generate", found=f"temperature {temperature} and {given}", wanted=wanted, do=do)
+        raise VerifyError(where="generate", found=f"temperature {temperature} and {source_given}", wanted=wanted, do=do)
     source = None if generator is None else generator.clone_state()
     step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
     for _ in tracked(range(count), "generate", "token", progress):
@@ -116,6 +116,5 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
     length = min(v.shape[LENGTH_AXIS] for v in inputs[2:])
     if (last := int(inputs[1].max()) + count) > length:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."
-        raise VerifyError(
-            where=where, found=f"{last} tokens of prompt and answer", wanted=f"at most {length}, as the state holds", do=do
-        )
+        found, wanted = f"{last} tokens before the last one", f"at most {length}, the length of the state"
+        raise VerifyError(where=where, found=found, wanted=wanted, do=do)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
@@ -20,9 +20,7 @@ from qfunc.transforms.verify import verify
 __all__ = ["verify_tokens"]
 
 
-def verify_tokens(
-    target: Target, count: int, runtime: Any = None
-) -> Callable[[nn.Module, Sequence[Tensor]], TokenReport]:
+def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[fx.GraphModule, Sequence[Tensor]], TokenReport]:
     """Return a function (calibrated, inputs) -> `TokenReport` that compares `count` tokens after a prompt.
 
     The emulation and the runtime each answer the prompt, with their own state, by the largest logits.  Each step of the
@@ -38,7 +36,7 @@ def verify_tokens(
         EmulationError: a target without public arithmetic.
     """
 
-    def transform(calibrated: nn.Module, inputs: Sequence[Tensor]) -> TokenReport:
+    def transform(calibrated: fx.GraphModule, inputs: Sequence[Tensor]) -> TokenReport:
         require_prompt("verify_tokens", inputs, count)
         steps = list[tuple[Tensor, ...]]()
         emulated = _answer(_recorded(emulate(target)(calibrated), steps), inputs, count)
@@ -68,7 +66,7 @@ def _loaded(target: Target, runtime: Any, artifact: Any) -> Step:
     runner = target.runtime.runner if runtime is None else runtime
     if isinstance(runner, LoadingRunner):
         return runner.loaded(artifact)
-    run: Callable[[Any, Any], Any] = runner.run if isinstance(runner, Runner) else runner
+    run: Any = runner.run if isinstance(runner, Runner) else runner
     return lambda given: run(artifact, list(given))
 
 

@@ -56,7 +56,9 @@ class TokenReport:
     @property
     def mismatches(self) -> int:
         """The number of tokens that differ; those after the first one of a row answer another text."""
-        return sum(a != b for one, other in zip(self.emulated, self.runtime, strict=True) for a, b in zip(one, other, strict=True))
+        return sum(
+            a != b for one, other in zip(self.emulated, self.runtime, strict=True) for a, b in zip(one, other, strict=True)
+        )
 
     @property
     def verdict(self) -> str:

@@ -57,6 +57,7 @@ def element_types(model: Any) -> dict[str, int]:
         index = output_type_input.get(node.op_type, 0)
         source = node.input[index] if index < len(node.input) else ""
         element_type = 1 if node.op_type == "DequantizeLinear" or not source else types.get(source, 1)
+        element_type = 7 if node.op_type in ("Shape", "Size") else element_type
         for output in node.output:
             types.setdefault(output, element_type)
     return types
