@@ -84,6 +84,14 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
         CaptureError: not a module, a length below 3, a model without such a cache, or one that torch.export refuses.
+
+    >>> class Echo(nn.Module):
+    ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
+    ...         x = nn.functional.one_hot(input_ids, 3).float()[:, None]
+    ...         keys, _ = past_key_values.update(x, x, 0)
+    ...         return (x[:, 0] @ keys.sum(2).transpose(1, 2),)
+    >>> decoder(4)(Echo()).state[0].shape
+    (1, 1, 4, 3)
     """
     if type(length) is not int or length < 3:
         do = "Write qfunc.decoder(512)(model)."

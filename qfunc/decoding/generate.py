@@ -46,6 +46,12 @@ def generate(
         progress: Show the progress on standard error.
     Raises:
         VerifyError: inputs that are no prompt, or more tokens than the state holds.
+
+    >>> def counts(given):
+    ...     ids, positions, *state = given
+    ...     return [nn.functional.one_hot(ids + 1, 9).float(), *state]
+    >>> generate(counts, (torch.tensor([[2, 3]]), torch.arange(2), torch.zeros(1, 1, 8, 1)), 4, progress=False)
+    tensor([[4, 5, 6, 7]])
     """
     require_prompt("generate", inputs, count)
     if temperature < 0 or (temperature > 0) != (generator is not None):

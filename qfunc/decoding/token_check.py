@@ -34,6 +34,10 @@ def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[
     Raises:
         VerifyError: inputs that are no prompt, more tokens than the state holds, or what `verify` refuses.
         EmulationError: a target without public arithmetic.
+
+    >>> from qfunc import targets
+    >>> verify_tokens(targets.onnxruntime, 20).arguments["count"]
+    20
     """
 
     def transform(calibrated: fx.GraphModule, inputs: Sequence[Tensor]) -> TokenReport:

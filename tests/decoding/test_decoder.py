@@ -9,8 +9,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc.decoding.cache import Recorder
 from qfunc.errors import CaptureError
+from qfunc.lowering import OnnxRuntimeRunner
 from tests.decoding.decoders import SHAPES, WORDS, Shape, Small, tokens
 from tests.decoding.made import LENGTH, decoder
+from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 
@@ -118,3 +120,13 @@ def test_a_branch_on_values_is_refused() -> None:
     assert str(e.value).endswith(
         ", wanted a model that torch.export accepts. Check that its forward has no branch on the values of a tensor."
     )
+
+
+def test_as_many_tokens_as_rows_are_not_taken_for_the_batch() -> None:
+    """The first axis of the positions varies, but not with the batch; calibration and the check of `deploy` tell them apart."""
+    _, small = decoder("llama")
+    quantized = qfunc.quantize(ONNXRUNTIME)(small.program)
+    for sizes in ((4, 4), (4, 9)), ((4, 9), (2, 3)):
+        calibrated = qfunc.calibrate([small.inputs(tokens(*size)) for size in sizes], progress=False)(quantized)
+        session = OnnxRuntimeRunner().session(qfunc.deploy(ONNXRUNTIME)(calibrated).files["model.onnx"])
+        assert session.run(small.inputs(tokens(3, 5)))[0].shape == (3, 5, WORDS)
