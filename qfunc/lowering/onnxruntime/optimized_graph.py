@@ -29,14 +29,23 @@ def reader(model: Any) -> QdqModel:
 
 
 def codes_of(node: Any, source: QdqModel) -> list[str]:
-    """Return the first code tensor of each result of an op, also after an activation."""
+    """Return the first code tensor of each result of an op, also after an activation; a write into state gives codes itself."""
     codes = []
     for output in node.output:
         readers = source.readers.get(output, [])
+        if node.op_type == "ScatterElements" and any(r.op_type == "DequantizeLinear" for r in readers):
+            codes.append(output)
         while len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
             readers = source.readers.get(readers[0].output[0], [])
         codes += [r.output[0] for r in readers if r.op_type == "QuantizeLinear"][:1]
     return codes
+
+
+def code_tensors(original: Any) -> list[str]:
+    """Return the tensors of codes of a Q/DQ model: the results of quantizers, and of writes into state."""
+    source = reader(original)
+    written = [n for n in original.graph.node if n.op_type in ("QuantizeLinear", "ScatterElements")]
+    return [n.output[0] for n in written if n.op_type == "QuantizeLinear" or n.output[0] in codes_of(n, source)]
 
 
 def element_types(model: Any) -> dict[str, int]:
@@ -63,4 +72,4 @@ def element_types(model: Any) -> dict[str, int]:
     return types
 
 
-__all__ = ["INTEGER_TYPES", "PAIR", "codes_of", "element_types", "original_name", "reader"]
+__all__ = ["INTEGER_TYPES", "PAIR", "code_tensors", "codes_of", "element_types", "original_name", "reader"]
