@@ -10,6 +10,7 @@ import onnx
 import onnxruntime  # type: ignore[import-untyped]
 import pytest
 import torch
+from attrs import evolve
 
 import qfunc
 from qfunc.errors import SpecError
@@ -108,3 +109,13 @@ def test_only_schemes_are_accepted() -> None:
     with pytest.raises(SpecError) as e:
         edit.state(8)  # type: ignore[arg-type]
     assert str(e.value) == "edit.state: found 8, wanted a Scheme. Write edit.state(), or edit.state(Scheme(Int(8)))."
+
+
+def test_state_of_other_qparams_stays_real() -> None:
+    """Without the tie, what is written has other scales than the cache: the file writes real values between quantizers."""
+    target = evolve(edit.state()(TARGETS["static"]), ties=())
+    _, small = decoder("llama")
+    zeros, later = small.inputs(tokens(4, LENGTH)), list(small.inputs(tokens(4, 3)))
+    later[2:] = [v + 20.0 for v in later[2:]]  # a cache of larger values than the keys
+    calibrated = qfunc.calibrate([zeros, tuple(later)], progress=False)(qfunc.quantize(target)(small.program))
+    assert types(qfunc.deploy(target)(calibrated)) == [(INDEX, INDEX, FLOAT, FLOAT), (FLOAT, FLOAT, FLOAT)]
