@@ -13,7 +13,7 @@ import torch
 from attrs import evolve
 
 import qfunc
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, VerifyError
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
 from tests.decoding.decoders import WORDS, tokens
@@ -119,3 +119,14 @@ def test_state_of_other_qparams_stays_real() -> None:
     later[2:] = [v + 20.0 for v in later[2:]]  # a cache of larger values than the keys
     calibrated = qfunc.calibrate([zeros, tuple(later)], progress=False)(qfunc.quantize(target)(small.program))
     assert types(qfunc.deploy(target)(calibrated)) == [(INDEX, INDEX, FLOAT, FLOAT), (FLOAT, FLOAT, FLOAT)]
+
+
+def test_prove_refuses_state_in_codes() -> None:
+    target, calibrated, _ = made("llama", "static")
+    named = qfunc.deploy(target, output_names=("logits", "keys", "values"))(calibrated)
+    with pytest.raises(VerifyError) as e:
+        qfunc.prove(target, artifact=named)(calibrated, decoder("llama")[1].inputs(tokens(2, 5)))
+    assert str(e.value) == (
+        "prove: found codes at state_0, state_1, keys, values, wanted real inputs and outputs, as check.py passes them. Prove "
+        "the model of a target without edit.state()."
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from qfunc.lowering.qdq_reader import QdqModel
 
-__all__ = ["with_coded_state", "with_real_ends"]
+__all__ = ["coded_ends", "with_coded_state", "with_real_ends"]
 
 _KEYS = ("SCALE_TENSOR", "ZERO_POINT_TENSOR")
 """ONNX, TensorAnnotation.quant_parameter_tensor_names."""
@@ -114,6 +114,15 @@ def _annotate(graph: Any, tensor: str, quantizer: Any) -> None:
     note = graph.quantization_annotation.add(tensor_name=tensor)
     for key, name in zip(_KEYS, quantizer.input[1:3], strict=True):
         note.quant_parameter_tensor_names.add(key=key, value=name)
+
+
+def coded_ends(model: bytes) -> list[str]:
+    """Return the names of the inputs and outputs that are codes."""
+    from qfunc.files.onnx_model import read_model
+
+    graph = read_model(model).graph
+    notes = {a.tensor_name for a in graph.quantization_annotation}
+    return [v.name for v in (*graph.input, *graph.output) if v.name in notes]
 
 
 def with_real_ends(model: bytes) -> bytes:
