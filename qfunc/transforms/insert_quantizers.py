@@ -19,7 +19,7 @@ from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
-from qfunc.passes.insert_weight_formulas import WeightFormula, insert_formulas
+from qfunc.passes.parameters.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.legality.constraints import require_legal
