@@ -208,7 +208,7 @@ def state(scheme: Scheme = Scheme(Int(8, signed=False), zero_point=ZeroPoint()))
 
     >>> from qfunc import targets
     >>> state()(targets.onnxruntime).ties
-    (Tie(Op('index_put'), ('input', 'output'), leader='union'),)
+    (Tie(Op('index_put'), slots=('input', 'output'), leader='union'),)
     """
     if not isinstance(scheme, Scheme):
         do = "Write edit.state(), or edit.state(Scheme(Int(8)))."
