@@ -1,6 +1,9 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
+from qfunc.lowering.gguf.config import decoder_of
+from qfunc.lowering.gguf.decoder_lowering import LlamaCppLowering
+from qfunc.lowering.gguf.llama_runner import LlamaCppRunner
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
 from qfunc.lowering.machines.processors import Browser, Node, Qemu
@@ -39,6 +42,9 @@ __all__ = [
     "OpenVinoLowering",
     "GgmlRunner",
     "GgufLowering",
+    "LlamaCppLowering",
+    "LlamaCppRunner",
+    "decoder_of",
     "K210Lowering",
     "NnieLowering",
     "QnnHtpLowering",
