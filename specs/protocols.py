@@ -343,8 +343,8 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
-    "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
+    "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner",
+    "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
     "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView",
     "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
     "VersionedLowering", "WideLowering",

@@ -29,9 +29,9 @@ from qfunc.targets.vitis import vitis
 
 __all__ = [
     "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_8da4w", "executorch_xnnpack", "gguf",
-    "k210", "litert", "litert_optimised", "litert_reference", "llama_cpp", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "onnxruntime_nbits",
-    "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt",
-    "tensorrt_nlp", "tosa", "vitis",
+    "k210", "litert", "litert_optimised", "litert_reference", "llama_cpp", "ncnn", "nnie", "onnx_qnn", "onnxruntime",
+    "onnxruntime_nbits", "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu",
+    "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ class DecoderNetwork:
         def linear(x: fx.Node, name: str) -> fx.Node:
             return product(self.units[f"{name}.weight"], x)
 
-        x = product(self.units["token_embd.weight"], self.inputs[0])
+        x = product(self.units["token_embd.weight"], read(self.inputs[0]))
         for i in range(d.blocks):
             b = f"blk.{i}"
             n = norm(x, f"{b}.attn_norm")

@@ -72,7 +72,7 @@ class _Emulation:
                 self._step(node)
 
         def product(unit: Unit, x: fx.Node) -> fx.Node:
-            (read,) = (n for slot, n in slots(unit.group.root) if slot == "input")
+            (read,) = (n for n in unit.group.root.all_input_nodes if n.op != "get_attr")
             self.values[read.name] = Real(x)
             self._unit(unit)
             return self.values[unit.group.output.name].node

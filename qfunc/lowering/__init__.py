@@ -6,6 +6,7 @@ from qfunc.lowering.gguf.decoder_lowering import LlamaCppLowering
 from qfunc.lowering.gguf.llama_runner import LlamaCppRunner
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
+from qfunc.lowering.gguf.tokenizer import with_tokenizer
 from qfunc.lowering.machines.processors import Browser, Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
@@ -45,6 +46,7 @@ __all__ = [
     "LlamaCppLowering",
     "LlamaCppRunner",
     "decoder_of",
+    "with_tokenizer",
     "K210Lowering",
     "NnieLowering",
     "QnnHtpLowering",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -20,7 +21,7 @@ _SMALLEST = 256
 @cache
 def library() -> Any:
     """Return the bindings, with an initialised llama.cpp that prints nothing."""
-    from llama_cpp import llama_cpp
+    llama_cpp = importlib.import_module("llama_cpp.llama_cpp")
 
     silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
@@ -47,7 +48,9 @@ class LlamaSession:
             self.model = self.llama.llama_model_load_from_file(str(path).encode(), self._model_parameters())
         if not self.model:
             do = "Deploy the model again: the file is damaged, or its decoder is not that of the model."
-            raise VerifyError(where="LlamaCppRunner, model.gguf", found="a file that llama.cpp rejects", wanted="a model", do=do)
+            raise VerifyError(
+                where="LlamaCppRunner, model.gguf", found="a file that llama.cpp rejects", wanted="a model", do=do
+            )
         self.tokens = self.llama.llama_vocab_n_tokens(self.llama.llama_model_get_vocab(self.model))
 
     def __del__(self) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics.ggml.layers import angles, exp, halves, rms_norm, rotate
-from qfunc.numerics.kernels.integer import fma
 from qfunc.numerics.ggml.libm import expf
+from qfunc.numerics.kernels.integer import fma
 
 TILE = 64
 """Keys of a tile, and the fewest tokens that are computed in tiles."""
@@ -20,7 +20,14 @@ _LANES, _REGISTERS = 16, 4
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, head_size: int, base: float, eps: float, adjacent: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    norms: tuple[Tensor, Tensor] | None,
+    head_size: int,
+    base: float,
+    eps: float,
+    adjacent: bool,
 ) -> Tensor:
     """Return the attention of a block, [B, T, heads * head_size], from its products [B, T, ...] before RoPE.
 
@@ -37,13 +44,13 @@ def attend(
     >>> attend(x, x, x, None, 2, 1e4, 1e-6, False).tolist()
     [[[1.0, 1.0]]]
     """
-    q, k, v = (t.unflatten(-1, (-1, head_size)).transpose(1, 2) for t in (q, k, v))
+    q, k, v = (t.reshape(*t.shape[:-1], -1, head_size).transpose(1, 2) for t in (q, k, v))
     if norms is not None:
         q, k = (rms_norm(t, weight, eps) for t, weight in zip((q, k), norms, strict=True))
     cos, sin = angles(torch.arange(q.shape[-2]), head_size, base)
     q, k = (rotate(t, cos, sin) for t in (q, k))
     if adjacent:
-        q, k = (t.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2) for t in (q, k))
+        q, k = (t.reshape(*t.shape[:-1], 2, -1).transpose(-1, -2).flatten(-2) for t in (q, k))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     return attention(q, k, v, head_size**-0.5).transpose(1, 2).flatten(2)
 
@@ -91,12 +98,12 @@ def dot_float16(a: Tensor, b: Tensor) -> Tensor:
     [[65.0]]
     """
     step, size = _LANES * _REGISTERS, a.shape[-1]
-    left, right = a[..., :, None, :], b[..., None, :, :]
+    shape = (*a.shape[:-2], a.shape[-2], b.shape[-2])
+    left, right = (t.expand(*shape, size) for t in (a[..., :, None, :], b[..., None, :, :]))
     end = size // step * step
-    lanes = torch.zeros(torch.broadcast_shapes(left.shape, right.shape)[:-1] + (step,))
+    lanes = torch.zeros(*shape, step)
     for start in range(0, end, step):
-        x, y = torch.broadcast_tensors(left[..., start : start + step], right[..., start : start + step])
-        lanes = fma(x, y, lanes)
+        lanes = fma(left[..., start : start + step], right[..., start : start + step], lanes)
     found = halves(lanes).double()
     for at in range(end, size):
         found = found + (left[..., at] * right[..., at]).double()
@@ -118,7 +125,7 @@ def _tiled(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
         decay = torch.where(new > old, expf(old - new), 1.0)
         shares = exp(scores - new[..., None])
         padded = torch.nn.functional.pad(shares, (0, -known % TILE))
-        parts = halves(padded.unflatten(-1, (-1, _LANES))).double()
+        parts = halves(padded.reshape(*padded.shape[:-1], -1, _LANES)).double()
         total[..., rows] = ((total[..., rows] * decay).double() + _in_order(parts)).float()
         sums[..., rows, :] = _chain(shares, v[..., start : start + TILE, :], sums[..., rows, :] * decay[..., None])
         highest[..., rows] = new
@@ -134,7 +141,7 @@ def _in_order(parts: Tensor) -> Tensor:
 
 def _chain(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     # a [..., M, K] times b [..., K, N], added one k after the other by fused multiply-adds.
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    shape = (*a.shape[:-1], b.shape[-1])
     total = torch.zeros(shape) if start is None else start
     for at in range(a.shape[-1]):
         total = fma(a[..., :, at : at + 1].expand(shape), b[..., at : at + 1, :].expand(shape), total)
