@@ -33,27 +33,23 @@ class DecoderNetwork:
         for unit in partition.units:
             for node in unit.group.root.all_input_nodes:
                 if node.op == "get_attr" and (name := decoder.tensor(str(node.target))) is not None:
-                    role = {"embedding": "token_embd.weight"}.get(unit.kind, name)
-                    self.constants[role] = node
-                    self.units[role] = unit
+                    role = decoder.role(name, looked_up=unit.kind == "embedding")
+                    self.constants[role], self.units[role] = node, unit
         nodes = list(partition.network.graph.nodes)
         self.inputs = [n for n in nodes if n.op == "placeholder"]
         self.output = next(n for n in nodes if n.op == "output")
-        self._take_tied_head()
         self._require()
-
-    def _take_tied_head(self) -> None:
-        # The head may read the table of the embedding under the table's name.
-        results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
-        head = self.partition.units_by_output.get(results[0].name) if len(results) == 1 else None
-        if head is not None and head.kind == "linear":
-            self.units["output.weight"] = head
 
     def _require(self) -> None:
         where = f"emulate, {self.decoder.architecture}"
         if len(self.inputs) != 1:
             found, do = f"{len(self.inputs)} inputs", "Export the model with input_ids only, and use_cache=False."
             raise EmulationError(where=where, found=found, wanted="token ids as the only input", do=do)
+        results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
+        head = self.units.get("output.weight")
+        if head is not None and results != [head.group.output]:
+            found, do = f"the outputs {', '.join(n.name for n in results)}", "Return the logits of all tokens only."
+            raise EmulationError(where=where, found=found, wanted=f"{head.group.output.name}, the logits", do=do)
         missing = [name for name in (*self.decoder.needed(), "output.weight") if name not in self.units]
         if missing:
             do = "Describe the network by lowering.decoder_of(config), and return its logits only."

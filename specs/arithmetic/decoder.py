@@ -94,6 +94,16 @@ class Decoder:
         others = ("attn_output", "ffn_gate", "ffn_up", "ffn_down") if self.architecture == "llama" else ()
         return ("attn_q", "attn_k", "attn_v", *others)
 
+    def role(self, tensor: str, looked_up: bool) -> str:
+        """Return the tensor that a parameter is for one reader, which looks rows up or multiplies: a tied table has both roles.
+
+        >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
+        >>> Decoder(architecture="llama", **sizes).role("token_embd.weight", looked_up=False)
+        'output.weight'
+        """
+        tied = ("token_embd.weight", "output.weight")
+        return tensor if tensor not in tied else tied[not looked_up]
+
     def needed(self) -> tuple[str, ...]:
         """Return the names of the tensors without which llama.cpp does not load a file; biases may be there too."""
         inside = (*_INSIDE.values(), *(_OF_HEADS.values() if self.norms_heads else ()))

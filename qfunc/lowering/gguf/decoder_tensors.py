@@ -34,10 +34,11 @@ def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: Decoder) -> list
             parameter = stored.input[0].removesuffix(".codes") if stored is not None and blocks else read
             if not blocks and not _is_parameter(source, read):
                 continue
-            name = _TABLE if node.op_type == "Gather" else decoder.tensor(parameter)
-            if name is None:
-                found_, do = f"parameter {parameter!r}", "Use targets.gguf, which deploys the linear layers of any model."
-                raise DeployError(where=_where(decoder), found=found_, wanted="a tensor of the architecture", do=do)
+            known = decoder.tensor(parameter)
+            if known is None:
+                what, do = f"parameter {parameter!r}", "Use targets.gguf, which deploys the linear layers of any model."
+                raise DeployError(where=_where(decoder), found=what, wanted="a tensor of the architecture", do=do)
+            name = decoder.role(known, looked_up=node.op_type == "Gather")
             origin[name] = parameter
             tensor = stored_weight(source, stored, kind) if stored is not None and blocks else _real(source, read)
             found[name] = GgufTensor(name, tensor.kind, tensor.shape, _in_order(tensor.data, name, decoder))

@@ -14,6 +14,7 @@ import numpy as np
 
 from qfunc.errors import VerifyError
 
+_SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
 _SMALLEST = 256
 """llama.cpp pads a context to a multiple of this size."""
 
@@ -23,10 +24,8 @@ def library() -> Any:
     """Return the bindings, with an initialised llama.cpp that prints nothing."""
     llama_cpp = importlib.import_module("llama_cpp.llama_cpp")
 
-    silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(_SILENT, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
-    llama_cpp.qfunc_silent = silent  # llama.cpp calls it as long as the process lives
     return llama_cpp
 
 
