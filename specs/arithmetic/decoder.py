@@ -35,7 +35,7 @@ class Decoder:
         epsilon: Of the norms.
         rope_base: Of the angles: position * rope_base^(-2 i / head_size) for pair i.
     Raises:
-        SpecError: heads that kv_heads does not divide, or a head of an odd number of entries.
+        SpecError: heads that kv_heads does not divide, or a head_size that 8 does not divide.
     Source: llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; ggml, docs/gguf.md.
 
     >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
@@ -49,7 +49,7 @@ class Decoder:
     inner: int = field(validator=integer(1))
     heads: int = field(validator=integer(1))
     kv_heads: int = field(validator=integer(1))
-    head_size: int = field(validator=integer(2))
+    head_size: int = field(validator=integer(8))
     vocabulary: int = field(validator=integer(1))
     context: int = field(validator=integer(1))
     epsilon: float = field(default=1e-6, validator=number(positive=True))
@@ -58,8 +58,9 @@ class Decoder:
     def __attrs_post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise refuse(self, "kv_heads", self.kv_heads, f"a divisor of {self.heads} heads", "Read both from one config.")
-        if self.head_size % 2:
-            raise refuse(self, "head_size", self.head_size, "an even number", "RoPE rotates pairs.")
+        if self.head_size % 8:
+            do = "Smaller rests of a head are rotated in another order, which is not described."
+            raise refuse(self, "head_size", self.head_size, "a multiple of 8", do)
 
     @property
     def adjacent_pairs(self) -> bool:
