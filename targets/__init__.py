@@ -8,7 +8,6 @@ from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.k210 import k210
 from qfunc.targets.language_models.executorch_8da4w import executorch_8da4w
 from qfunc.targets.language_models.gguf import gguf
-from qfunc.targets.language_models.llama_cpp import llama_cpp
 from qfunc.targets.language_models.onnxruntime_nbits import onnxruntime_nbits
 from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
@@ -29,9 +28,9 @@ from qfunc.targets.vitis import vitis
 
 __all__ = [
     "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_8da4w", "executorch_xnnpack", "gguf",
-    "k210", "litert", "litert_optimised", "litert_reference", "llama_cpp", "ncnn", "nnie", "onnx_qnn", "onnxruntime",
-    "onnxruntime_nbits", "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu",
-    "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
+    "k210", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "onnxruntime_nbits",
+    "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt",
+    "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
 
 

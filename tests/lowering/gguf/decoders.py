@@ -45,7 +45,10 @@ class Attention(nn.Module):
         super().__init__()
         self.d, bias = d, d.architecture == "qwen2"
         self.q_proj, self.k_proj = linear(d.width, d.heads * d.head_size, bias), linear(d.width, d.kv_heads * d.head_size, bias)
-        self.v_proj, self.o_proj = linear(d.width, d.kv_heads * d.head_size, bias), linear(d.heads * d.head_size, d.width, False)
+        self.v_proj, self.o_proj = (
+            linear(d.width, d.kv_heads * d.head_size, bias),
+            linear(d.heads * d.head_size, d.width, False),
+        )
         if d.norms_heads:
             self.q_norm, self.k_norm = Norm(d.head_size, d.epsilon), Norm(d.head_size, d.epsilon)
 
@@ -124,7 +127,7 @@ def tokens(count: int, length: int, d: Decoder) -> Tensor:
 
 
 def calibrated(d: Decoder, kind: str, tied: bool = False) -> Any:
-    """A network for the target llama_cpp, and this target."""
-    target = targets.llama_cpp(kind, d)
+    """A network for targets.gguf, and this target."""
+    target = targets.gguf(kind, d)
     network = Network(d, tied).eval()
     return qfunc.calibrate([tokens(2, 7, d), tokens(2, 9, d)], progress=False)(qfunc.quantize(target)(network)), target, network

@@ -81,7 +81,7 @@ def test_biases_of_queries_have_the_order_of_their_rows(tmp_path: Path) -> None:
     network = Network(d).eval()
     projection = network.model.layers[0].self_attn.q_proj
     projection.bias = nn.Parameter(torch.randn(64))
-    target = targets.llama_cpp("Q8_0", d)
+    target = targets.gguf("Q8_0", d)
     model = qfunc.calibrate([tokens(2, 7, d)], progress=False)(qfunc.quantize(target)(network))
 
     found = {t.name: t for t in reader(qfunc.deploy(target)(model).files, tmp_path).tensors}
@@ -162,7 +162,7 @@ class Logits(nn.Module):
 
 def refusal(step: Any, network: nn.Module, d: Any) -> str:
     """The message of `deploy` or `emulate` for a network."""
-    target = targets.llama_cpp("Q8_0", d)
+    target = targets.gguf("Q8_0", d)
     model = qfunc.calibrate([tokens(2, 7, d)], progress=False)(qfunc.quantize(target)(network.eval()))
     with pytest.raises((DeployError, EmulationError)) as caught:
         step(target)(model)

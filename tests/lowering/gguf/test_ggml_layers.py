@@ -74,7 +74,9 @@ def test_angles_are_those_of_ggml(seed: int, eighth: int, base: float, first: in
     size, places = 8 * eighth, np.arange(first, first + 40, dtype=np.int32)
     x, graph = drawn(seed, 40, 3, size), Graph()
     numbers = (size, 0 if adjacent else 2, 0, base, 1.0, 0.0, 1.0, 32.0, 1.0)
-    wanted = graph.run(graph.call("ggml_rope_ext", graph.tensor(x.numpy()), graph.tensor(places), None, *numbers), (40, 3, size))
+    wanted = graph.run(
+        graph.call("ggml_rope_ext", graph.tensor(x.numpy()), graph.tensor(places), None, *numbers), (40, 3, size)
+    )
 
     halves = x.reshape(40, 3, -1, 2).transpose(-1, -2).flatten(-2) if adjacent else x
     found = rotate(halves.transpose(0, 1), *angles(torch.from_numpy(places), size, base)).transpose(0, 1)
@@ -109,7 +111,11 @@ def test_a_block_attends_by_definition(seed: int, tokens: int) -> None:
 
     Each of up to 63 sums in float16 errs by 2^-12 of its value at most, queries and shares less: 2^-6 of the largest value.
     """
-    q, k, v = drawn(seed, 2, tokens, 64, largest=0.0), drawn(seed + 1, 2, tokens, 32), drawn(seed + 2, 2, tokens, 32, largest=0.0)
+    q, k, v = (
+        drawn(seed, 2, tokens, 64, largest=0.0),
+        drawn(seed + 1, 2, tokens, 32),
+        drawn(seed + 2, 2, tokens, 32, largest=0.0),
+    )
     norms: Any = (drawn(seed + 3, 16, largest=-2.0), drawn(seed + 4, 16, largest=-2.0))
 
     found = attend(q, k, v, norms, 16, 1e4, 1e-6, True)

@@ -1,4 +1,4 @@
-"""targets.llama_cpp against llama.cpp itself: every bit of the logits of whole decoders, and text by its tokenizer."""
+"""targets.gguf of decoders against llama.cpp itself: every bit of the logits of whole decoders, and text by its tokenizer."""
 
 from __future__ import annotations
 
