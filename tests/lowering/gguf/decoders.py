@@ -44,11 +44,9 @@ class Attention(nn.Module):
     def __init__(self, d: Decoder) -> None:
         super().__init__()
         self.d, bias = d, d.architecture == "qwen2"
-        self.q_proj, self.k_proj = linear(d.width, d.heads * d.head_size, bias), linear(d.width, d.kv_heads * d.head_size, bias)
-        self.v_proj, self.o_proj = (
-            linear(d.width, d.kv_heads * d.head_size, bias),
-            linear(d.heads * d.head_size, d.width, False),
-        )
+        size, kv_size = d.heads * d.head_size, d.kv_heads * d.head_size
+        self.q_proj, self.o_proj = linear(d.width, size, bias), linear(size, d.width, False)
+        self.k_proj, self.v_proj = (linear(d.width, kv_size, bias) for _ in range(2))
         if d.norms_heads:
             self.q_norm, self.k_norm = Norm(d.head_size, d.epsilon), Norm(d.head_size, d.epsilon)
 

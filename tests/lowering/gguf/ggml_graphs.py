@@ -35,8 +35,7 @@ class _Init(ctypes.Structure):
 @cache
 def _functions() -> dict[str, Any]:
     spec = importlib.util.find_spec("llama_cpp")
-    assert spec is not None and spec.submodule_search_locations is not None
-    folder = Path(spec.submodule_search_locations[0], "lib")
+    folder = Path((spec.submodule_search_locations or [])[0], "lib") if spec is not None else Path()
     base, cpu = (ctypes.CDLL(str(folder / f"libggml-{n}.so"), mode=ctypes.RTLD_GLOBAL) for n in ("base", "cpu"))
     found: dict[str, Any] = {"ggml_init": base.ggml_init, "ggml_graph_compute_with_ctx": cpu.ggml_graph_compute_with_ctx}
     found["ggml_init"].restype, found["ggml_init"].argtypes = _P, (_Init,)

@@ -228,7 +228,8 @@ def test_a_configuration_gives_the_decoder() -> None:
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
          "found rope_type 'yarn', wanted 'default'. Angles that are scaled are not described yet."),
         ({"hidden_act": "gelu"}, "found hidden_act 'gelu', wanted 'silu'. llama.cpp computes SiLU in this architecture."),
-        ({"use_sliding_window": True}, "found use_sliding_window=True, wanted False. Windows of attention are not described yet."),
+        ({"use_sliding_window": True},
+         "found use_sliding_window=True, wanted False. Windows of attention are not described yet."),
     ],
 )  # fmt: skip
 def test_configurations_that_are_not_described_are_refused(changes: Any, message: str) -> None:

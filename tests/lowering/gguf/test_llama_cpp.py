@@ -147,7 +147,8 @@ def test_tokenizers_that_llama_cpp_would_split_otherwise_are_refused() -> None:
     small = calibrated(decoder("llama", blocks=1), "Q8_0")
     with pytest.raises(DeployError) as large:
         with_tokenizer(qfunc.deploy(small[1])(small[0]), tokenizer(*steps("gpt-2")))
-    wanted = "wanted a fast tokenizer, BPE of bytes, split as in gpt-2, smollm, llama-bpe, qwen2. Add it with the tools of llama.cpp."
+    wanted = "wanted a fast tokenizer, BPE of bytes, split as in gpt-2, smollm, llama-bpe, qwen2. "
+    wanted += "Add it with the tools of llama.cpp."
     kind = type(tokenizer(*steps("gpt-2"))).__name__
     assert str(other.value) == f"with_tokenizer: found {kind}, BPE, split by ['Whitespace'], {wanted}"
     assert str(slow.value) == f"with_tokenizer: found object, slow, split by [], {wanted}"
