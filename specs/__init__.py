@@ -132,8 +132,9 @@ from qfunc.specs.text.diff import diff
 
 __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
-    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "Decoder", "DequantizeSum", "DerivedQParams",
-    "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32",
+    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "Decoder", "DequantizeSum",
+    "DerivedQParams", "DynamicProduct",
+    "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32",
     "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
     "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_Q4_0",
     "GGUF_Q5_0", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,32 @@ def test_tokenizers_that_llama_cpp_would_split_otherwise_are_refused() -> None:
     assert str(large.value) == (
         "with_tokenizer: found token 278, wanted ids below 96, the vocabulary of the file. Give the tokenizer of the model."
     )
+
+
+@needs_tokenizers
+@needs_llama
+@pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
+def test_the_program_of_the_page_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a small random Llama of transformers in place of the one that it loads."""
+    import transformers
+
+    page = (Path(__file__).parents[3] / "docs/transformers.md").read_text()
+    (program,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+    def small(name: str, use_cache: bool, **_: Any) -> Any:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=use_cache))
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", small)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: tokenizer(*steps("smollm")))
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(program, "docs/transformers.md", "exec"), {"__name__": "page"})
+
+    assert capsys.readouterr().out.startswith("bit-exact: 0 of ")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.gguf", "qfunc.json"]
 
 
 @needs_llama
