@@ -77,7 +77,7 @@ DynamicQuantize <size: int, steps: float, smallest: float, largest: float>(x) =>
     size = Reshape(last, one)
     any = Constant<value = int64[1] {-1}>()
     rows = Concat<axis = 0>(any, size)
-    groups = Reshape(x, rows)
+FILLED
     zero = Constant<value = float {0.0}>()
 EXTREMES
     n = Constant<value_float: float = @steps>()
@@ -101,10 +101,29 @@ ZERO_POINT
     codes = Min(raised, d)
     offsets = Sub(codes, z)
     reals = Mul(offsets, s)
-    y = Reshape(reals, shape)
+RESULT
 }
 """
 """Quantize and dequantize groups of `size` entries, with the scales and zero points of `numerics.qparams.of_tensor`."""
+
+_WHOLE_GROUPS = "    groups = Reshape(x, rows)", "    y = Reshape(reals, shape)"
+_FILLED_GROUPS = (
+    """
+    length = Shape<start: int = -1>(x)
+    beyond = Neg(length)
+    missing = Mod(beyond, size)
+    none = Constant<value = int64[1] {0}>()
+    pads = Concat<axis = 0>(none, missing)
+    filled = Pad(x, pads, , any)
+    groups = Reshape(filled, rows)
+""",
+    """
+    filled_shape = Shape(filled)
+    every = Reshape(reals, filled_shape)
+    y = Slice(every, none, length, any)
+""",
+)
+"""The groups of x and its values again, also where a partial last group is filled with zeros."""
 
 _AFFINE_EXTREMES = """
     lows = ReduceMin<keepdims = 1>(groups, one)
@@ -165,11 +184,20 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
     after = scheme.scale.rounded == "after"
     text = text.replace("CODED", "chosen" if after else "s")
-    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)), ("After", after))
+    size = shared.size if isinstance(shared, PerBlock) else width
+    partial = width % size > 0
+    for place, lines in zip(("FILLED", "RESULT"), _FILLED_GROUPS if partial else _WHOLE_GROUPS, strict=True):
+        text = text.replace(place, lines)
+    forms = (
+        ("Partial", partial),
+        ("Symmetric", symmetric),
+        ("Div", scheme.division),
+        ("Low", not (symmetric or nearest)),
+        ("After", after),
+    )
     name_of = "DynamicQuantize" + "".join(word for word, holds in forms if holds)  # one function for each form
     text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
-    size = shared.size if isinstance(shared, PerBlock) else width
     ends = {"smallest": float(fmt.qmin), "largest": float(fmt.qmax)}
     return graph.call(text, [tensor], f"{name}.real", size=size, steps=steps, **ends)
 

@@ -43,7 +43,7 @@ def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, st
     try:
         qparams_shape(site.scheme, constant_shape(tensor) or ())
     except SpecError as e:
-        yield e.found, e.wanted, e.do
+        yield e.found, e.wanted, f"{e.do.removesuffix('.')}, or leave the op in float by edit.skip."
 
 
 def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
