@@ -17,7 +17,7 @@ from qfunc.lowering import LlamaCppRunner
 from qfunc.numerics.ggml import libm
 from qfunc.numerics.ggml.attention import TILE, attend, attention
 from qfunc.numerics.ggml.layers import angles, exp, gated, rms_norm, rotate
-from tests.lowering.gguf.ggml_graphs import INSTALLED, Graph
+from tests.lowering.gguf.ggml_graphs import INSTALLED, PREVIOUS, computed
 
 wide = INSTALLED and not LlamaCppRunner().comparable()
 needs_llama = pytest.mark.skipif(not wide, reason="llama-cpp-python is not installed, or built without AVX-512")
@@ -47,36 +47,32 @@ def test_functions_are_those_of_the_c_library(name: str, low: float, high: float
 
 
 @needs_llama
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.integers(1, 600))
 def test_norms_are_those_of_ggml(seed: int, size: int) -> None:
-    x, weight, graph = drawn(seed, 5, size), drawn(seed + 1, size), Graph()
-    normed = graph.call("ggml_rms_norm", graph.tensor(x.numpy()), 1e-5)
-    wanted = graph.run(graph.call("ggml_mul", normed, graph.tensor(weight.numpy())), (5, size))
+    x, weight = drawn(seed, 5, size), drawn(seed + 1, size)
+    wanted = computed([("ggml_rms_norm", x.numpy(), 1e-5), ("ggml_mul", PREVIOUS, weight.numpy())], (5, size))
     np.testing.assert_array_equal(rms_norm(x, weight, 1e-5).numpy(), wanted)
 
 
 @needs_llama
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.integers(1, 40))
 def test_gated_layers_are_those_of_ggml(seed: int, size: int) -> None:
     """Also where exponentials are subnormal, zero or infinite."""
-    gate, up, graph = drawn(seed, 3, 16 * size, largest=7.0), drawn(seed + 1, 3, 16 * size), Graph()
-    wanted = graph.run(graph.call("ggml_swiglu_split", graph.tensor(gate.numpy()), graph.tensor(up.numpy())), (3, 16 * size))
+    gate, up = drawn(seed, 3, 16 * size, largest=7.0), drawn(seed + 1, 3, 16 * size)
+    wanted = computed([("ggml_swiglu_split", gate.numpy(), up.numpy())], (3, 16 * size))
     np.testing.assert_array_equal(gated(gate, up).numpy(), wanted)
 
 
 @needs_llama
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.integers(1, 16), st.sampled_from((1e4, 5e5, 1e6)), st.integers(0, 4000), st.booleans())
 def test_angles_are_those_of_ggml(seed: int, eighth: int, base: float, first: int, adjacent: bool) -> None:
     """Both orders of pairs, at the start and late in a long sequence."""
     size, places = 8 * eighth, np.arange(first, first + 40, dtype=np.int32)
-    x, graph = drawn(seed, 40, 3, size), Graph()
-    numbers = (size, 0 if adjacent else 2, 0, base, 1.0, 0.0, 1.0, 32.0, 1.0)
-    wanted = graph.run(
-        graph.call("ggml_rope_ext", graph.tensor(x.numpy()), graph.tensor(places), None, *numbers), (40, 3, size)
-    )
+    x, numbers = drawn(seed, 40, 3, size), (size, 0 if adjacent else 2, 0, base, 1.0, 0.0, 1.0, 32.0, 1.0)
+    wanted = computed([("ggml_rope_ext", x.numpy(), places, None, *numbers)], (40, 3, size))
 
     halves = x.reshape(40, 3, -1, 2).transpose(-1, -2).flatten(-2) if adjacent else x
     found = rotate(halves.transpose(0, 1), *angles(torch.from_numpy(places), size, base)).transpose(0, 1)
@@ -86,7 +82,7 @@ def test_angles_are_those_of_ggml(seed: int, eighth: int, base: float, first: in
 
 
 @needs_llama
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from((1, 2, 7, 63, 64, 65, 128, 150)), st.sampled_from((2, 16, 64, 72, 80, 128)), st.integers(1, 2))
 def test_attention_is_that_of_ggml(seed: int, tokens: int, size: int, threads: int) -> None:
     """Key by key and in tiles; heads that do not fill a register; a cache that is longer than the sequence."""
@@ -95,9 +91,8 @@ def test_attention_is_that_of_ggml(seed: int, tokens: int, size: int, threads: i
     cache = [np.concatenate([t.numpy(), np.zeros((2, -tokens % 256, size), np.float16)], 1) for t in (k, v)]
     mask = np.full((tokens, cache[0].shape[1]), -np.inf, np.float16)
     mask[np.tril_indices(tokens)] = 0
-    graph = Graph()
-    inputs = [graph.tensor(value) for value in (q.numpy(), *cache, mask)]
-    wanted = graph.run(graph.call("ggml_flash_attn_ext", *inputs, size**-0.5, 0.0, 0.0), (tokens, 4, size), threads)
+    step = ("ggml_flash_attn_ext", q.numpy(), *cache, mask, size**-0.5, 0.0, 0.0)
+    wanted = computed([step], (tokens, 4, size), threads)
 
     keys, values = (t.float().repeat_interleave(2, 0) for t in (k, v))
 

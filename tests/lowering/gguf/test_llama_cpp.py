@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import importlib.util
 import json
 import re
@@ -20,7 +18,7 @@ from qfunc.lowering import LlamaCppRunner, with_tokenizer
 from qfunc.lowering.artifact import Artifact, digests
 from qfunc.specs import edit
 from tests.lowering.gguf.decoders import calibrated, decoder, tokens
-from tests.lowering.gguf.ggml_graphs import INSTALLED
+from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, tokenized
 
 wide = INSTALLED and not LlamaCppRunner().comparable()
 needs_llama = pytest.mark.skipif(not wide, reason="llama-cpp-python is not installed, or built without AVX-512")
@@ -114,18 +112,11 @@ def test_llama_cpp_tokenizes_as_transformers(name: str, tmp_path: Path) -> None:
     assert artifact.report["files"] == digests(artifact.files)
     if not INSTALLED:
         pytest.skip("llama-cpp-python is not installed")
-    llama = importlib.import_module("qfunc.lowering.gguf.llama_session").library()
     (tmp_path / "model.gguf").write_bytes(artifact.files["model.gguf"])
-    parameters = llama.llama_model_default_params()
-    parameters.vocab_only = True
-    model = llama.llama_model_load_from_file(str(tmp_path / "model.gguf").encode(), parameters)
-    vocabulary = llama.llama_model_get_vocab(model)
-    for text in ("the other theme", "it's in 20245, THERE'LL be", "  two\n\n spaces \t", "naïve 東京 ½", "end<|end|>the"):
-        held, found = text.encode(), (ctypes.c_int32 * 200)()
-        count = llama.llama_tokenize(vocabulary, held, len(held), found, 200, False, True)
-        assert found[:count] == theirs.encode(text, add_special_tokens=False), text
-    assert llama.llama_vocab_eos(vocabulary) == theirs.eos_token_id
-    llama.llama_model_free(model)
+    texts = ["the other theme", "it's in 20245, THERE'LL be", "  two\n\n spaces \t", "naïve 東京 ½", "end<|end|>the"]
+    found, end = other_process().apply(tokenized, (str(tmp_path / "model.gguf"), texts))
+    assert found == [theirs.encode(text, add_special_tokens=False) for text in texts]
+    assert end == theirs.eos_token_id
 
 
 @needs_tokenizers
