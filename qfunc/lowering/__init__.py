@@ -1,6 +1,8 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
+from qfunc.lowering.compressed_tensors.lowering import CompressedTensorsLowering
+from qfunc.lowering.compressed_tensors.runner import TransformersRunner
 from qfunc.lowering.gguf.config import decoder_of
 from qfunc.lowering.gguf.decoder_lowering import LlamaCppLowering
 from qfunc.lowering.gguf.llama_runner import LlamaCppRunner
@@ -38,6 +40,8 @@ from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 __all__ = [
     "TensorRtRanges",
     "SnpeEncodings",
+    "CompressedTensorsLowering",
+    "TransformersRunner",
     "ExecuTorchRunner",
     "ExplicitQdqLowering",
     "OpenVinoLowering",
