@@ -26,6 +26,9 @@ try:
     from qfunc.corrections.fit_accumulators import fit_accumulators
     from qfunc.corrections.relu6 import replace_relu6
     from qfunc.corrections.smooth import smooth_quant
+    from qfunc.decoding.decoder import decoder
+    from qfunc.decoding.generate import generate
+    from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
     from qfunc.frontend.capture import capture
     from qfunc.proof.prove import prove
@@ -71,11 +74,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
     "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass",
-    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy",
-    "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
-    "fold_batch_norm", "freeze_batch_norm", "functions", "load", "mixed_precision", "parameter_groups", "prove", "qdrop",
-    "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant",
-    "specs", "verify",
+    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
+    "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
+    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "load", "mixed_precision", "parameter_groups", "prove",
+    "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
+    "smooth_quant", "specs", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -142,7 +142,7 @@ def _sample_run(
 def _is_batched(info: Any) -> bool:
     # Return True if the first axis of a graph's input is the batch.
     dims = info.type.tensor_type.shape.dim
-    return bool(dims) and dims[0].HasField("dim_param")
+    return bool(dims) and dims[0].dim_param == "batch"
 
 
 def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: bool) -> Tensor:
