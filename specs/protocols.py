@@ -81,6 +81,13 @@ class NoiselessFunction(Protocol):
 
 
 @runtime_checkable
+class SearchingFunction(Protocol):
+    """A quantize function that declares by `searches = True` that it finds minimums and integers of scales for a tensor."""
+
+    searches: bool
+
+
+@runtime_checkable
 class ScalableFunction(Protocol):
     """A quantize function that computes its parameters for multiples of x."""
 
@@ -334,5 +341,5 @@ __all__ = [
     "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
     "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView",
     "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
-    "VersionedLowering", "WideLowering",
+    "SearchingFunction", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

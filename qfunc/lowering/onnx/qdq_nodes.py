@@ -9,6 +9,7 @@ import torch
 from onnx import helper
 from torch import Tensor
 
+from qfunc.lowering.onnx.block_constants import write_block_constant
 from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
 from qfunc.numerics.logarithmic import origin
 from qfunc.numerics.scales import divisor
@@ -223,6 +224,8 @@ def write_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name:
         with torch.no_grad():
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
     require_writable(encoding)
+    if encoding.quantizer.module.site.scheme.searched:
+        return write_block_constant(graph, permute(value), encoding, name)
     fmt = encoding.format
     storage_type = Int(next(b for b in (8, 16, 32, 64) if b >= fmt.bits), fmt.signed)
     stored = graph.stored(permute(encoding.codes(value)), storage_type, f"{name}.codes")
