@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from attrs import frozen
 from torch import Tensor
@@ -27,8 +25,8 @@ class GgmlBlocks:
     minimums are those that llama.cpp writes.
 
     Raises:
-        SpecError: by `init`, for a scheme that is not one of `GGUF_Q4_1`, `GGUF_Q5_1`, `GGUF_Q4_K`, `GGUF_Q5_K` and `GGUF_Q6_K`,
-            but for the sizes of its blocks.
+        SpecError: by `init`, for a scheme other than `GGUF_Q4_1`, `GGUF_Q5_1`, `GGUF_Q4_K`, `GGUF_Q5_K` and `GGUF_Q6_K`, apart
+            from the sizes of its blocks.
     Source: ggml, src/ggml-quants.c.
 
     >>> import torch
@@ -61,18 +59,15 @@ def _inside(x: Tensor, params: Affine, scheme: Scheme) -> Tensor:
     step, minimum = full_scale(params), full_minimum(params, scheme)
     assert isinstance(scheme.format, Int)  # _require_known
     ends = [step * code if minimum is None else step * code + minimum for code in (scheme.format.qmin, scheme.format.qmax)]
-    low, high = (
-        spread(end, x, scheme) for end in (torch.minimum(*ends) - step.abs() / 2, torch.maximum(*ends) + step.abs() / 2)
-    )
-    return (x >= low) & (x <= high)
+    low, high = torch.minimum(*ends) - step.abs() / 2, torch.maximum(*ends) + step.abs() / 2
+    return (x >= spread(low, x, scheme)) & (x <= spread(high, x, scheme))
 
 
 def _require_known(scheme: Scheme) -> None:
     shared, fmt = scheme.scale.shared, scheme.format
-    known: Any = isinstance(fmt, Int) and scheme.searched and isinstance(shared, PerBlock) and shared.axis == -1
-    if known and scheme.scale.integers is not None:
-        known = fmt.bits in _BITS[scheme.minimum]
-    if not known:
+    known = scheme.searched and isinstance(shared, PerBlock) and shared.axis == -1
+    bits = _BITS[scheme.minimum] if scheme.scale.integers is not None else _BITS[True]
+    if not known or not isinstance(fmt, Int) or fmt.bits not in bits:
         wanted = "blocks of the last axis, as GGUF_Q4_1, GGUF_Q5_1, GGUF_Q4_K, GGUF_Q5_K or GGUF_Q6_K has them"
         do = "Give one of these schemes, or the function Fixed()."
         raise SpecError(where="GgmlBlocks()", found=repr(scheme), wanted=wanted, do=do)

@@ -17,9 +17,9 @@ from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Sch
 class Affine(NamedTuple):
     """Qparams of x_hat = (code - zero_point) * scale; both are float32, in the shape of `qparams_shape`.
 
-    `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None; with `Scale.integers` it has
-    the shape of the scale.  `minimum` is that of `Scheme.minimum`, in the shape of the scale, or None: x_hat = code * s + minimum,
-    or x_hat = code * s + minimum * outer_minimum.  A `Log` format's scale is its smallest magnitude, 2^(z/steps).
+    `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None; with `Scale.integers` it
+    has the shape of the scale.  `minimum` is that of `Scheme.minimum` in the same shape, or None: x_hat = code * s + minimum,
+    or code * s + minimum * outer_minimum.  A `Log` format's scale is its smallest magnitude, 2^(z/steps).
 
     >>> Affine(torch.tensor(0.5), torch.tensor(3.0)).scale
     tensor(0.5000)

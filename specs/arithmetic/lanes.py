@@ -85,7 +85,8 @@ class LaneOffset:
 class TokenGroups:
     """Whole groups of `tokens` successive tokens, of all that a product has, are added in parts of `part` entries.
 
-    Their acc_b, and their sums for minimums, are those of `part` entries.  Tokens after the last whole group are added as usual.
+    Their acc_b, and their sums for minimums, are those of `part` entries.  Tokens after the last whole group are added as all
+    are without groups.
 
     Source: ggml-cpu/arch/x86/repack.cpp, ggml_gemm_q4_K_8x8_q8_K and ggml_gemv_q4_K_8x8_q8_K.
 

@@ -1,11 +1,11 @@
 """llama.cpp on x86-64 with AVX2: linear layers whose weights are blocks of llama.cpp's types, in a GGUF file.
 
-A weight has scales, and in some types minimums, as llama.cpp's own quantizer computes them: of 32 inputs in float16, or in the K
-types integers for 16 or 32 inputs beside numbers in float16 for 256.  The input is quantized to Q8_0, Q8_1 or Q8_K while the
-layer runs, so that nothing has to be calibrated but shapes.  The products of codes are summed in integers within a block, and in
-float32 over the blocks: in 8 lanes, or in one if the weight is repacked, which ggml does with Q4_0 and Q4_K if 8 divides the
-number of outputs.  Linear layers with a number of inputs that the block does not divide, 256 in K types, stay in float32, and so
-does all else.
+A weight has scales, and in some types minimums, as llama.cpp's own quantizer computes them: of 32 inputs in float16, or in the
+K types integers for 16 or 32 inputs beside numbers in float16 for 256.  The input is quantized to Q8_0, Q8_1 or Q8_K while the
+layer runs, so that nothing has to be calibrated but shapes.  The products of codes are summed in integers within a block, and
+in float32 over the blocks: in 8 lanes, or in one if the weight is repacked, which ggml does with Q4_0 and Q4_K if 8 divides
+the number of outputs.  Linear layers with a number of inputs that the block does not divide, 256 in K types, stay in float32,
+and so does all else.
 """
 
 from attrs import evolve
@@ -35,8 +35,9 @@ from qfunc.specs import (
     cpus,
 )
 
-INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after", dynamic=True), division=False)
-INPUT_K = evolve(INPUT, scale=Scale(PerBlock(-1, 256), dynamic=True))
+BLOCK, BLOCK_K = PerBlock(-1, 32), PerBlock(-1, 256)
+INPUT = Scheme(Int(8, low=-127), Scale(BLOCK, format=FLOAT16, rounded="after", dynamic=True), division=False)
+INPUT_K = evolve(INPUT, scale=Scale(BLOCK_K, dynamic=True))
 ROWS = DynamicProduct(INPUT, multiplier="both", scales="inside", lanes=Lanes(8, 4))
 ROWS_K = evolve(ROWS, input=INPUT_K, multiplier="first")
 WITH_MINIMUMS = evolve(ROWS, minimums=MinimumSums(rounded=FLOAT16))
@@ -62,7 +63,7 @@ def gguf(kind: str) -> Target:
     """
     lowering = GgufLowering(kind)
     weight, products = lowering.scheme, PRODUCTS[kind]
-    blocks = Op("linear") & Multiple("in_features", products[0][1].input.scale.shared.size)
+    blocks = Op("linear") & Multiple("in_features", (BLOCK_K if products[0][1].input == INPUT_K else BLOCK).size)
     formats = (("input", (FLOAT32,)), ("output", (FLOAT32,)), ("weight", (weight.format,)))
     return Target(
         lowering=lowering,

@@ -227,7 +227,7 @@ class AlphaOnlyWhileObserving(Right):
     """As MQBench's PACT: a parameter that is learned by name only."""
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Any:
-        return Clipped(*qparams, torch.tensor(6.0))
+        return Clipped(*qparams[:3], torch.tensor(6.0))
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         return ("alpha",)

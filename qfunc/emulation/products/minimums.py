@@ -103,9 +103,8 @@ def _sums(
     if arithmetic.groups is not None:
         groups = (arithmetic.groups.tokens, arithmetic.groups.part)
         return job.emitter.call(grouped_sums, *groups, q, s_x, *constants, *order, more, name=name)
-    return job.emitter.call(
-        block_sums, q, None, s_x, *constants, *order[:2], True, False, None, order[2], None, more, name=name
-    )
+    sums = (*order[:2], True, False, None, order[2], None, more)
+    return job.emitter.call(block_sums, q, None, s_x, *constants, *sums, name=name)
 
 
 __all__ = ["DTYPES", "Stored", "sums_with_minimums", "weight_of"]

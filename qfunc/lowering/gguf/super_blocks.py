@@ -15,8 +15,8 @@ SUPER = 256
 def pack_q4_k(codes: Array, scale: Array, outer: Array, minimum: Array, outer_minimum: Array, bits: int = 4) -> Array:
     """Return the bytes of codes [N, K] in Q4_K, or in Q5_K for 5 bits: uint8 [N, bytes of a row].
 
-    A super-block is d and e in float16, 12 bytes with the 6 bits of each of 8 integers c and of each k, the highest bits in Q5_K,
-    and 128 bytes with two codes of 4 bits: of entries i and i + 32 of 64.
+    A super-block is d and e in float16, 12 bytes with 8 integers c and 8 integers k of 6 bits, the highest bits in Q5_K, and
+    128 bytes with two codes of 4 bits: of entries i and i + 32 of 64.
 
     Args:
         codes: In [0, 2^bits - 1].
@@ -44,8 +44,8 @@ def pack_q4_k(codes: Array, scale: Array, outer: Array, minimum: Array, outer_mi
 def pack_q6_k(codes: Array, scale: Array, outer: Array) -> Array:
     """Return the bytes of codes [N, K] in Q6_K: uint8 [N, bytes of a row].
 
-    A super-block is 128 bytes with the low 4 bits of two codes + 32, 64 with the high 2 bits of four, 16 integers c in int8, and
-    d in float16.  Of 128 entries, i and i + 64 share the bytes of low bits, and i, i + 32, i + 64 and i + 96 those of high bits.
+    A super-block is 128 bytes with the low 4 bits of two codes + 32, 64 with the high 2 bits of four, 16 integers c in int8,
+    and d in float16.  Of 128 entries, i and i + 64 share the bytes of low bits, and i, i + 32, i + 64 and i + 96 the others.
 
     Args:
         codes: In [-32, 31].
@@ -74,7 +74,7 @@ def _integers(scale: Array) -> Array:
 
 
 def _sixes(scale: Array, minimum: Array) -> Array:
-    # Four bytes c, four bytes k, and four bytes of the low bits of the other c and k; their high bits are above the first eight.
+    # Four bytes c, four bytes k, and four bytes of the low bits of the other c and k; the first eight have their high bits.
     first, last = (scale[..., :4], minimum[..., :4]), (scale[..., 4:], minimum[..., 4:])
     heads = [number | (other >> 4) << 6 for number, other in zip(first, last, strict=True)]
     return np.concatenate([*heads, last[0] & 15 | (last[1] & 15) << 4], -1)

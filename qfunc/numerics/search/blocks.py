@@ -92,8 +92,10 @@ def _of_zeros(integer: Tensor, scheme: Scheme) -> Tensor:
 def _super(scale: Tensor, scheme: Scheme) -> Tensor:
     # [..., blocks] -> [..., super-blocks, blocks of one].
     shared, within = scheme.scale.shared, scheme.scale.within
-    assert isinstance(shared, PerBlock) and within is not None and isinstance(within.shared, PerBlock)  # Scale requires it
-    return scale.reshape(*scale.shape[:-1], -1, within.shared.size // shared.size)
+    around = None if within is None else within.shared
+    assert isinstance(shared, PerBlock)  # Scale requires both
+    assert isinstance(around, PerBlock)
+    return scale.reshape(*scale.shape[:-1], -1, around.size // shared.size)
 
 
 def _groups(x: Tensor, scheme: Scheme) -> Tensor:

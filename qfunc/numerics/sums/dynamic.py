@@ -134,9 +134,8 @@ def block_sums(
     blocks = max(groups, s_w.shape[1], size // (part or size))
     width = size // blocks
     offsets = codes if z is None else codes - z.repeat_interleave(size // z.shape[-1], -1)
-    terms = [
-        (matrix, torch.arange(size, device=weight.device) // length % count) for matrix, length in _terms(weight, run, more)
-    ]
+    entries = torch.arange(size, device=weight.device)
+    terms = [(matrix, entries // length % count) for matrix, length in ((weight, run), *(() if more is None else (more,)))]
     totals = [torch.zeros((*codes.shape[:-1], weight.shape[0]), device=weight.device) for _ in range(count)]
     if sums is not None:
         totals[0] = flushed(sums, flushes)
@@ -155,10 +154,6 @@ def block_sums(
         sides = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
         totals = [flushed(a + b, flushes) for a, b in zip(*sides, strict=True)]
     return totals[0]
-
-
-def _terms(weight: Tensor, run: int, more: tuple[Tensor, int] | None) -> list[tuple[Tensor, int]]:
-    return [(weight, run)] if more is None else [(weight, run), more]
 
 
 def _add(acc: Tensor, m: Tensor, total: Tensor, fused: bool, flushes: bool) -> Tensor:
