@@ -12,14 +12,14 @@ _STEPS = {4: (-1.0, 20), 5: (-0.5, 15)}
 
 
 def of_ends(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return s = (max x - min x) / (2^bits - 1) and m = min x of each block, the last axis.
+    """Return s = (max x - min x) / (2^bits - 1) and m = min x of each block, the last axis; of equal zeros m is the first.
 
     Source: ggml, src/ggml-quants.c, quantize_row_q4_1_ref.
 
     >>> of_ends(torch.tensor([[-1.0, 29.0]]), 4)
     (tensor([2.]), tensor([-1.]))
     """
-    low, high = x.amin(-1), x.amax(-1)
+    low, high = x.gather(-1, x.argmin(-1, keepdim=True))[..., 0], x.amax(-1)
     return (high - low) / torch.full_like(low, 2**bits - 1), low
 
 

@@ -166,7 +166,8 @@ IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 16), dynamic=True), divi
 REGISTERS = DynamicProduct(IN_BLOCKS, multiplier="both", scales="inside", lanes=RegisterLanes())
 INSIDE = evolve(REGISTERS, lanes=Lanes(4, 2))
 OFFSET = evolve(INSIDE, offset=LaneOffset(8, run=4))
-GROUPED = evolve(INSIDE, groups=TokenGroups(4, part=4))
+ONE_LANE = evolve(INSIDE, lanes=Lanes())
+GROUPED = evolve(ONE_LANE, groups=TokenGroups(4, part=4))
 WITH_MINIMUMS = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 16), format=FLOAT16, rounded="after"), minimum=True)
 BY_MINIMUMS = evolve(INSIDE, minimums=MinimumSums())
 
@@ -357,7 +358,7 @@ WITNESSES = {
     "DynamicProduct.zero_point": dynamic(DYNAMIC, zero_point=WeightSums(4)),
     "DynamicProduct.minimums": dynamic(INSIDE, minimums=MinimumSums()),
     "DynamicProduct.offset": dynamic(INSIDE, offset=LaneOffset(8, run=4)),
-    "DynamicProduct.groups": dynamic(INSIDE, groups=TokenGroups(4, part=4)),
+    "DynamicProduct.groups": dynamic(ONE_LANE, groups=TokenGroups(4, part=4)),
     "MinimumSums.lanes": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(Lanes(2, 4))),
     "MinimumSums.rounded": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(rounded=FLOAT16)),
     "LaneOffset.offset": dynamic(OFFSET, offset=LaneOffset(9, run=4)),
