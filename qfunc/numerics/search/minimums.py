@@ -20,7 +20,7 @@ def of_ends(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     (tensor([2.]), tensor([-1.]))
     """
     low, high = x.gather(-1, x.argmin(-1, keepdim=True))[..., 0], x.amax(-1)
-    return (high - low) / torch.full_like(low, 2**bits - 1), low
+    return (high - low + 0.0) / torch.full_like(low, 2**bits - 1), low  # not -0, which zeros of both signs give
 
 
 def codes_of_ends(x: Tensor, scale: Tensor, minimum: Tensor, bits: int) -> Tensor:
