@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from qfunc.numerics.affine import full_scale
 from qfunc.ops.node import is_constant
 from qfunc.placement.partition import Partition
 from qfunc.specs import Format, Int, Log, PerBlock
@@ -85,7 +86,7 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     producer = nodes[seat.tensor]
     readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
-    scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
+    scale, zero = full_scale(encoding.qparams), encoding.qparams.zero_point.flatten()
     in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim and not in_blocks else None
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
