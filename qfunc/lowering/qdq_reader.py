@@ -144,7 +144,7 @@ class QdqModel:
         return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis, block)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
-        """Return the DequantizeLinear, or the DequantizeBlocks of `block_constants`, that produces a tensor, or None."""
+        """Return the DequantizeLinear, or DequantizeBlocks of `qdq_nodes`, that produces a tensor, or None."""
         node = self.producers.get(name)
         return node if node is not None and node.op_type in ("DequantizeLinear", "DequantizeBlocks") else None
 

@@ -24,12 +24,13 @@ def of_ends(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def codes_of_ends(x: Tensor, scale: Tensor, minimum: Tensor, bits: int) -> Tensor:
-    """Return q = floor((x - m) * (1/s) + 1/2) in [0, 2^bits - 1]; 0 where s is 0.
+    """Return q = floor((x - m) * (1/s) + 1/2) in [0, 2^bits - 1]; 0 where s is 0, or 1/s is infinite.
 
     >>> codes_of_ends(torch.tensor([[-1.0, 2.0, 29.0]]), torch.tensor([2.0]), torch.tensor([-1.0]), 4)
     tensor([[ 0.,  2., 15.]])
     """
-    inverse = torch.where(scale == 0, 0.0, quotient(1.0, scale))
+    inverse = quotient(1.0, scale)
+    inverse = torch.where(inverse.isinf(), 0.0, inverse)
     return torch.floor((x - minimum[..., None]) * inverse[..., None] + 0.5).clamp(0, 2**bits - 1)
 
 

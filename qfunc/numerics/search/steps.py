@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MAGIC = 12582912.0  # 3 * 2^22: the lowest 22 bits of x + _MAGIC are an integer
+_MAGIC = 12582912.0  # 3 * 2^22: the lowest 23 bits of x + _MAGIC are an integer plus 2^22
 _LARGEST_HALF = 65504.0
 
 
@@ -13,7 +13,7 @@ def nearest(x: Tensor) -> Tensor:
     """Round half to even to integers of 23 bits, as ggml does: larger numbers wrap around.
 
     >>> nearest(torch.tensor([-1.5, 2.5, 2.0**23])).tolist()
-    [-2.0, 2.0, 4194304.0]
+    [-2.0, 2.0, -2097152.0]
     """
     bits = (x + _MAGIC).contiguous().view(torch.int32)
     return ((bits & 0x007FFFFF) - 0x00400000).float()
