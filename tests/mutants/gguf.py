@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 BLOCKS = "tests/numerics/test_blocks.py::test_integer_blocks_follow_their_formulas"
 BYTES = "tests/lowering/gguf/test_gguf_blocks.py::test_a_block_by_hand"
 SUPER = "tests/lowering/gguf/test_gguf_blocks.py::test_a_super_block_of_q4_k_by_hand"
-FOUND = "tests/numerics/test_searches.py::test_codes_of_minimums"
+FOUND = "tests/numerics/test_block_searches.py::test_codes_of_minimums"
 FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
 GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
 
