@@ -65,7 +65,7 @@ def _inside(x: Tensor, params: Affine, scheme: Scheme) -> Tensor:
 
 def _require_known(scheme: Scheme) -> None:
     shared, fmt = scheme.scale.shared, scheme.format
-    known = scheme.searched and isinstance(shared, PerBlock) and shared.axis == -1
+    known = scheme.searched and isinstance(shared, PerBlock) and shared.axis == -1 and not shared.partial
     bits = _BITS[scheme.minimum] if scheme.scale.integers is not None else _BITS[True]
     if not known or not isinstance(fmt, Int) or fmt.bits not in bits:
         wanted = "blocks of the last axis, as GGUF_Q4_1, GGUF_Q5_1, GGUF_Q4_K, GGUF_Q5_K or GGUF_Q6_K has them"

@@ -20,9 +20,10 @@ def has_rounding(node: fx.Node) -> bool:
 class DataFlow:
     """The data nodes of a network in order, with their `inputs` and `readers`.
 
-    Constants, sizes, positions, masks and values computed only from them are not data: each unit computes them where it
-    needs them.  Neither are inputs that no op with weights reads directly, such as a float mask that is added to scores.
-    The edges by which an op reads a size or a mask are omitted.
+    Constants, sizes, positions, masks, token ids and values computed only from them are not data: each unit computes them
+    where it needs them.  An op that reads weights by them is data, as the embedding of ids that the network is given.
+    Inputs that no op with weights reads directly, such as a float mask that is added to scores, are not.  The edges by
+    which an op reads a size, a mask or ids are omitted.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
@@ -38,8 +39,15 @@ class DataFlow:
         self.order = {n: i for i, n in enumerate(network.graph.nodes)}
         types = node_types(network)
         self.free: set[fx.Node] = set()
+        given: set[fx.Node] = set()  # the network's inputs, and values that depend on their elements
         for node in self.order:
-            if node in types.positions or node in types.integers or _is_free(node, self.free):
+            if node.op == "placeholder":
+                depends = not _has_default(node)
+            else:
+                depends = kind_of(node) != "size" and not given.isdisjoint(node.all_input_nodes)
+            if depends:
+                given.add(node)
+            if node in types.positions or node in types.integers or (not depends and _is_free(node, self.free)):
                 self.free.add(node)
         self.free |= self._float_masks()
         self.nodes = [n for n in self.order if n not in self.free and n.op != "output"]
@@ -51,8 +59,10 @@ class DataFlow:
         self.returned = {n for node in self.order if node.op == "output" for n in node.all_input_nodes}
 
     def _float_masks(self) -> set[fx.Node]:
-        # Inputs, with the values computed only from them, that no op with weights reads; none if that is every input.
-        inputs = [n for n in self.order if n.op == "placeholder" and n not in self.free]
+        # Inputs, with the values computed only from them, that no op with weights reads; none if that is every input.  The
+        # embedding of an input counts as an input.
+        known = self.free | {n for n in self.order if n.op == "output"}
+        inputs = [n for n in self.order if n not in known and all(p in self.free for p in n.all_input_nodes)]
         dependents = {n: self._dependents(n) for n in inputs}
         layers = [n for n in self.order if self.is_layer(n)]
         masks = [n for n in inputs if all(dependents[n].isdisjoint(w.all_input_nodes) for w in layers)]
@@ -71,13 +81,15 @@ class DataFlow:
         return has_rounding(node) and any(slot == "weight" and p in self.free for slot, p in slots(node))
 
 
+def _has_default(node: fx.Node) -> bool:
+    return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
+
+
 def _is_free(node: fx.Node, free: set[fx.Node]) -> bool:
-    # True if a value depends only on constants and sizes.
-    if node.op == "placeholder":
-        return any(not isinstance(default, fx.Node) for default in node.args)  # def forward(self, x, gain=1.0)
+    # True if a value that depends on no input depends only on constants and sizes.
     if node.op == "output":
         return False
-    if node.op == "get_attr" or kind_of(node) == "size":
+    if node.op in ("placeholder", "get_attr") or kind_of(node) == "size":
         return True
     inputs = node.all_input_nodes
     return bool(inputs) and all(n in free for n in inputs)
