@@ -10,7 +10,7 @@ from qfunc.errors import SpecError
 from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import dequantize, full_minimum, full_scale, spread
 from qfunc.numerics.qparams import Affine
-from qfunc.numerics.search.blocks import codes_of, qparams_of
+from qfunc.numerics.search.blocks import codes_of, nearest_codes, qparams_of
 from qfunc.specs import Int, PerBlock, Scheme
 
 _BITS = {False: (6,), True: (4, 5)}
@@ -46,7 +46,7 @@ class GgmlBlocks:
 
     def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:
         """Return the value that the hardware represents for x."""
-        value = dequantize(codes_of(x, params, scheme), params, scheme).to(x.dtype)
+        value = dequantize(nearest_codes(x.detach(), params, scheme), params, scheme).to(x.dtype)
         return straight_through(x, value, _inside(x.detach(), params, scheme))
 
     def export(self, params: Affine, x: Tensor, scheme: Scheme) -> tuple[Tensor, Affine]:

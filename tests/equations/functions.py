@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from qfunc import functions as f
 from qfunc.numerics import Affine
 from qfunc.specs import GGUF_Q4_1, Int, Log, Scheme
+from tests.equations.blocks import of_ends
 from tests.equations.row import S4, U4, Row
 from tests.functions.test_adaround import by_hand as ada
 from tests.functions.test_learned_gradients import slope, soft
@@ -208,22 +208,8 @@ def own_gradient() -> int:
     return len(X)
 
 
-def ggml_blocks() -> int:
-    """llama.cpp's Q4_1 in float32: 15 steps from the least value, which is real; both numbers in float16 after the codes."""
-    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
-    params = f.GgmlBlocks().init(affine(0.0), x, GGUF_Q4_1)
-    found = f.GgmlBlocks().apply(params, x, GGUF_Q4_1)
-    for block, values in zip(x.numpy(), found.numpy(), strict=True):
-        low, high = block.min(), block.max()
-        d = (high - low) / np.float32(15)
-        codes = np.trunc((block - low) * (np.float32(1) / d) + np.float32(0.5)).clip(max=15)
-        wanted = codes * np.float32(np.float16(d)) + np.float32(np.float16(low))
-        np.testing.assert_array_equal(values, wanted.astype(np.float32))
-    return found.numel()
-
-
 ROWS = (
-    Row("GgmlBlocks", "ggml, src/ggml-quants.c", "loop in NumPy's float32", ggml_blocks),
+    Row("GgmlBlocks", "ggml, src/ggml-quants.c", "loop in NumPy's float32", of_ends(GGUF_Q4_1)),
     Row(
         "Fixed", "arXiv:1308.3432; ONNX QuantizeLinear", "Python floats", lambda: compare(f.Fixed(), U4, lambda x: fixed(x, U4))
     ),

@@ -35,11 +35,29 @@ def qparams_of(x: Tensor, scheme: Scheme) -> Affine:
 
 
 def codes_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """Return the codes of x [..., K]; those of a block whose scale is 0 change no value, and are those of the search.
+    """Return the codes of x [..., K] as llama.cpp stores them: where the scale of a block is 0, those of the search.
 
     >>> from qfunc.specs import GGUF_Q4_1
     >>> x = torch.arange(32.0)[None] * 3
     >>> codes_of(x, qparams_of(x, GGUF_Q4_1), GGUF_Q4_1)[0, :5]
+    tensor([0., 0., 1., 1., 2.])
+    """
+    codes, nothing = nearest_codes(x, qparams, scheme), full_scale(qparams) == 0
+    if scheme.scale.integers is None or not bool(nothing.any()):
+        return codes
+    groups, fmt = _groups(x, scheme), _format(scheme)
+    found = minimums.search(groups, fmt.bits)[2] if scheme.minimum else scales.search(groups, fmt.bits)[1]
+    if not scheme.minimum:
+        found = torch.where(_of_zeros(qparams.scale, scheme)[..., None], float(fmt.qmin), found)
+    return _with_nan(torch.where(nothing[..., None], found, codes.reshape(groups.shape)), x)
+
+
+def nearest_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
+    """Return the codes of x [..., K] with the nearest values; where the scale of a block is 0, any.
+
+    >>> from qfunc.specs import GGUF_Q4_1
+    >>> x = torch.arange(32.0)[None] * 3
+    >>> nearest_codes(x, qparams_of(x, GGUF_Q4_1), GGUF_Q4_1)[0, :5]
     tensor([0., 0., 1., 1., 2.])
     """
     groups, fmt = _groups(x, scheme), _format(scheme)
@@ -48,13 +66,7 @@ def codes_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
         return _with_nan(minimums.codes_of_ends(groups, qparams.scale, qparams.minimum, fmt.bits), x)
     scale, minimum = full_scale(qparams), full_minimum(qparams, scheme)
     offsets = groups if minimum is None else groups - minimum[..., None]
-    codes, nothing = nearest(offsets / scale[..., None]).clamp(fmt.qmin, fmt.qmax), scale == 0
-    if bool(nothing.any()):
-        found = minimums.search(groups, fmt.bits)[2] if scheme.minimum else scales.search(groups, fmt.bits)[1]
-        if not scheme.minimum:
-            found = torch.where(_of_zeros(qparams.scale, scheme)[..., None], float(fmt.qmin), found)
-        codes = torch.where(nothing[..., None], found, codes)
-    return _with_nan(codes, x)
+    return _with_nan(nearest(offsets / scale[..., None]).clamp(fmt.qmin, fmt.qmax), x)
 
 
 def _with_nan(codes: Tensor, x: Tensor) -> Tensor:
@@ -109,4 +121,4 @@ def _format(scheme: Scheme) -> Int:
     return scheme.format
 
 
-__all__ = ["codes_of", "qparams_of"]
+__all__ = ["codes_of", "nearest_codes", "qparams_of"]
