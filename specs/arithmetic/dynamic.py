@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from qfunc.specs._check import instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.lanes import LaneOffset, Lanes, RegisterLanes, TokenGroups
+from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups
 from qfunc.specs.formats import BFLOAT16, FLOAT16, FLOAT32, Float, Int
 from qfunc.specs.scheme import PerBlock, PerToken, Scheme
 
@@ -70,8 +70,9 @@ class DynamicProduct:
     z = R(clamp(qmax - h r)) unless (qmin + l r) + (qmax + h r) > 0.
 
     acc_b is the exact sum of (q_x - z) q_w over the entries that share s_x and s_w.  v starts at 0, v <- v + acc_b m_b for one
-    block after the other, and m_b = s_w; the weight is symmetric, except with `RegisterLanes` and `minimums`.  Where scales of
-    the weight are s_w = c d, with integers c, acc_b is that of c q_w over the entries that share s_x and d, and m_b has d.
+    block after the other, and m_b = s_w; the weight is symmetric, except with `RegisterLanes`, `BrgemmChunks` and
+    `minimums`.  Where scales of the weight are s_w = c d, with integers c, acc_b is that of c q_w over the entries that share
+    s_x and d, and m_b has d.
 
     Args:
         input: The scheme of the input, with a dynamic scale and without division.
@@ -89,8 +90,8 @@ class DynamicProduct:
     Raises:
         SpecError: a scheme that is static, divides, has other codes than integers, or scales of other formats than float32,
             float16 and bfloat16; blocks whose scales come after the sum, or weight sums whose scales come inside;
-            minimums, an offset or groups without fused sums in Lanes whose scales come inside; RegisterLanes with another
-            input than symmetric blocks, or other sums than they state.
+            minimums, an offset or groups without fused sums in Lanes whose scales come inside; RegisterLanes or
+            BrgemmChunks with another input than symmetric blocks, or other sums than they state.
 
     Source: XNNPACK, src/xnnpack/quantization.h and qd8-f32-qb4w-gemm; measured on executorch 1.5.1.
 
@@ -103,7 +104,9 @@ class DynamicProduct:
     multiplier: str = field(default="first", kw_only=True, validator=one_of(("first", "last", "both")))
     scales: str = field(default="after", kw_only=True, validator=one_of(("after", "inside")))
     zero_point: WeightSums | None = field(default=None, kw_only=True, validator=instance_of(WeightSums, optional=True))
-    lanes: Lanes | RegisterLanes = field(default=Lanes(), kw_only=True, validator=instance_of(Lanes, RegisterLanes))
+    lanes: Lanes | RegisterLanes | BrgemmChunks = field(
+        default=Lanes(), kw_only=True, validator=instance_of(Lanes, RegisterLanes, BrgemmChunks)
+    )
     minimums: MinimumSums | None = field(default=None, kw_only=True, validator=instance_of(MinimumSums, optional=True))
     offset: LaneOffset | None = field(default=None, kw_only=True, validator=instance_of(LaneOffset, optional=True))
     groups: TokenGroups | None = field(default=None, kw_only=True, validator=instance_of(TokenGroups, optional=True))
@@ -134,9 +137,10 @@ class DynamicProduct:
             if getattr(self, name) is not None and not inside:
                 wanted = 'None, except for fused sums in Lanes, scales="inside" and denormals'
                 raise refuse(self, name, getattr(self, name), wanted, 'Drop it, or give scales="inside".')
-        if isinstance(self.lanes, RegisterLanes):
+        if not isinstance(self.lanes, Lanes):
+            quotient = "both" if isinstance(self.lanes, RegisterLanes) else "last"
             blocks = isinstance(scale.shared, PerBlock) and zero is None and self.input.format == Int(8, low=-127)
-            sums = self.multiplier == "both" and self.scales == "inside" and self.fma and self.denormals and not self.clamps
+            sums = self.multiplier == quotient and self.scales == "inside" and self.fma and self.denormals and not self.clamps
             if not blocks or not sums or scale.format != FLOAT32 or self.input.rounding != "half_even":
-                wanted = 'Lanes, except for symmetric blocks of Int(8, low=-127), multiplier="both" and scales="inside"'
+                wanted = f'Lanes, except for symmetric blocks of Int(8, low=-127), multiplier="{quotient}" and scales="inside"'
                 raise refuse(self, "lanes", self.lanes, wanted, "Give Lanes, or those values and no others.")

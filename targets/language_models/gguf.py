@@ -17,6 +17,7 @@ from qfunc.specs import (
     FLOAT16,
     FLOAT32,
     Algorithm,
+    Decoder,
     DynamicProduct,
     Int,
     Kernel,
@@ -34,6 +35,7 @@ from qfunc.specs import (
     TokenGroups,
     cpus,
 )
+from qfunc.targets.language_models.llama_cpp import of_decoder
 
 BLOCK, BLOCK_K = PerBlock(-1, 32), PerBlock(-1, 256)
 INPUT = Scheme(Int(8, low=-127), Scale(BLOCK, format=FLOAT16, rounded="after", dynamic=True), division=False)
@@ -55,8 +57,13 @@ PRODUCTS = {
 }
 
 
-def gguf(kind: str) -> Target:
+def gguf(kind: str, decoder: Decoder | None = None) -> Target:
     """Return the target for weights in "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q6_K", "Q5_K" or "Q4_K".
+
+    Args:
+        kind: The type of the weights.
+        decoder: None for the linear layers of any network.  For a whole decoder in a file that llama.cpp loads, its
+            hyperparameters: `qfunc.lowering.decoder_of(model.config)`.
 
     >>> gguf("Q4_0").name
     'gguf_q4_0'
@@ -65,7 +72,7 @@ def gguf(kind: str) -> Target:
     weight, products = lowering.scheme, PRODUCTS[kind]
     blocks = Op("linear") & Multiple("in_features", (BLOCK_K if products[0][1].input == INPUT_K else BLOCK).size)
     formats = (("input", (FLOAT32,)), ("output", (FLOAT32,)), ("weight", (weight.format,)))
-    return Target(
+    layers = Target(
         lowering=lowering,
         name=f"gguf_{kind.lower()}",
         rules=(Rule(blocks, input=products[0][1].input, weight=weight),),
@@ -78,3 +85,4 @@ def gguf(kind: str) -> Target:
         weight=Algorithm(MinMax(), GgmlBlocks() if weight.searched else Fixed()),
         activation=Algorithm(MinMax(), Fixed()),
     )  # fmt: skip
+    return layers if decoder is None else of_decoder(layers, kind, decoder)

@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from qfunc.emulation.context import UnitContext
+from qfunc.emulation.products.chunks import brgemm_product
 from qfunc.emulation.products.minimums import DTYPES, sums_with_minimums, weight_of
 from qfunc.emulation.products.registers import register_product
 from qfunc.numerics.scales import divisor
@@ -20,13 +21,15 @@ from qfunc.numerics.sums.dynamic import (
     weight_sums,
 )
 from qfunc.ops.node import slots
-from qfunc.specs import DynamicProduct, Int, PerBlock, RegisterLanes
+from qfunc.specs import BrgemmChunks, DynamicProduct, Int, PerBlock, RegisterLanes
 
 
 def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     """Return the node of a product by `DynamicProduct`: its r, z, q_x, s_x and v are nodes before it."""
     if isinstance(arithmetic.lanes, RegisterLanes):
         return register_product(job, arithmetic)
+    if isinstance(arithmetic.lanes, BrgemmChunks):
+        return brgemm_product(job, arithmetic)
     tensors, scheme, path = dict(slots(job.root)), arithmetic.input, job.unit.path
     fmt, shared, flushes = scheme.format, scheme.scale.shared, not arithmetic.denormals
     assert isinstance(fmt, Int)  # DynamicProduct requires it
