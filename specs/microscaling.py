@@ -69,6 +69,35 @@ GGUF_Q8_0 = Scheme(
 )
 """llama.cpp's Q8_0: d = absmax / 127, q = round(x * (1/d)).  Source and bytes: as `GGUF_Q4_0`."""
 
+GGUF_Q4_1 = Scheme(
+    Int(4, signed=False), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after"), rounding="half_up_on_index",
+    division=False, minimum=True,
+)  # fmt: skip
+"""llama.cpp's Q4_1: m = min x, d = (max x - m) / 15, q = floor((x - m) * (1/d) + 1/2).
+
+Codes are those of m and d in float32; the file has both in float16.  `functions.GgmlBlocks` computes them, as those of all
+schemes below.  Source: as `GGUF_Q4_0`.
+"""
+
+GGUF_Q5_1 = evolve(GGUF_Q4_1, format=Int(5, signed=False))
+"""llama.cpp's Q5_1: as `GGUF_Q4_1`, with d over 31."""
+
+_SUPER = Scale(PerBlock(-1, 256), format=FLOAT16)
+
+GGUF_Q4_K = Scheme(
+    Int(4, signed=False), Scale(PerBlock(-1, 32), integers=Int(6, signed=False), within=_SUPER), minimum=True
+)  # fmt: skip
+"""llama.cpp's Q4_K: x_hat = d c q - e k, with d and e for 256 elements, integers c and k for 32.
+
+Source: as `GGUF_Q4_0`, quantize_row_q4_K_ref.
+"""
+
+GGUF_Q5_K = evolve(GGUF_Q4_K, format=Int(5, signed=False))
+"""llama.cpp's Q5_K: as `GGUF_Q4_K`, with codes of 5 bits."""
+
+GGUF_Q6_K = Scheme(Int(6), Scale(PerBlock(-1, 16), signed=True, integers=Int(8), within=_SUPER))
+"""llama.cpp's Q6_K: x_hat = d c q, with d for 256 elements and integers c for 16.  Source: as `GGUF_Q4_K`."""
+
 MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
 

@@ -81,6 +81,13 @@ class NoiselessFunction(Protocol):
 
 
 @runtime_checkable
+class SearchingFunction(Protocol):
+    """A quantize function that declares by `searches = True` that it finds minimums and integers of scales for a tensor."""
+
+    searches: bool
+
+
+@runtime_checkable
 class ScalableFunction(Protocol):
     """A quantize function that computes its parameters for multiples of x."""
 
@@ -374,5 +381,5 @@ __all__ = [
     "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
     "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
     "ParameterLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic",
-    "Runner", "ScalableFunction", "StoringLowering", "VersionedLowering", "WideLowering",
+    "Runner", "ScalableFunction", "SearchingFunction", "StoringLowering", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -95,9 +95,10 @@ class Scale:
         equals: The extreme whose sign counts if low = -high: "negative", or the "first" in the block.
         dynamic: True if the scale is computed from the tensor at run time.
         within: A second scale that quantizes this one (NVFP4): s = format(s1 / s2) * s2.
+        integers: The format of integers c with s = c d; d is the scale `within`, one for several blocks (GGUF's K types).
     Raises:
-        SpecError: low > high, a divisor that does not exist, a bound that no scale of the kind can reach, or a scale rounded
-            after the codes that nothing rounds.
+        SpecError: low > high, a divisor that does not exist, a bound that no scale of the kind can reach, a scale rounded
+            after the codes that nothing rounds, or integers without a scale of whole blocks around them.
 
     >>> Scale(power_of_two=True).divisor
     'qmax'
@@ -116,6 +117,7 @@ class Scale:
     equals: str = field(default="negative", kw_only=True, validator=one_of(("negative", "first")))
     dynamic: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     within: Scale | None = field(default=None, kw_only=True)
+    integers: Int | None = field(default=None, kw_only=True, validator=instance_of(Int, optional=True))
 
     def __attrs_post_init__(self) -> None:
         if self.low is not None and self.high is not None and self.low > self.high:
@@ -137,6 +139,16 @@ class Scale:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
             raise refuse(self, "within", self.within, "a Scale or None", "Give the outer Scale.")
+        if self.integers is not None and not _of_whole_blocks(self.shared, self.within):
+            wanted = "None, unless `within` has blocks that are several of these"
+            raise refuse(self, "integers", self.integers, wanted, "Give within=Scale(PerBlock(axis, size)), or drop them.")
+
+
+def _of_whole_blocks(inner: Granularity, outer: Scale | None) -> bool:
+    around = None if outer is None else outer.shared
+    if not isinstance(inner, PerBlock) or not isinstance(around, PerBlock):
+        return False
+    return inner.axis == around.axis and around.size % inner.size == 0
 
 
 @readable
@@ -181,9 +193,12 @@ class Scheme:
         zero_point: The rule for z; None for a symmetric scheme, z = 0.
         rounding: R, a name of `specs.ROUNDINGS`.
         division: False if the hardware computes x * (1/s) in float32.
+        minimum: True if each block has a real number m beside its scale, stored as that is: q = clamp(R((x - m) / s)) and
+            x_hat = q s + m.
     Raises:
         SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
-            format does not have, or that is 0; a rounding that the format does not have.
+            format does not have, or that is 0; a rounding that the format does not have; a minimum of other codes than
+            unsigned ones in blocks.
 
     >>> Scheme(Int(8, signed=False), zero_point=ZeroPoint()).symmetric
     False
@@ -194,6 +209,12 @@ class Scheme:
     zero_point: ZeroPoint | None = field(default=None, validator=instance_of(ZeroPoint, optional=True))
     rounding: str = field(default="half_even", kw_only=True, validator=one_of(ROUNDINGS))
     division: bool = field(default=True, kw_only=True, validator=instance_of(bool))
+    minimum: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    @property
+    def searched(self) -> bool:
+        """True if only functions that find minimums or integers of scales take the scheme."""
+        return self.minimum or self.scale.integers is not None
 
     @property
     def symmetric(self) -> bool:
@@ -213,6 +234,9 @@ class Scheme:
             raise refuse(self, "rounding", self.rounding, "'half_even', the one of codebooks and logarithms", "Drop it.")
         if isinstance(self.format, Float) and self.rounding.endswith("_on_index"):
             raise refuse(self, "rounding", self.rounding, "a rounding of values, because floats have no index", "Name another.")
+        unsigned = isinstance(self.format, Int) and self.format.qmin == 0 and isinstance(self.scale.shared, PerBlock)
+        if self.minimum and (self.zero_point is not None or not unsigned):
+            raise refuse(self, "minimum", True, "False, except for unsigned codes in blocks without zero points", "Drop it.")
         if self.zero_point is None:
             return
         if not isinstance(self.format, Int):

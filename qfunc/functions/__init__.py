@@ -4,6 +4,7 @@ from qfunc.functions.adaround import AdaRound
 from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.dsq import Dsq
 from qfunc.functions.fixed import Fixed
+from qfunc.functions.ggml_blocks import GgmlBlocks
 from qfunc.functions.lsq import Lsq
 from qfunc.functions.lsq_plus import LsqPlus
 from qfunc.functions.nnie_log import NnieLog
@@ -14,8 +15,8 @@ from qfunc.functions.stochastic import Stochastic
 from qfunc.functions.tqt import Tqt
 
 __all__ = [
-    "AdaRound", "DoReFa", "Dsq", "Fixed", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop", "Stochastic", "Tqt", "WithGradient",
-    "with_gradient",
+    "AdaRound", "DoReFa", "Dsq", "Fixed", "GgmlBlocks", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop", "Stochastic", "Tqt",
+    "WithGradient", "with_gradient",
 ]  # fmt: skip
 
 

@@ -67,9 +67,9 @@ class DoReFa:
         steps.refuse_unless((Int,), scheme, "DoReFa")
         weight = x.ndim and x.numel() and not scheme.scale.dynamic
         if self.largest is None:
-            return Squashed(*qparams) if weight else qparams
+            return Squashed(*qparams[:3]) if weight else qparams
         most = torch.full_like(qparams.scale, self.largest)
-        return Squashed(*from_range(-most, most, scheme)) if weight else from_range(0 * most, most, scheme)
+        return Squashed(*from_range(-most, most, scheme)[:3]) if weight else from_range(0 * most, most, scheme)
 
     def apply(self, params: Squashed | Affine, x: Tensor, scheme: Scheme) -> Tensor:
         """Return the value that the hardware represents for the transformed x."""

@@ -144,9 +144,9 @@ class QdqModel:
         return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis, block)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
-        """Return the DequantizeLinear that produces a tensor, or None."""
+        """Return the DequantizeLinear, or DequantizeBlocks of `qdq_nodes`, that produces a tensor, or None."""
         node = self.producers.get(name)
-        return node if node is not None and node.op_type == "DequantizeLinear" else None
+        return node if node is not None and node.op_type in ("DequantizeLinear", "DequantizeBlocks") else None
 
     def uses(self, name: str) -> int:
         """Return the number of inputs of nodes and outputs of the model that read a tensor."""

@@ -42,7 +42,7 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
-    """Return the real values x_hat = (q - z) * s of codes q.
+    """Return the real values x_hat = (q - z) * s of codes q, plus the minimum of the block, if there is one.
 
     >>> from qfunc.specs import ZeroPoint
     >>> affine = Scheme(zero_point=ZeroPoint())
@@ -50,7 +50,9 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [1.0]
     """
     view, params = _block_views(codes, qparams, scheme)
-    return _reshape_like(_values(view, params, scheme), codes, scheme)
+    values = _reshape_like(_values(view, params, scheme), codes, scheme)
+    minimum = full_minimum(qparams, scheme)
+    return values if minimum is None else values + spread(minimum, codes, scheme)
 
 
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -69,8 +71,8 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [0.25]
     """
     if not torch.is_grad_enabled():  # not x.requires_grad, which is False inside vmap under grad
-        return _fake_quantize(scheme, x, *qparams)[0]
-    scale, zero_point, outer = (p if p is None else p.detach() for p in qparams)
+        return _fake_quantize(scheme, x, *qparams[:3])[0]
+    scale, zero_point, outer = (p if p is None else p.detach() for p in qparams[:3])
     fake, mask = partial(_fake_quantize, scheme), partial(_gradient_mask, scheme)
     return masked_straight_through(x, fake, mask, scale, zero_point, outer)  # type: ignore[arg-type]
 
@@ -81,7 +83,7 @@ def fake_quantized_value(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     >>> fake_quantized_value(torch.tensor([0.3]), Affine(torch.tensor(0.25), torch.tensor(0.0)), Scheme()).tolist()
     [0.25]
     """
-    return _fake_quantize(scheme, x, *qparams)[0]
+    return _fake_quantize(scheme, x, *qparams[:3])[0]
 
 
 def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -96,7 +98,7 @@ def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
     """Return the scale of every element, s, or s * outer for two-level schemes; it broadcasts against x."""
-    return spread(_full_scale(qparams), x, scheme)
+    return spread(full_scale(qparams), x, scheme)
 
 
 def _fake_quantize(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor, outer: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -137,14 +139,14 @@ def _unclamped(real: Tensor, params: Affine, scheme: Scheme) -> Tensor:
     if not isinstance(scheme.format, Log):
         return real
     codes, steps = 1 << scheme.format.magnitude_bits, scheme.format.steps_per_octave
-    return real.abs() - _full_scale(params) * torch.full(
+    return real.abs() - full_scale(params) * torch.full(
         (), 2.0 ** ((codes - 1) / steps), dtype=torch.float64, device=real.device
     )
 
 
 def _scaled(x: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
     # The value before clamping: R(x / s) + z for Int, x / s for Float and Levels, x itself for Log.
-    scale, fmt = _full_scale(params), scheme.format
+    scale, fmt = full_scale(params), scheme.format
     if isinstance(fmt, Log):
         return x
     real = x / scale if scheme.division else x * (1 / scale)
@@ -172,7 +174,7 @@ def _codes(real: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = 
         case Levels() as fmt:
             return codebook.index(real, fmt)
         case Log() as fmt:
-            return logarithmic.encode(real, _full_scale(params), fmt)
+            return logarithmic.encode(real, full_scale(params), fmt)
 
 
 def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:
@@ -189,10 +191,23 @@ def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:
 
 
 def _value_scale(qparams: Affine, scheme: Scheme) -> Tensor:
-    return stored_scale(_full_scale(qparams), scheme)
+    return stored_scale(full_scale(qparams), scheme)
 
 
-def _full_scale(qparams: Affine) -> Tensor:
+def full_minimum(qparams: Affine, scheme: Scheme) -> Tensor | None:
+    """Return the minimum of each block as the hardware stores it, or None.
+
+    >>> qparams = Affine(torch.ones(1), torch.zeros(1), None, torch.tensor([-3.0]), torch.tensor([0.5]))
+    >>> full_minimum(qparams, Scheme())
+    tensor([-1.5000])
+    """
+    if qparams.minimum is None:
+        return None
+    return stored_scale(qparams.minimum if qparams.outer_minimum is None else qparams.minimum * qparams.outer_minimum, scheme)
+
+
+def full_scale(qparams: Affine) -> Tensor:
+    """Return the scale of each block: s, or s * outer."""
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
@@ -213,7 +228,7 @@ def _block_views(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Af
     block_size(scheme, tuple(x.shape))  # raises if the blocks do not divide the axis
     axis, x = shared.axis % x.ndim, filled(x, scheme)
     view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
-    scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
+    scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams[:3])
     return view, Affine(scale, zero_point, outer)  # type: ignore[arg-type]
 
 
@@ -259,6 +274,8 @@ __all__ = [
     "dequantize",
     "fake_quantize",
     "fake_quantized_value",
+    "full_minimum",
+    "full_scale",
     "implies_clamp",
     "in_range",
     "quantize",

@@ -18,16 +18,19 @@ from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Sch
 class Affine(NamedTuple):
     """Qparams of x_hat = (code - zero_point) * scale; both are float32, in the shape of `qparams_shape`.
 
-    `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None.  A `Log`
-    format's scale is its smallest magnitude, 2^(z/steps).
+    `outer` is the second-level scale of two-level schemes, x_hat = code * (scale * outer), or None; with `Scale.integers` it
+    has the shape of the scale.  `minimum` is that of `Scheme.minimum` in the same shape, or None: x_hat = code * s + minimum,
+    or code * s + minimum * outer_minimum.  A `Log` format's scale is its smallest magnitude, 2^(z/steps).
 
-    >>> Affine(torch.tensor(0.5), torch.tensor(3.0))
-    Affine(scale=tensor(0.5000), zero_point=tensor(3.), outer=None)
+    >>> Affine(torch.tensor(0.5), torch.tensor(3.0)).scale
+    tensor(0.5000)
     """
 
     scale: Tensor
     zero_point: Tensor
     outer: Tensor | None = None
+    minimum: Tensor | None = None
+    outer_minimum: Tensor | None = None
 
 
 def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     rule = scheme.scale
     if isinstance(scheme.format, Log):
         return scale.float(), None
-    if rule.within is None:
+    if rule.within is None or rule.integers is not None:  # functions that search find both
         return _hardware_scale(scale.double(), rule), None
     scale = scale.double()
     outer = _hardware_scale(_group_maximum(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)

@@ -75,7 +75,9 @@ class Encoding:
 
 def encoding_of(quantizer: QuantizerNode, qparams: Affine) -> Encoding:
     """Return the encoding of a tensor; its scales are those that the hardware stores."""
-    return Encoding(qparams._replace(scale=stored_scale(qparams.scale, quantizer.module.site.scheme)), quantizer)
+    scheme = quantizer.module.site.scheme
+    minimum = qparams.minimum if qparams.minimum is None else stored_scale(qparams.minimum, scheme)
+    return Encoding(qparams._replace(scale=stored_scale(qparams.scale, scheme), minimum=minimum), quantizer)
 
 
 def _equal(a: Affine, b: Affine) -> bool:

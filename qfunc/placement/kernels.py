@@ -117,6 +117,12 @@ def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
     weights = [o for o in operands if o.slot == "weight"]
     if len(weights) != 1 or weights[0].encoding is None:
         return "its weight carries no qparams"
+    scheme = weights[0].encoding.quantizer.module.site.scheme
+    if scheme.minimum != (arithmetic.minimums is not None):
+        return f"its weight has {'' if scheme.minimum else 'no '}minimums"
+    fused = arithmetic.fma and arithmetic.scales == "inside" and isinstance(arithmetic.lanes, Lanes)
+    if scheme.scale.integers is not None and not fused:
+        return "the scales of its weight have integers"
     unfit = _unfit_weight(weights[0].node, weights[0].encoding, not isinstance(arithmetic.lanes, Lanes))
     if unfit or isinstance(arithmetic.lanes, Lanes):
         return unfit

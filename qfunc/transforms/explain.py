@@ -13,6 +13,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
 from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.affine import full_scale
 from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition, Unit
@@ -164,7 +165,7 @@ def _format_qparams(module: FakeQuantize) -> tuple[str, str]:
         text = "at run time" if module.dynamic else "not calibrated"
         return text, text
     qparams = module.qparams()
-    return _format_range(qparams.scale), _format_range(qparams.zero_point)
+    return _format_range(full_scale(qparams)), _format_range(qparams.zero_point)
 
 
 def _histogram(module: FakeQuantize, network: fx.GraphModule, node: fx.Node | None) -> Histogram | None:

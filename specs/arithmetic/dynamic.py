@@ -6,7 +6,8 @@ from attrs import field, frozen
 
 from qfunc.specs._check import instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.formats import BFLOAT16, FLOAT16, FLOAT32, Int
+from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups
+from qfunc.specs.formats import BFLOAT16, FLOAT16, FLOAT32, Float, Int
 from qfunc.specs.scheme import PerBlock, PerToken, Scheme
 
 
@@ -31,74 +32,25 @@ class WeightSums:
 
 @readable
 @frozen
-class Lanes:
-    """A sum over K in `count` partial sums: entry k belongs to lane floor(k / run) mod count.
+class MinimumSums:
+    """The minimums of the weight, x_hat = q s_w + m, enter by sums of the input: y = v + w + bias.
 
-    Each lane has its own acc_b and v; v_0 is that of the first.  At the end the lanes are added, n to n/2 until one is left:
-    by "halves", v_i + v_(i + n/2), or by "pairs", v_2i + v_(2i + 1).
+    w starts at 0, w <- w + a_b m_b for one block after the other, each with one rounding, in `lanes`.  a_b is the sum of k q_x
+    over the entries that share s_x and m, and m_b = float32(s_x m), with m the minimum of a block and k = 1; or with m = -e and
+    k the integer of the minimum where e has integers.
 
-    Raises:
-        SpecError: a count that is no power of two.
-    Source: ggml-cpu/arch/x86/quants.c, hsum_float_8 (8 lanes of 4 entries); XNNPACK, MRx8c8-avx2.c.in (4 of 2, pairs).
+    Args:
+        lanes: The partial sums.
+        rounded: The format of s_x sum(q_x), with s_x in float32: w <- w + m rounded(s_x sum(q_x)).  None: as above.
 
-    >>> Lanes(8, 4)
-    Lanes(8, run=4)
+    Source: ggml-cpu/arch/x86/quants.c, ggml_vec_dot_q4_1_q8_1 (FLOAT16), ggml_vec_dot_q4_K_q8_K (4 lanes of 64).
+
+    >>> MinimumSums(Lanes(4, 64))
+    MinimumSums(Lanes(4, run=64))
     """
 
-    count: int = field(default=1, validator=integer(1))
-    run: int = field(default=1, validator=integer(1))
-    order: str = field(default="halves", validator=one_of(("halves", "pairs")))
-
-    def __attrs_post_init__(self) -> None:
-        if self.count & (self.count - 1):
-            raise refuse(self, "count", self.count, "a power of two", "Give the lanes of a vector register.")
-
-
-@readable
-@frozen
-class RegisterLanes:
-    """A sum over K of unsigned weights in the float32 lanes of registers of 64 codes, and a sum over blocks for zero points.
-
-    y = (v + bias) + w.  u are the unsigned codes of the weight and z_w their zero points, as a file stores them in b = 2, 4 or
-    8 bits: signed codes plus 2^(b - 1), and that.
-
-    A dot is a sum of four products q_x u along K.  Each step takes two registers, 128 codes, and adds to lane 4 j + r (of 16)
-    the dots i and i + 2, i = 4 j + (r mod 2), of register floor(r / 2), for blocks of 16 and 32; i = 4 j + floor(r / 2), of
-    register r mod 2, for 64; for 128 and 256 lane l adds the dots l of both.  Blocks that are left over have the block / 4
-    dots, or 8 pairs of products, as lanes; before those of 16 and 32 the 16 lanes become 8, v_i + v_(i + 8).  With 2 bits each
-    lane l adds the dots l of a block, for groups of four blocks: v + ((d_0 + d_2) + (d_1 + d_3)).  All products with
-    float32(s_x s_w) are fused with their sums.
-
-    At the end the lanes are added by halves.  In whole runs of four output channels, four neighbours are added in order
-    first: in the last row of an odd number of rows, and in all rows for blocks of 16 and 32, and of 64 with 8 bits; never with
-    2 bits.
-
-    w is the sum, block by block and fused, of float32(s_x sum(q_x)) and float32(-s_w z_w).
-
-    Source: ONNX Runtime, mlas/lib/sqnbitgemm_kernel_avx512vnni.cpp and sqnbitgemm_kernel_avx512_int8_blklen*.h; measured on
-        onnxruntime 1.31.
-
-    >>> RegisterLanes()
-    RegisterLanes()
-    """
-
-
-@readable
-@frozen
-class BrgemmChunks:
-    """A sum over K in chunks of oneDNN's matrix kernels, each of which starts at 0: v = (c_0 + c_1) + c_2 ...
-
-    A chunk adds its blocks in order: c <- fma(float32(acc_b s_x), s_w, c), with acc_b the exact sum of q_x (q_w - z_w) over the
-    entries that share s_x.  Then y = v + bias.
-
-    With n = K / 16 and d the largest divisor of n up to 64, a chunk has 16 d entries; 1024 if d < 16; 16 g if those are not
-    whole blocks, of g entries, of the weight; and K at most.
-
-    Source: measured on openvino 2026.4.1, AVX-512 VNNI: K up to 21,440, blocks of 32, 64 and 128.
-
-    >>> BrgemmChunks()
-    BrgemmChunks()
-    """
+    lanes: Lanes = field(default=Lanes(), validator=instance_of(Lanes))
+    rounded: Float | None = field(default=None, kw_only=True, validator=instance_of(Float, optional=True))
 
 
 @readable
@@ -118,15 +70,19 @@ class DynamicProduct:
     z = R(clamp(qmax - h r)) unless (qmin + l r) + (qmax + h r) > 0.
 
     acc_b is the exact sum of (q_x - z) q_w over the entries that share s_x and s_w.  v starts at 0, v <- v + acc_b m_b for one
-    block after the other, and m_b = s_w; the weight is symmetric, except with `RegisterLanes` and
-    `BrgemmChunks`.
+    block after the other, and m_b = s_w; the weight is symmetric, except with `RegisterLanes`, `BrgemmChunks` and
+    `minimums`.  Where scales of the weight are s_w = c d, with integers c, acc_b is that of c q_w over the entries that share
+    s_x and d, and m_b has d.
 
     Args:
         input: The scheme of the input, with a dynamic scale and without division.
         multiplier: As above.
         scales: "after": s_x multiplies the sum, as above; "inside": m_b = float32(s_x s_w), and y = v + bias.
         zero_point: How z enters; None: inside acc_b, as above.
+        minimums: How the minimums of the weight enter; None: it has none.
         lanes: The partial sums.
+        offset: Another sum of unsigned codes; None: acc_b is as above.
+        groups: Another sum for whole groups of tokens; None: all tokens are added alike.
         fma: v + acc_b m_b has one rounding.
         fused_bias: v s_x + bias has one rounding.
         denormals: False: operands and results below 2^-126 are 0.
@@ -134,7 +90,8 @@ class DynamicProduct:
     Raises:
         SpecError: a scheme that is static, divides, has other codes than integers, or scales of other formats than float32,
             float16 and bfloat16; blocks whose scales come after the sum, or weight sums whose scales come inside;
-            RegisterLanes or BrgemmChunks with another input than symmetric blocks, or other sums than they state.
+            minimums, an offset or groups without fused sums in Lanes whose scales come inside; RegisterLanes or
+            BrgemmChunks with another input than symmetric blocks, or other sums than they state.
 
     Source: XNNPACK, src/xnnpack/quantization.h and qd8-f32-qb4w-gemm; measured on executorch 1.5.1.
 
@@ -150,6 +107,9 @@ class DynamicProduct:
     lanes: Lanes | RegisterLanes | BrgemmChunks = field(
         default=Lanes(), kw_only=True, validator=instance_of(Lanes, RegisterLanes, BrgemmChunks)
     )
+    minimums: MinimumSums | None = field(default=None, kw_only=True, validator=instance_of(MinimumSums, optional=True))
+    offset: LaneOffset | None = field(default=None, kw_only=True, validator=instance_of(LaneOffset, optional=True))
+    groups: TokenGroups | None = field(default=None, kw_only=True, validator=instance_of(TokenGroups, optional=True))
     fma: bool = field(default=True, kw_only=True, validator=instance_of(bool))
     fused_bias: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     denormals: bool = field(default=True, kw_only=True, validator=instance_of(bool))
@@ -172,6 +132,11 @@ class DynamicProduct:
         if self.zero_point is not None and self.scales == "inside":
             wanted = 'None with scales="inside", for WeightSums are in units of s_w'
             raise refuse(self, "zero_point", self.zero_point, wanted, 'Drop it, or give scales="after".')
+        inside = self.scales == "inside" and self.fma and self.denormals and isinstance(self.lanes, Lanes)
+        for name in ("minimums", "offset", "groups"):
+            if getattr(self, name) is not None and not inside:
+                wanted = 'None, except for fused sums in Lanes, scales="inside" and denormals'
+                raise refuse(self, name, getattr(self, name), wanted, 'Drop it, or give scales="inside".')
         if not isinstance(self.lanes, Lanes):
             quotient = "both" if isinstance(self.lanes, RegisterLanes) else "last"
             blocks = isinstance(scale.shared, PerBlock) and zero is None and self.input.format == Int(8, low=-127)

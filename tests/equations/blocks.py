@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from qfunc import specs
+from qfunc.functions import GgmlBlocks
 from qfunc.numerics import dequantize, quantize
 from qfunc.numerics.qparams import of_tensor
 from qfunc.specs import Scheme
@@ -97,6 +98,42 @@ def four_bits_affine(_: np.ndarray, block: np.ndarray) -> np.ndarray:
     return (np.clip(codes, 0, 15).astype(np.float64) - zero) * float(s)
 
 
+def of_ends(scheme: specs.Scheme) -> Callable[[], int]:
+    """llama.cpp's Q4_1 and Q5_1 in float32: steps from the least value, which is real; both numbers in float16 afterwards."""
+
+    def check() -> int:
+        x, top = torch.randn(8, 32, generator=torch.Generator().manual_seed(0)), scheme.format.qmax  # type: ignore[union-attr]
+        qparams = of_tensor(x, scheme)
+        found = GgmlBlocks().apply(GgmlBlocks().init(qparams, x, scheme), x, scheme)
+        for block, values in zip(x.numpy(), found.numpy(), strict=True):
+            low, d = block.min(), (block.max() - block.min()) / np.float32(top)
+            codes = np.trunc((block - low) * (np.float32(1) / d) + np.float32(0.5)).clip(max=top)
+            wanted = codes * np.float32(np.float16(d)) + np.float32(np.float16(low))
+            np.testing.assert_array_equal(values, wanted.astype(np.float32))
+        return found.numel()
+
+    return check
+
+
+def of_super_blocks(scheme: specs.Scheme) -> Callable[[], int]:
+    """llama.cpp's K types: x_hat = d c q - e k with the nearest q, for the numbers that the search found."""
+
+    def check() -> int:
+        x, size = torch.randn(3, 512, generator=torch.Generator().manual_seed(0)), scheme.scale.shared.size  # type: ignore[union-attr]
+        codes, q = GgmlBlocks().export(GgmlBlocks().init(of_tensor(x, scheme), x, scheme), x, scheme)
+        found = GgmlBlocks().apply(q, x, scheme).double().numpy()
+        assert q.outer is not None
+        scale = (q.outer.double() * q.scale.double()).numpy().repeat(size, 1)
+        least = 0.0 if q.minimum is None or q.outer_minimum is None else (q.minimum.double() * q.outer_minimum.double()).numpy()
+        offset = np.broadcast_to(least, q.scale.shape).repeat(size, 1)
+        ends = scheme.format.qmin, scheme.format.qmax  # type: ignore[union-attr]
+        np.testing.assert_array_equal(codes.numpy(), np.round((x.double().numpy() - offset) / scale).clip(*ends))
+        assert np.allclose(found, codes.double().numpy() * scale + offset, rtol=0, atol=2.0**-22)
+        return x.numel()
+
+    return check
+
+
 def micro(name: str, theirs: str, emax: int) -> Callable[[], int]:
     """The check of an MX scheme."""
     return blocks(getattr(specs, name), mx(getattr(ml_dtypes, theirs), emax))
@@ -110,6 +147,10 @@ ROWS = (
     Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.NVFP4, nvfp4)),
     Row("GGUF_Q4_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q4_0, q4_0)),
     Row("GGUF_Q5_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q5_0, q5_0)),
+    *(Row(n, "llama.cpp, ggml-quants.c", "loop in NumPy's float32", of_ends(getattr(specs, n)))
+      for n in ("GGUF_Q4_1", "GGUF_Q5_1")),
+    *(Row(n, "llama.cpp, ggml-quants.c", "nearest codes in float64", of_super_blocks(getattr(specs, n)))
+      for n in ("GGUF_Q4_K", "GGUF_Q5_K", "GGUF_Q6_K")),
     Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q8_0, q8_0)),
     Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.MATMUL_4BITS, four_bits)),
     Row("MATMUL_4BITS_AFFINE", "ONNX Runtime, q4_dq.cpp", "loop in float64",

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from qfunc import functions as f
 from qfunc.numerics import Affine
-from qfunc.specs import Int, Log, Scheme
+from qfunc.specs import GGUF_Q4_1, Int, Log, Scheme
+from tests.equations.blocks import of_ends
 from tests.equations.row import S4, U4, Row
 from tests.functions.test_adaround import by_hand as ada
 from tests.functions.test_learned_gradients import slope, soft
@@ -208,6 +209,7 @@ def own_gradient() -> int:
 
 
 ROWS = (
+    Row("GgmlBlocks", "ggml, src/ggml-quants.c", "loop in NumPy's float32", of_ends(GGUF_Q4_1)),
     Row(
         "Fixed", "arXiv:1308.3432; ONNX QuantizeLinear", "Python floats", lambda: compare(f.Fixed(), U4, lambda x: fixed(x, U4))
     ),

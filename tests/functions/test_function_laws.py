@@ -7,23 +7,37 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from torch import Tensor
 
 import qfunc.functions
 from qfunc.errors import SpecError
-from qfunc.functions import AdaRound, DoReFa, Fixed, NnieLog, QDrop
+from qfunc.functions import AdaRound, DoReFa, Fixed, GgmlBlocks, NnieLog, QDrop
 from qfunc.numerics import Affine, dequantize, quantize
 from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import in_range
-from qfunc.specs import Float, Int, Log, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import (
+    FLOAT16,
+    GGUF_Q4_1,
+    GGUF_Q5_K,
+    GGUF_Q6_K,
+    Float,
+    Int,
+    Log,
+    PerBlock,
+    PerChannel,
+    Scale,
+    Scheme,
+    ZeroPoint,
+)
 from qfunc.testing import check_function
 from qfunc.testing.function_check import LAWS
 
 # torch.func has no fast rule for some in-place operations under vmap; values do not depend on it.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
-NAMES = sorted(n for n in qfunc.functions.__all__ if isinstance(getattr(qfunc.functions, n), type) and n != "WithGradient")
+CLASSES = [n for n in qfunc.functions.__all__ if isinstance(getattr(qfunc.functions, n), type)]
+NAMES = sorted({*CLASSES} - {"GgmlBlocks", "WithGradient"})  # GgmlBlocks takes no scheme of the common ones
 EXEMPT = {
     "NnieLog": {"saturation": "the vendor's gradient is 1 everywhere"},
     "DoReFa": {
@@ -32,7 +46,24 @@ EXEMPT = {
         "nan": "the maximum of the layer is NaN with it",
     },
 }
+OF_SEARCHES = {
+    "zero": "0 is no multiple of the step above a minimum",
+    "idempotent": "the sum with a minimum is rounded to float32",
+    "extremes": "numbers in float16 do not reach them",
+}
 ROLES = {"AdaRound": ("weight",)}
+
+
+SEARCHED = [
+    evolve(s, scale=evolve(s.scale, shared=PerBlock(-1, 4), within=s.scale.within and Scale(PerBlock(-1, 8), format=FLOAT16)))
+    for s in (GGUF_Q4_1, GGUF_Q5_K, GGUF_Q6_K)
+]
+"""Schemes of llama.cpp in blocks that divide the laws' tensors."""
+
+
+@pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q5_K", "Q6_K"])
+def test_blocks_of_llama_cpp_keep_the_laws(scheme: Scheme) -> None:
+    check_function(GgmlBlocks(), schemes=[scheme], exempt=OF_SEARCHES, examples=1)
 
 
 @pytest.mark.parametrize(("name", "role"), [(n, r) for n in NAMES for r in ROLES.get(n, ("weight", "activation"))])
@@ -227,7 +258,7 @@ class AlphaOnlyWhileObserving(Right):
     """As MQBench's PACT: a parameter that is learned by name only."""
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Any:
-        return Clipped(*qparams, torch.tensor(6.0))
+        return Clipped(*qparams[:3], torch.tensor(6.0))
 
     def learned(self, scheme: Scheme) -> tuple[str, ...]:
         return ("alpha",)

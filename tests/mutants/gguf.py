@@ -4,6 +4,8 @@ from mutants.mutation import Mutation
 
 BLOCKS = "tests/numerics/test_blocks.py::test_integer_blocks_follow_their_formulas"
 BYTES = "tests/lowering/gguf/test_gguf_blocks.py::test_a_block_by_hand"
+SUPER = "tests/lowering/gguf/test_gguf_blocks.py::test_a_super_block_of_q4_k_by_hand"
+FOUND = "tests/numerics/test_block_searches.py::test_codes_of_minimums"
 FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
 GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
 
@@ -25,6 +27,24 @@ GGUF = (
         'if scheme.scale.rounded == "before":',
         "if True:",
         BLOCKS,
+    ),
+    Mutation(
+        "gguf-halves-of-minimums-are-left-out", "qfunc.lowering.gguf.blocks:pack",
+        "if minimum is None else [_half(scale), _half(minimum)]",
+        "if minimum is None else [_half(scale), _half(scale)]",
+        BYTES,
+    ),
+    Mutation(
+        "gguf-high-bits-of-the-wrong-integers", "qfunc.lowering.gguf.super_blocks:_sixes",
+        "(other >> 4) << 6",
+        "(other >> 5) << 6",
+        SUPER,
+    ),
+    Mutation(
+        "gguf-codes-above-minimums-are-floors", "qfunc.numerics.search.minimums:codes_of_ends",
+        "* inverse[..., None] + 0.5)",
+        "* inverse[..., None])",
+        FOUND,
     ),
     Mutation(
         "gguf-neighbours-in-one-byte", "qfunc.lowering.gguf.blocks:pack",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.products.chunks import brgemm_product
+from qfunc.emulation.products.minimums import DTYPES, sums_with_minimums, weight_of
 from qfunc.emulation.products.registers import register_product
-from qfunc.graph.constants import read_attr
 from qfunc.numerics.scales import divisor
 from qfunc.numerics.sums.dynamic import (
     block_sums,
@@ -20,10 +20,8 @@ from qfunc.numerics.sums.dynamic import (
     scaled_sums,
     weight_sums,
 )
-from qfunc.ops.node import channel_axis, slots
-from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, BrgemmChunks, DynamicProduct, Int, PerBlock, RegisterLanes
-
-_DTYPES = {FLOAT32: "float32", FLOAT16: "float16", BFLOAT16: "bfloat16"}
+from qfunc.ops.node import slots
+from qfunc.specs import BrgemmChunks, DynamicProduct, Int, PerBlock, RegisterLanes
 
 
 def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
@@ -46,45 +44,29 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
         z = job.emitter.call(input_zero_points, x, r, size, *ends, flushes, name=f"{job.name}_zero_point")
     codes = (fmt.qmin, fmt.qmax, scheme.rounding)
     q = job.emitter.call(input_codes, x, r, z, *codes, flushes, name=f"{job.name}_input_codes")
-    dtype = _DTYPES[scheme.scale.format]
+    dtype = DTYPES[scheme.scale.format]
     s_x = job.emitter.call(input_scales, x, r, *span, dtype, flushes, name=f"{job.name}_input_scale")
-    weight, s_w = _weight(job, tensors["weight"])
-    named = ((weight, str(tensors["weight"].target)), (s_w, f"{path}.weight_scale"))
-    nodes = [job.emitter.constant(tensor, name) for tensor, name in named]
-    start = None
-    if arithmetic.zero_point is not None and z is not None:
-        k = job.emitter.constant(flushed(weight_sums(weight, s_w, arithmetic.zero_point.run), flushes), f"{path}.sums")
-        if offset := arithmetic.zero_point.offset:
-            q, z = (job.emitter.call(torch.add, t, offset, name=f"{t.name}_unsigned") for t in (q, z))
-        start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
+    weight = weight_of(job, tensors["weight"])
     inside = s_x if arithmetic.scales == "inside" else None
-    lanes = (arithmetic.lanes.count, arithmetic.lanes.run)
-    v = job.emitter.call(
-        block_sums,
-        q,
-        z,
-        inside,
-        *nodes,
-        *lanes,
-        arithmetic.fma,
-        flushes,
-        start,
-        arithmetic.lanes.order,
-        name=f"{job.name}_sums",
-    )
+    if any(part is not None for part in (weight.integers, arithmetic.minimums, arithmetic.offset, arithmetic.groups)):
+        single = None
+        if arithmetic.minimums is not None and arithmetic.minimums.rounded is not None:
+            single = job.emitter.call(input_scales, x, r, *span, "float32", flushes, name=f"{job.name}_input_scale_float32")
+        v = sums_with_minimums(job, arithmetic, weight, (q, s_x, single))
+    else:
+        named = ((weight.codes, str(tensors["weight"].target)), (weight.scale, f"{path}.weight_scale"))
+        nodes = [job.emitter.constant(tensor, name) for tensor, name in named]
+        start = None
+        if arithmetic.zero_point is not None and z is not None:
+            sums = weight_sums(weight.codes, weight.scale, arithmetic.zero_point.run)
+            k = job.emitter.constant(flushed(sums, flushes), f"{path}.sums")
+            if offset := arithmetic.zero_point.offset:
+                q, z = (job.emitter.call(torch.add, t, offset, name=f"{t.name}_unsigned") for t in (q, z))
+            start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
+        order = (arithmetic.lanes.count, arithmetic.lanes.run, arithmetic.fma, flushes, start, arithmetic.lanes.order)
+        v = job.emitter.call(block_sums, q, z, inside, *nodes, *order, name=f"{job.name}_sums")
     bias = None if "bias" not in tensors else job.real(tensors["bias"], job.root)
     after = s_x if inside is None else None
     return job.emitter.call(
         scaled_sums, v, after, bias, job.bounds(), arithmetic.clamps, flushes, arithmetic.fused_bias, name=job.name, result=True
     )
-
-
-def _weight(job: UnitContext, node: fx.Node) -> tuple[Tensor, Tensor]:
-    # The codes [O, K] and their scales [O, blocks].
-    encoding = job.partition.encoding(node, job.root)
-    assert encoding is not None
-    weight, scale = encoding.codes(read_attr(job.partition.network, node)).float(), encoding.qparams.scale.float()
-    scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
-    if channel_axis(job.root) % 2:
-        weight, scale = weight.T, scale.T
-    return weight.contiguous(), scale.expand(weight.shape[0], -1).contiguous()

@@ -10,12 +10,13 @@ from attrs import field, frozen
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import Decoder
-from qfunc.specs._check import instance_of
+from qfunc.specs._check import instance_of, refuse
 from qfunc.specs._values import readable
 
 
 def _known_kind(instance: object, attribute: object, value: str) -> None:
-    GgufLowering(value)
+    if GgufLowering(value).scheme.searched:
+        raise refuse(instance, "kind", value, "'Q8_0', 'Q5_0' or 'Q4_0' for a whole decoder", "Choose one of them.")
 
 
 @readable

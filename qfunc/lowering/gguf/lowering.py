@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from attrs import field, frozen
 
+from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import FLOAT16, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, PerBlock
+from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
 
-_SCHEMES = {"Q8_0": GGUF_Q8_0, "Q5_0": GGUF_Q5_0, "Q4_0": GGUF_Q4_0}
+_INPUTS = {"Q8_0": (32, FLOAT16), "Q8_1": (32, FLOAT16), "Q8_K": (256, FLOAT32)}
+"""Name of a type that ggml quantizes inputs to -> (entries of a block, format of its scale)."""
 _WEIGHTS, _GRAPH = "model.gguf", "model.onnx"
 
 
@@ -27,25 +29,30 @@ class GgufLowering:
     hyperparameters of an architecture, which llama.cpp reads.
 
     Args:
-        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
+        kind: The type of the weights, one of "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q6_K", "Q5_K" and "Q4_K".
     Source: ggml, docs/gguf.md, src/ggml-common.h.
 
     >>> GgufLowering("Q4_0")
     GgufLowering('Q4_0')
     """
 
-    kind: str = field(default="Q8_0", validator=one_of(tuple(_SCHEMES)))
+    kind: str = field(default="Q8_0", validator=one_of(tuple(WEIGHTS)))
     blocks: ClassVar[bool] = True
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of the weights."""
+        return WEIGHTS[self.kind].scheme
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""
-        fmt, scale = scheme.format, scheme.scale
-        stored = scale.shared == PerBlock(-1, 32) and scale.format == FLOAT16 and scheme.symmetric
+        kind = WEIGHTS[self.kind]
         if constant:
-            fits = stored and fmt == _SCHEMES[self.kind].format
-            return "" if fits else f"weights in {self.kind}: {_SCHEMES[self.kind].format!r}, blocks of 32, scales in float16"
-        fits = stored and scale.dynamic and fmt == GGUF_Q8_0.format
-        return "" if fits else "inputs that ggml quantizes to Q8_0 at run time"
+            return "" if kind.holds(scheme) else f"weights in {self.kind}, as specs.GGUF_{self.kind} describes them"
+        scale, (size, number) = scheme.scale, _INPUTS[kind.input]
+        stored = scale.shared == PerBlock(-1, size) and scale.format == number and scheme.symmetric
+        fits = stored and scale.dynamic and scheme.format == GGUF_Q8_0.format
+        return "" if fits else f"inputs that ggml quantizes to {kind.input} at run time"
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

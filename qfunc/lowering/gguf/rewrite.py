@@ -7,11 +7,12 @@ import onnx
 from onnx import helper
 
 from qfunc.errors import DeployError
-from qfunc.lowering.gguf.blocks import BLOCK, FORMATS, pack
 from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
+from qfunc.lowering.gguf.types import WEIGHTS, Parts
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import REAL, QdqModel
+from qfunc.specs import Int
 
 DOMAIN, PRODUCT = "ggml", "MulMat"
 """y = x W^T: a node of this domain and type has the input x and the name of W as its attribute `weight`."""
@@ -22,7 +23,7 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
 
     Args:
         model: A Q/DQ model; an input of such a product is quantized at run time.
-        kind: The type of the weights, "Q8_0", "Q5_0" or "Q4_0".
+        kind: The type of the weights, a name of `types.WEIGHTS`.
     """
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
@@ -53,16 +54,15 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
 
 
 def stored_weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
-    codes, scale = source.constant(node, 0), source.constant(node, 1)
-    name = node.input[0].removesuffix(".codes")
-    bits = FORMATS[kind]
-    codes = np.asarray(codes).astype(np.int8)
-    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    codes, scale = np.asarray(source.constant(node, 0)).astype(np.int8), np.asarray(source.constant(node, 1))
+    name, fmt = node.input[0].removesuffix(".codes"), WEIGHTS[kind].scheme.format
+    assert isinstance(fmt, Int)  # so are those of all types
+    low, high = -(1 << fmt.bits - 1) if fmt.signed else 0, (1 << fmt.bits - fmt.signed) - 1
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
         found, do = f"codes in [{codes.min()}, {codes.max()}]", f"Use targets.gguf({kind!r})."
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"[{low}, {high}], those of {kind}", do=do)
-    assert source.attribute(node, "block_size") == BLOCK  # `GgufLowering.refuses` others
-    return GgufTensor(name, TYPES[kind], codes.shape, pack(codes, scale, kind))
+    others = [source.constant(node, i, scale) for i in (2, 3, 4)] if node.op_type == "DequantizeBlocks" else [scale] * 3
+    return GgufTensor(name, TYPES[kind], codes.shape, WEIGHTS[kind].pack(Parts(codes, scale, *others)))
 
 
 __all__ = ["DOMAIN", "PRODUCT", "stored_weight", "with_products"]

@@ -108,7 +108,8 @@ def weight_sums(weight: Tensor, scale: Tensor, run: int) -> Tensor:
 
 def block_sums(
     codes: Tensor, z: Tensor | None, s_x: Tensor | None, weight: Tensor, s_w: Tensor, count: int, run: int, fused: bool,
-    flushes: bool, sums: Tensor | None = None, order: str = "halves",
+    flushes: bool, sums: Tensor | None = None, order: str = "halves", part: int | None = None,
+    more: tuple[Tensor, int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Return v of each token and output: acc_b m_b added for one block after the other, in `count` lanes.
 
@@ -121,6 +122,8 @@ def block_sums(
         fused: v + acc_b m_b has one rounding.
         flushes: Values below 2^-126 are 0.
         sums: v_0 [..., O], of lane 0.
+        part: The most entries of one acc_b.
+        more: Other integers [O, K] whose products are added to acc_b, in lanes of runs of this length.
 
     >>> x, w = torch.tensor([[2.0, 3.0]]), torch.tensor([[4.0, 5.0]])
     >>> block_sums(x, None, None, w, torch.tensor([[1.0, 0.5]]), 1, 1, True, False).tolist()
@@ -128,10 +131,11 @@ def block_sums(
     """
     size = weight.shape[1]
     groups = 1 if s_x is None else s_x.shape[-1]
-    blocks = max(groups, s_w.shape[1])
+    blocks = max(groups, s_w.shape[1], size // (part or size))
     width = size // blocks
     offsets = codes if z is None else codes - z.repeat_interleave(size // z.shape[-1], -1)
-    lane = torch.arange(size, device=weight.device) // run % count
+    entries = torch.arange(size, device=weight.device)
+    terms = [(matrix, entries // length % count) for matrix, length in ((weight, run), *(() if more is None else (more,)))]
     totals = [torch.zeros((*codes.shape[:-1], weight.shape[0]), device=weight.device) for _ in range(count)]
     if sums is not None:
         totals[0] = flushed(sums, flushes)
@@ -139,10 +143,11 @@ def block_sums(
         m = s_w[:, b * s_w.shape[1] // blocks]
         if s_x is not None:
             m = flushed(s_x[..., b * groups // blocks, None] * m, flushes)
-        part = slice(b * width, (b + 1) * width)
-        x, w, of = offsets[..., part].double(), weight[:, part].double(), lane[part]
-        for i in sorted(set(of.tolist())):
-            acc = (x[..., of == i] @ w[:, of == i].T).float()
+        span = slice(b * width, (b + 1) * width)
+        x = offsets[..., span].double()
+        for i in sorted({i for _, lane in terms for i in lane[span].tolist()}):
+            products = [x[..., lane[span] == i] @ w[:, span][:, lane[span] == i].double().T for w, lane in terms]
+            acc = sum(products[1:], products[0]).float()
             totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
     while len(totals) > 1:
         half = len(totals) // 2

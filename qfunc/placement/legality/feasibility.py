@@ -11,7 +11,7 @@ from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
-from qfunc.specs.protocols import BlockLowering, Lowering, StoringLowering, WideLowering
+from qfunc.specs.protocols import BlockLowering, Lowering, SearchingFunction, StoringLowering, WideLowering
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
@@ -40,6 +40,9 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
 
 
 def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
+    if site.scheme.searched and not isinstance(site.function, SearchingFunction):
+        wanted = "a function that finds the minimums and the integers of the scales of such a scheme"
+        yield repr(site.function), wanted, "Use functions.GgmlBlocks(), or another scheme."
     try:
         qparams_shape(site.scheme, constant_shape(tensor) or ())
     except SpecError as e:
@@ -51,6 +54,9 @@ def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
     if isinstance(shared, PerChannel) and shared.axis == "channel":
         wanted = "an axis, as in PerChannel(1), because only weights have output channels"
         yield f"scales {shared!r} of an activation", wanted, "Name the axis."
+    elif site.scheme.searched:
+        wanted = "a scheme without minimums and integers of scales, which only weights have"
+        yield "minimums" if site.scheme.minimum else "integers of scales", wanted, "Edit the rule."
     elif isinstance(shared, PerToken | PerBlock) and not site.dynamic:
         wanted = "dynamic scales, Scale(..., dynamic=True), because their number is only known at run time"
         yield f"static scales {shared!r}", wanted, "Use edit.activations(granularity=PerTensor()), or edit the rule."

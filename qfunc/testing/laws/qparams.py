@@ -23,7 +23,14 @@ def feasible(found: Affine, scheme: Scheme, shape: tuple[int, ...], when: str) -
     rule, wanted, magnitude = scheme.scale, qparams_shape(scheme, shape), found.scale.abs()
     assert scale.dtype == zero.dtype == torch.float32, f"{when}: qparams are {scale.dtype} and {zero.dtype}, not float32"
     assert tuple(scale.shape) == tuple(zero.shape) == wanted, f"{when}: shapes {tuple(scale.shape)}, not {wanted}"
-    good = scale.isfinite() & (scale != 0 if rule.signed else scale > 0)
+    if rule.integers is not None:
+        within = (scale >= rule.integers.qmin) & (scale <= rule.integers.qmax) & (scale == scale.round())
+        assert bool(within.all()), f"{when}: {scale[~within][0].item()!r} is no integer of {rule.integers!r}"
+        assert outer is not None, f"{when}: no outer scale"
+        assert bool(outer.isfinite().all()), f"{when}: the outer scale is not finite"
+        return
+    constant = (scale == 0) & scheme.minimum  # blocks of one value
+    good = scale.isfinite() & (constant | (scale != 0 if rule.signed else scale > 0))
     assert bool(good.all()), (
         f"{when}: scale {scale[~good][0].item()!r} is not finite and {'not 0' if rule.signed else 'above 0'}"
     )

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from attrs import evolve
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch import Tensor, nn
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering.gguf.blocks import unpack
+from qfunc.functions import Fixed
 from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import edit
+from qfunc.specs import GGUF_Q4_1, Decoder, edit
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -41,7 +42,7 @@ def deployed(kind: str) -> Any:
 
 
 @needs_gguf
-@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1"])
 def test_the_package_gguf_reads_the_weights(kind: str, tmp_path: Path) -> None:
     """Names, shapes, types, and values within half a step of the model's weights."""
     import gguf
@@ -78,7 +79,7 @@ class MulMat(OpRun):
         return (np.asarray(x.astype(np.float64) @ self.weights[weight].T, np.float32),)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1"])
 def test_the_graph_computes_the_network_with_the_weights_of_the_file(kind: str) -> None:
     """ONNX's reference evaluator, with a product in float64: near the simulation, but for the codes of the inputs.
 
@@ -137,24 +138,84 @@ def test_a_scheme_that_the_file_does_not_have_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(edit.weights(bits=6)(targets.gguf("Q8_0")))(nn.Linear(32, 4))
     assert str(caught.value) == (
-        "target 'gguf_q8_0', op 'linear', weight 'weight': found Int(6, low=-31) for GgufLowering(), wanted weights in Q8_0: "
-        "Int(8, low=-127), blocks of 32, scales in float16. Set it with edit.deploy(...), or edit the scheme."
+        "target 'gguf_q8_0', op 'linear', weight 'weight': found Int(6, low=-31) for GgufLowering(), wanted weights in Q8_0, "
+        "as specs.GGUF_Q8_0 describes them. Set it with edit.deploy(...), or edit the scheme."
     )
 
 
-def test_the_kinds_are_three() -> None:
+def test_the_kinds_are_eight() -> None:
     with pytest.raises(SpecError) as caught:
         targets.gguf("Q2_K")
-    assert str(caught.value) == "GgufLowering.kind: found 'Q2_K', wanted one of 'Q8_0', 'Q5_0', 'Q4_0'. Choose one of them."
+    assert str(caught.value) == (
+        "GgufLowering.kind: found 'Q2_K', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'Q6_K', 'Q5_K', 'Q4_K'. "
+        "Choose one of them."
+    )
+
+
+def test_layers_that_the_block_does_not_divide_stay_float() -> None:
+    """64 inputs are no super-block of Q4_K: `explain` has a line, and `quantize` refuses a model without any other layer."""
+    target, x = targets.gguf("Q4_K"), torch.randn(5, 256)
+    model = calibrated(nn.Sequential(nn.Linear(256, 64), nn.Linear(64, 8)), target, x)
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(target)(nn.Linear(64, 8))
+
+    lines = str(qfunc.explain(model)).splitlines()
+
+    assert lines[-1].split(None, 2)[2] == ("rule 0 selects linear and in_features a multiple of 256; here in_features is 64")
+    assert str(caught.value) == (
+        "quantize: found a Linear in which the target quantizes nothing, wanted ops that it quantizes. Of op "
+        "'linear': rule 0 selects linear and in_features a multiple of 256; here in_features is 64."
+    )
+
+
+def test_a_function_that_finds_no_minimums_is_refused() -> None:
+    """An edit of the weights' function, before anything is calibrated."""
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(edit.weights(function=Fixed())(targets.gguf("Q4_1")))(nn.Linear(32, 4))
+    assert str(caught.value) == (
+        "target 'gguf_q4_1', op 'linear', weight 'weight': found Fixed(), wanted a function that finds the minimums and the "
+        "integers of the scales of such a scheme. Use functions.GgmlBlocks(), or another scheme."
+    )
+
+
+def test_an_input_with_minimums_is_refused() -> None:
+    """Only weights have them."""
+    target = targets.gguf("Q4_1")
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(evolve(target, rules=(evolve(target.rules[0], input=GGUF_Q4_1),)))(nn.Linear(32, 4))
+    assert str(caught.value) == (
+        "target 'gguf_q4_1', op 'linear', input 'input': found minimums, wanted a scheme without minimums and integers of "
+        "scales, which only weights have. Edit the rule."
+    )
 
 
 def test_the_bytes_hold_the_codes_of_the_simulation() -> None:
-    """Read by `unpack`, whose layout `test_gguf_blocks` compares with ggml's."""
+    """A row of Q4_0 is a float16 and 16 bytes, entry i and i + 16 in one; `test_gguf_blocks` compares the bytes with ggml's."""
     torch.manual_seed(0)
     layer, target = nn.Linear(32, 8, bias=False), targets.gguf("Q4_0")
     model = calibrated(layer, target, X[:, :32])
 
     content = qfunc.deploy(target)(model).files["model.gguf"]
 
-    codes, scale = unpack(np.frombuffer(content[-160:], np.uint8)[: 8 * 18].reshape(8, 18), "Q4_0")
+    rows = np.frombuffer(content[-160:], np.uint8)[: 8 * 18].reshape(8, 18)
+    scale, bytes_ = rows[:, :2].copy().view("<f2").astype(np.float32), rows[:, 2:]
+    codes = np.concatenate([bytes_ & 15, bytes_ >> 4], -1).astype(np.float32) - 8
     np.testing.assert_array_equal(codes * scale, held(model, "weight", layer))
+
+
+def test_a_whole_decoder_in_blocks_with_minimums_is_refused() -> None:
+    sizes = {
+        "blocks": 1,
+        "width": 64,
+        "inner": 96,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 16,
+        "vocabulary": 100,
+        "context": 256,
+    }
+    with pytest.raises(SpecError) as caught:
+        targets.gguf("Q4_1", Decoder(architecture="llama", **sizes))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "LlamaCppLowering.kind: found 'Q4_1', wanted 'Q8_0', 'Q5_0' or 'Q4_0' for a whole decoder. Choose one of them."
+    )

@@ -8,10 +8,14 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from qfunc.estimators import MinMax
+from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.specs import (
+    FLOAT16,
     FLOAT32,
     KPU,
     Accumulator,
+    Algorithm,
     AverageCodes,
     AveragePool,
     Bilinear,
@@ -35,7 +39,9 @@ from qfunc.specs import (
     Int,
     KeepFloat,
     Kernel,
+    LaneOffset,
     Lanes,
+    MinimumSums,
     NormFixed,
     Op,
     PerBlock,
@@ -64,6 +70,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
     Target,
+    TokenGroups,
     WeightSums,
     ZeroPoint,
 )
@@ -159,16 +166,23 @@ FAR = 3e38 * torch.tensor([[1.0, -1.0]]).repeat(1, 16)
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 16), dynamic=True), division=False)
 CHUNKS = DynamicProduct(IN_BLOCKS, multiplier="last", scales="inside", lanes=BrgemmChunks())
 REGISTERS = DynamicProduct(IN_BLOCKS, multiplier="both", scales="inside", lanes=RegisterLanes())
+INSIDE = evolve(REGISTERS, lanes=Lanes(4, 2))
+OFFSET = evolve(INSIDE, offset=LaneOffset(8, run=4))
+ONE_LANE = evolve(INSIDE, lanes=Lanes())
+GROUPED = evolve(ONE_LANE, groups=TokenGroups(4, part=4))
+WITH_MINIMUMS = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 16), format=FLOAT16, rounded="after"), minimum=True)
+BY_MINIMUMS = evolve(INSIDE, minimums=MinimumSums())
 
 
 def dynamic(
     product: DynamicProduct, net: nn.Module = LINEAR, x: Tensor = TOKENS, weight: Scheme = BLOCKS, **changes: Any
 ) -> Witness:
     """A linear layer whose input is quantized at run time, and one whose arithmetic differs in one field."""
-    formats = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
+    formats = (("input", (FLOAT32,)), ("weight", (weight.format,)), ("output", (FLOAT32,)))
     rules = Rule(Op("linear"), input=product.input, weight=weight)
-    other = evolve(product, **changes)
-    return witness(chip(Kernel(Op("linear"), product, formats=formats), rules=rules), product, other, net, x)
+    algorithm = Algorithm(MinMax(), GgmlBlocks() if weight.searched else Fixed())
+    other, kernel = evolve(product, **changes), Kernel(Op("linear"), product, formats=formats)
+    return witness(chip(kernel, rules=rules, weight=algorithm), product, other, net, x)
 
 
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
@@ -344,6 +358,15 @@ WITNESSES = {
     "DynamicProduct.multiplier": dynamic(DYNAMIC, multiplier="both"),
     "DynamicProduct.scales": dynamic(DYNAMIC, scales="inside"),
     "DynamicProduct.zero_point": dynamic(DYNAMIC, zero_point=WeightSums(4)),
+    "DynamicProduct.minimums": dynamic(INSIDE, minimums=MinimumSums()),
+    "DynamicProduct.offset": dynamic(INSIDE, offset=LaneOffset(8, run=4)),
+    "DynamicProduct.groups": dynamic(ONE_LANE, groups=TokenGroups(4, part=4)),
+    "MinimumSums.lanes": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(Lanes(2, 4))),
+    "MinimumSums.rounded": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(rounded=FLOAT16)),
+    "LaneOffset.offset": dynamic(OFFSET, offset=LaneOffset(9, run=4)),
+    "LaneOffset.run": dynamic(OFFSET, offset=LaneOffset(8, run=1)),
+    "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
+    "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),

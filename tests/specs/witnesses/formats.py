@@ -7,8 +7,12 @@ from typing import Any
 from attrs import evolve
 from torch import nn
 
+from qfunc.estimators import MinMax
+from qfunc.functions import GgmlBlocks
 from qfunc.specs import (
     E4M3FN,
+    FLOAT16,
+    Algorithm,
     FixedQParams,
     Float,
     Int,
@@ -45,6 +49,8 @@ SIGNED = Scheme(Int(4), Scale(divisor="-qmin", signed=True))
 EQUAL = seeded(nn.Conv2d(3, 4, 3))
 EQUAL.weight.data.flatten()[::7] = 2.0
 EQUAL.weight.data.flatten()[6::7] = -2.0
+IN_THREES = Scale(PerBlock(-1, 3), integers=Int(6, signed=False), within=Scale(PerBlock(-1, 3), format=FLOAT16))
+INTEGERS = Scheme(Int(4, signed=False), IN_THREES, minimum=True)
 FLOOR, TRUNC = Scheme(rounding="floor"), Scheme(Int(8, signed=False), rounding="trunc")
 
 
@@ -127,6 +133,14 @@ WITNESSES = {
     ),
     "Scale.dynamic": of_input(Scheme(), scale=Scale(dynamic=True)),
     "Scale.within": of_scale(Scale(PerBlock(1, 3), format=E4M3FN), within=Scale()),
+    "Scale.integers": witness(
+        chip(rules=Rule(CONV, input=ACTIVATION, weight=INTEGERS), weight=Algorithm(MinMax(), GgmlBlocks())),
+        INTEGERS,
+        evolve(INTEGERS, scale=evolve(INTEGERS.scale, integers=Int(3, signed=False))),
+        NET,
+        X,
+        see=values,
+    ),
     "ZeroPoint.rounding": of_zero(ZeroPoint("floor"), rounding="half_even"),
     "ZeroPoint.value": of_zero(ZeroPoint(), value=3),
     "ZeroPoint.nudge": of_zero(ZeroPoint(), nudge="outward"),
@@ -135,5 +149,6 @@ WITNESSES = {
     "Scheme.scale": of_weight(Scheme(), scale=Scale(power_of_two=True)),
     "Scheme.zero_point": of_input(Scheme(), zero_point=ZeroPoint()),
     "Scheme.rounding": of_weight(Scheme(), rounding="floor"),
+    "Scheme.minimum": of_weight(Scheme(Int(4, signed=False), Scale(PerBlock(-1, 3))), minimum=True),
     "Scheme.division": witness(of_steps(FLOOR), FLOOR, evolve(FLOOR, division=False), NET, STEPS),
 }
