@@ -220,7 +220,7 @@ class DecoderLowering(Protocol):
 
     @property
     def decoder(self) -> Any:
-        """The `Decoder`."""
+        """The `DecoderConfig`."""
         ...
 
 

@@ -13,7 +13,7 @@ from qfunc.graph.arguments import flatten
 from qfunc.numerics.ggml.attention import attend
 from qfunc.numerics.ggml.layers import gated, rms_norm
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 
 Product = Callable[[Unit, fx.Node], fx.Node]
 """Writes a product or an embedding that reads a value, and returns the node of its result."""
@@ -26,7 +26,7 @@ class DecoderNetwork:
         EmulationError: more than token ids as inputs, other outputs than logits, or a part that is missing.
     """
 
-    def __init__(self, partition: Partition, decoder: Decoder) -> None:
+    def __init__(self, partition: Partition, decoder: DecoderConfig) -> None:
         self.partition, self.decoder = partition, decoder
         self.units: dict[str, Unit] = {}
         self.constants: dict[str, fx.Node] = {}
@@ -52,7 +52,7 @@ class DecoderNetwork:
             raise EmulationError(where=where, found=found, wanted=f"{head.group.output.name}, the logits", do=do)
         missing = [name for name in (*self.decoder.needed(), "output.weight") if name not in self.units]
         if missing:
-            do = "Describe the network by lowering.decoder_of(config), and return its logits only."
+            do = "Describe the network by lowering.decoder_config(config), and return its logits only."
             raise EmulationError(where=where, found=f"no {missing[0]!r}", wanted="the tensors of the decoder", do=do)
 
     def write(self, product: Product, read: Callable[[fx.Node], fx.Node], call: Callable[..., fx.Node]) -> fx.Node:

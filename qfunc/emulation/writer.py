@@ -18,7 +18,7 @@ from qfunc.ops.node import returns_several, slots
 from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.shift_limits import require_limits
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 from qfunc.specs.protocols import DecoderLowering
 
 __all__ = ["build_emulation"]
@@ -49,7 +49,7 @@ class _Emulation:
         self.units = partition.units_by_output
         self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
 
-    def build(self, decoder: Decoder | None = None) -> fx.GraphModule:
+    def build(self, decoder: DecoderConfig | None = None) -> fx.GraphModule:
         if decoder is not None:
             self._decoder(DecoderNetwork(self.partition, decoder))
         else:

@@ -3,12 +3,12 @@
 from qfunc.lowering.combination import Combined
 from qfunc.lowering.compressed_tensors.lowering import CompressedTensorsLowering
 from qfunc.lowering.compressed_tensors.runner import TransformersRunner
-from qfunc.lowering.gguf.config import decoder_of
-from qfunc.lowering.gguf.decoder_lowering import LlamaCppLowering
-from qfunc.lowering.gguf.llama_runner import LlamaCppRunner
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
-from qfunc.lowering.gguf.tokenizer import with_tokenizer
+from qfunc.lowering.llama_cpp.config import decoder_config
+from qfunc.lowering.llama_cpp.lowering import LlamaCppLowering
+from qfunc.lowering.llama_cpp.runner import LlamaCppRunner
+from qfunc.lowering.llama_cpp.tokenizer import with_tokenizer
 from qfunc.lowering.machines.processors import Browser, Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
@@ -52,7 +52,7 @@ __all__ = [
     "GgufLowering",
     "LlamaCppLowering",
     "LlamaCppRunner",
-    "decoder_of",
+    "decoder_config",
     "with_tokenizer",
     "K210Lowering",
     "NnieLowering",

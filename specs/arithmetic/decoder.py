@@ -16,7 +16,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 @readable
 @frozen(kw_only=True)
-class Decoder:
+class DecoderConfig:
     """A decoder of llama.cpp: `general.architecture` and the hyperparameters of a GGUF file.
 
     x = embedding of the tokens; for each block x = x + W_o attention(RoPE(W_q n), RoPE(W_k n), W_v n) with n = norm(x), and
@@ -39,7 +39,7 @@ class Decoder:
     Source: llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; ggml, docs/gguf.md.
 
     >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
-    >>> Decoder(architecture="llama", **sizes).adjacent_pairs
+    >>> DecoderConfig(architecture="llama", **sizes).adjacent_pairs
     True
     """
 
@@ -76,7 +76,7 @@ class Decoder:
         """Return the name that llama.cpp has for a parameter of a model of transformers, or None if it has none.
 
         >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
-        >>> Decoder(architecture="llama", **sizes).tensor("model.layers.0.mlp.up_proj.weight")
+        >>> DecoderConfig(architecture="llama", **sizes).tensor("model.layers.0.mlp.up_proj.weight")
         'blk.0.ffn_up.weight'
         """
         path, _, kind = parameter.rpartition(".")
@@ -99,7 +99,7 @@ class Decoder:
         """Return the tensor that a parameter is for one reader, which looks rows up or multiplies: a tied table has both roles.
 
         >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
-        >>> Decoder(architecture="llama", **sizes).role("token_embd.weight", looked_up=False)
+        >>> DecoderConfig(architecture="llama", **sizes).role("token_embd.weight", looked_up=False)
         'output.weight'
         """
         tied = ("token_embd.weight", "output.weight")

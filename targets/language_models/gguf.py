@@ -17,7 +17,7 @@ from qfunc.specs import (
     FLOAT16,
     FLOAT32,
     Algorithm,
-    Decoder,
+    DecoderConfig,
     DynamicProduct,
     Int,
     Kernel,
@@ -57,13 +57,13 @@ PRODUCTS = {
 }
 
 
-def gguf(kind: str, decoder: Decoder | None = None) -> Target:
+def gguf(kind: str, decoder: DecoderConfig | None = None) -> Target:
     """Return the target for weights in "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q6_K", "Q5_K" or "Q4_K".
 
     Args:
         kind: The type of the weights.
         decoder: None for the linear layers of any network.  For a whole decoder in a file that llama.cpp loads, its
-            hyperparameters: `qfunc.lowering.decoder_of(model.config)`.
+            hyperparameters: `qfunc.lowering.decoder_config(model.config)`.
 
     >>> gguf("Q4_0").name
     'gguf_q4_0'

@@ -7,10 +7,10 @@ order of sums, and its cache rounds keys and values to float16.
 from attrs import evolve
 
 from qfunc.lowering import LlamaCppLowering, LlamaCppRunner
-from qfunc.specs import Decoder, Op, Rule, Runtime, Target, cpus
+from qfunc.specs import DecoderConfig, Op, Rule, Runtime, Target, cpus
 
 
-def of_decoder(layers: Target, kind: str, decoder: Decoder) -> Target:
+def of_decoder(layers: Target, kind: str, decoder: DecoderConfig) -> Target:
     """Return the target for a decoder whose linear layers are those of a target; its table of tokens has the same blocks.
 
     Args:

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 
 SIZES = {"blocks": 2, "width": 64, "inner": 96, "heads": 4, "kv_heads": 2, "head_size": 16, "vocabulary": 96, "context": 512}
 
 
-def decoder(architecture: str, **sizes: Any) -> Decoder:
+def decoder(architecture: str, **sizes: Any) -> DecoderConfig:
     """A small decoder."""
-    return Decoder(architecture=architecture, **SIZES | sizes)
+    return DecoderConfig(architecture=architecture, **SIZES | sizes)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
@@ -41,7 +41,7 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     """Grouped queries, and angles of pairs that are half a head apart."""
 
-    def __init__(self, d: Decoder) -> None:
+    def __init__(self, d: DecoderConfig) -> None:
         super().__init__()
         self.d, bias = d, d.architecture == "qwen2"
         size, kv_size = d.heads * d.head_size, d.kv_heads * d.head_size
@@ -71,7 +71,7 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """A gated layer."""
 
-    def __init__(self, d: Decoder) -> None:
+    def __init__(self, d: DecoderConfig) -> None:
         super().__init__()
         self.gate_proj, self.up_proj = linear(d.width, d.inner, False), linear(d.width, d.inner, False)
         self.down_proj = linear(d.inner, d.width, False)
@@ -83,7 +83,7 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention and a gated layer, each after a norm."""
 
-    def __init__(self, d: Decoder) -> None:
+    def __init__(self, d: DecoderConfig) -> None:
         super().__init__()
         self.input_layernorm, self.self_attn = Norm(d.width, d.epsilon), Attention(d)
         self.post_attention_layernorm, self.mlp = Norm(d.width, d.epsilon), Mlp(d)
@@ -96,7 +96,7 @@ class Block(nn.Module):
 class Body(nn.Module):
     """The blocks between the embedding and the last norm."""
 
-    def __init__(self, d: Decoder) -> None:
+    def __init__(self, d: DecoderConfig) -> None:
         super().__init__()
         self.embed_tokens, self.norm = nn.Embedding(d.vocabulary, d.width), Norm(d.width, d.epsilon)
         self.layers = nn.Sequential(*(Block(d) for _ in range(d.blocks)))
@@ -108,7 +108,7 @@ class Body(nn.Module):
 class Network(nn.Module):
     """Logits of token ids [B, T]; `tied`: the head has the weights of the embedding."""
 
-    def __init__(self, d: Decoder, tied: bool = False) -> None:
+    def __init__(self, d: DecoderConfig, tied: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.model, self.lm_head = Body(d), linear(d.width, d.vocabulary, False)
@@ -119,12 +119,12 @@ class Network(nn.Module):
         return self.lm_head(self.model(ids))
 
 
-def tokens(count: int, length: int, d: Decoder) -> Tensor:
+def tokens(count: int, length: int, d: DecoderConfig) -> Tensor:
     """Random token ids."""
     return torch.randint(0, d.vocabulary, (count, length), generator=torch.Generator().manual_seed(length))
 
 
-def calibrated(d: Decoder, kind: str, tied: bool = False) -> Any:
+def calibrated(d: DecoderConfig, kind: str, tied: bool = False) -> Any:
     """A network for targets.gguf, and this target."""
     target = targets.gguf(kind, d)
     network = Network(d, tied).eval()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, EmulationError, SpecError
-from qfunc.lowering import LlamaCppLowering, decoder_of
+from qfunc.lowering import LlamaCppLowering, decoder_config
 from tests.lowering.gguf.decoders import Network, calibrated, decoder, tokens
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -177,11 +177,11 @@ def test_what_the_architecture_does_not_have_is_refused() -> None:
     )
     assert refusal(qfunc.deploy, Network(d), larger) == (
         "deploy, llama: found no 'blk.1.attn_norm.weight', wanted the tensors of the architecture. "
-        "Describe the network by lowering.decoder_of(config), and export the whole model."
+        "Describe the network by lowering.decoder_config(config), and export the whole model."
     )
     assert refusal(qfunc.emulate, Network(d), larger) == (
         "emulate, llama: found no 'blk.1.attn_norm.weight', wanted the tensors of the decoder. "
-        "Describe the network by lowering.decoder_of(config), and return its logits only."
+        "Describe the network by lowering.decoder_config(config), and return its logits only."
     )
     assert refusal(qfunc.emulate, Logits(d), d) == (
         "emulate, llama: found the outputs softmax, wanted lm_head, the logits. Return the logits of all tokens only."
@@ -195,9 +195,9 @@ def test_hyperparameters_that_no_decoder_has_are_refused() -> None:
         decoder("llama", head_size=12)
     with pytest.raises(SpecError) as kind:
         LlamaCppLowering("Q2_0", decoder("llama"))
-    assert str(heads.value) == "Decoder.kv_heads: found 3, wanted a divisor of 4 heads. Read both from one config."
+    assert str(heads.value) == "DecoderConfig.kv_heads: found 3, wanted a divisor of 4 heads. Read both from one config."
     assert str(size.value) == (
-        "Decoder.head_size: found 12, wanted a multiple of 8. "
+        "DecoderConfig.head_size: found 12, wanted a multiple of 8. "
         "Smaller rests of a head are rotated in another order, which is not described."
     )
     assert str(kind.value).startswith("GgufLowering.kind: found 'Q2_0', wanted one of 'Q8_0'")
@@ -214,8 +214,8 @@ def config(**changes: Any) -> Any:
 
 
 def test_a_configuration_gives_the_decoder() -> None:
-    assert decoder_of(config()) == decoder("llama")
-    assert decoder_of(config(model_type="qwen3", head_dim=32, num_key_value_heads=None)) == decoder(
+    assert decoder_config(config()) == decoder("llama")
+    assert decoder_config(config(model_type="qwen3", head_dim=32, num_key_value_heads=None)) == decoder(
         "qwen3", head_size=32, kv_heads=4
     )
 
@@ -234,5 +234,5 @@ def test_a_configuration_gives_the_decoder() -> None:
 )  # fmt: skip
 def test_configurations_that_are_not_described_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        decoder_of(config(**changes))
-    assert str(caught.value) == f"decoder_of, config: {message}"
+        decoder_config(config(**changes))
+    assert str(caught.value) == f"decoder_config, config: {message}"

@@ -22,7 +22,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.functions import Fixed
 from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import GGUF_Q4_1, Decoder, edit
+from qfunc.specs import GGUF_Q4_1, DecoderConfig, edit
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -215,7 +215,7 @@ def test_a_whole_decoder_in_blocks_with_minimums_is_refused() -> None:
         "context": 256,
     }
     with pytest.raises(SpecError) as caught:
-        targets.gguf("Q4_1", Decoder(architecture="llama", **sizes))  # type: ignore[arg-type]
+        targets.gguf("Q4_1", DecoderConfig(architecture="llama", **sizes))  # type: ignore[arg-type]
     assert str(caught.value) == (
         "LlamaCppLowering.kind: found 'Q4_1', wanted 'Q8_0', 'Q5_0' or 'Q4_0' for a whole decoder. Choose one of them."
     )

@@ -198,7 +198,7 @@ OTHER_DECODERS: dict[str, Any] = {
 }  # fmt: skip
 
 WITNESSES = {
-    **{f"Decoder.{name}": other_decoder(**{name: value}) for name, value in OTHER_DECODERS.items()},
+    **{f"DecoderConfig.{name}": other_decoder(**{name: value}) for name, value in OTHER_DECODERS.items()},
     "Refuse.select": of_legality(NO, select=CONV),
     "Refuse.because": of_legality(SAY, because="the manual"),
     "Refuse.do": of_legality(SAY, do="Begin."),

@@ -1,4 +1,4 @@
-"""A process of its own in which llama.cpp computes logits: `python -P llama_worker.py [FILE THREADS]`.
+"""A process of its own in which llama.cpp computes logits: `python -P worker.py [FILE THREADS]`.
 
 Other libraries with a ggml of their own would share it with llama.cpp in one process, and llama.cpp ends its process on an
 error.  Without arguments it prints what llama.cpp is built for.  With a file, it writes the number of tokens of the vocabulary

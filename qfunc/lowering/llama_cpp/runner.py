@@ -49,7 +49,7 @@ class LlamaCppRunner:
         """
         require(self.missing(), "LlamaCppRunner", "llamacpp", "llama-cpp-python 0.3.36")
         # Import here, so that `import qfunc` does not load llama.cpp.
-        from qfunc.lowering.gguf.llama_session import LlamaSession
+        from qfunc.lowering.llama_cpp.session import LlamaSession
 
         with loading("LlamaCppRunner", "llama.cpp"):
             return LlamaSession(file_of(artifact.files, "model.gguf"), self.threads).run
@@ -58,7 +58,7 @@ class LlamaCppRunner:
         """Return "" if this llama.cpp computes as the target describes, else the reason why it may not."""
         if self.missing() or other_kernels():
             return other_kernels()
-        from qfunc.lowering.gguf.llama_session import features
+        from qfunc.lowering.llama_cpp.session import features
 
         if platform.libc_ver()[0] != "glibc":
             return "this C library computes other sines and exponentials than glibc"

@@ -12,14 +12,14 @@ from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.rewrite import stored_weight
 from qfunc.lowering.qdq_reader import QdqModel
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 
 Array = np.ndarray[Any, Any]
 
 _TABLE, _HEAD = "token_embd.weight", "output.weight"
 
 
-def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: Decoder) -> list[GgufTensor]:
+def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -> list[GgufTensor]:
     """Return the tensors in the order in which the model reads them.
 
     Raises:
@@ -46,12 +46,12 @@ def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: Decoder) -> list
         del found[_HEAD]  # llama.cpp multiplies by the table then
     for name in decoder.needed():
         if name not in found:
-            do = "Describe the network by lowering.decoder_of(config), and export the whole model."
+            do = "Describe the network by lowering.decoder_config(config), and export the whole model."
             raise DeployError(where=_where(decoder), found=f"no {name!r}", wanted="the tensors of the architecture", do=do)
     return list(found.values())
 
 
-def _where(decoder: Decoder) -> str:
+def _where(decoder: DecoderConfig) -> str:
     return f"deploy, {decoder.architecture}"
 
 
@@ -65,7 +65,7 @@ def _real(source: QdqModel, name: str) -> GgufTensor:
     return GgufTensor(name, TYPES["F32"], value.shape, rows)
 
 
-def _in_order(rows: Array, name: str, decoder: Decoder) -> Array:
+def _in_order(rows: Array, name: str, decoder: DecoderConfig) -> Array:
     # Each head of queries and keys: entries i and i + head_size / 2 become neighbours where RoPE rotates neighbours.
     part = name.split(".")[-2]
     if not decoder.adjacent_pairs or part not in ("attn_q", "attn_k"):

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 from qfunc.specs._check import instance_of, refuse
 from qfunc.specs._values import readable
 
@@ -30,16 +30,16 @@ class LlamaCppLowering:
 
     Args:
         kind: The type of the weights, one of those of `GgufLowering`.
-        decoder: The hyperparameters, as `decoder_of(model.config)` returns them.
+        decoder: The hyperparameters, as `decoder_config(model.config)` returns them.
     Source: ggml, docs/gguf.md; llama.cpp, src/llama-arch.cpp and src/llama-model.cpp.
 
     >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
-    >>> LlamaCppLowering("Q8_0", Decoder(architecture="llama", **sizes)).kind
+    >>> LlamaCppLowering("Q8_0", DecoderConfig(architecture="llama", **sizes)).kind
     'Q8_0'
     """
 
     kind: str = field(validator=_known_kind)
-    decoder: Decoder = field(validator=instance_of(Decoder))
+    decoder: DecoderConfig = field(validator=instance_of(DecoderConfig))
     blocks: ClassVar[bool] = True
 
     def refuses(self, scheme: Any, constant: bool) -> str:
@@ -53,13 +53,13 @@ class LlamaCppLowering:
             DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.gguf.decoder_tensors import decoder_tensors
         from qfunc.lowering.gguf.file import gguf_file
+        from qfunc.lowering.llama_cpp.tensors import decoder_tensors
 
         return {"model.gguf": gguf_file(_values(self.decoder), decoder_tensors(model, self.kind, self.decoder))}
 
 
-def _values(d: Decoder) -> dict[str, str | int | float]:
+def _values(d: DecoderConfig) -> dict[str, str | int | float]:
     own: dict[str, str | int | float] = {
         "context_length": d.context,
         "embedding_length": d.width,

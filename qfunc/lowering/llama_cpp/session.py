@@ -15,7 +15,7 @@ import numpy as np
 
 from qfunc.errors import VerifyError
 
-_WORKER = (sys.executable, "-P", str(Path(__file__).with_name("llama_worker.py")))
+_WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
 
 @cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from qfunc.errors import SpecError
-from qfunc.specs import Decoder
+from qfunc.specs import DecoderConfig
 
 _ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """`model_type` -> `general.architecture`."""
 
 
-def decoder_of(config: Any) -> Decoder:
+def decoder_config(config: Any) -> DecoderConfig:
     """Return the decoder of llama.cpp for a configuration of transformers: LlamaConfig, Qwen2Config or Qwen3Config.
 
     Args:
@@ -32,7 +32,7 @@ def decoder_of(config: Any) -> Decoder:
     if getattr(config, "use_sliding_window", False):
         raise _refused("use_sliding_window=True", "False", "Windows of attention are not described yet.")
     heads = config.num_attention_heads
-    return Decoder(
+    return DecoderConfig(
         architecture=_ARCHITECTURES[kind],
         blocks=config.num_hidden_layers,
         width=config.hidden_size,
@@ -48,7 +48,7 @@ def decoder_of(config: Any) -> Decoder:
 
 
 def _refused(found: str, wanted: str, do: str) -> SpecError:
-    return SpecError(where="decoder_of, config", found=found, wanted=wanted, do=do)
+    return SpecError(where="decoder_config, config", found=found, wanted=wanted, do=do)
 
 
-__all__ = ["decoder_of"]
+__all__ = ["decoder_config"]
