@@ -32,7 +32,7 @@ EXEMPT = {
         "nan": "the maximum of the layer is NaN with it",
     },
 }
-ROLES = {"AdaRound": ("weight",)}
+ROLES = {"AdaRound": ("weight",), "Compensation": ("weight",)}
 
 
 @pytest.mark.parametrize(("name", "role"), [(n, r) for n in NAMES for r in ROLES.get(n, ("weight", "activation"))])

@@ -1,5 +1,5 @@
-"""Rounding by the Hessian of each layer's error."""
+"""Rounding by the Hessian of the error of each layer's outputs (GPTQ).
 
-from qfunc.reconstruction.hessian.compensate import gptq
-
-__all__ = ["gptq"]
+`compensate.py` is the transform. `weights.py` finds the weights, `streams.py` runs the network from one layer to the next,
+`moments.py` sums the Hessian, and `solver.py` rounds.
+"""

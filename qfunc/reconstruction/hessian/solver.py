@@ -24,7 +24,8 @@ def inverse_factor(hessian: Tensor) -> Tensor:
             [0.0000, 2.0000]])
     """
     reverse = torch.linalg.cholesky(hessian.flip(0, 1)).flip(0, 1)
-    return torch.linalg.solve_triangular(reverse, torch.eye(len(hessian)).to(hessian), upper=True)
+    factor: Tensor = torch.linalg.solve_triangular(reverse, torch.eye(len(hessian)).to(hessian), upper=True)
+    return factor
 
 
 def round_in_order(weight: Tensor, hessian: Tensor, round_column: Round) -> Tensor:

@@ -9,6 +9,7 @@ from qfunc.errors import SpecError
 from qfunc.functions import Compensation
 from qfunc.functions._inner import require_of_x
 from qfunc.graph.constants import read_attr
+from qfunc.graph.record import path_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
@@ -22,29 +23,31 @@ from qfunc.specs.selectors import Selector
 
 @frozen(eq=False)
 class LayerWeight:
-    """A weight [out, in] of linear layers; `reader` is the first of them, by its name in the graph."""
+    """A weight [out, in] of linear layers; `reader` is the first of them by its name in the graph, `op` by its path."""
 
     path: str
     module: FakeQuantize
     node: str
     reader: str
+    op: str
     weight: Tensor
     function: Compensation
     """The function that stores its rounding."""
     qparams: Affine = field(init=False)
     """In the shape of the weight, or a shape that broadcasts against it."""
+    column: Scheme = field(init=False)
+    """The scheme of one column [out, 1]."""
 
     def __attrs_post_init__(self) -> None:
         scheme, qparams = self.module.scheme, self.module.qparams()
         scale, zero, outer = (p if p is None else spread(p, self.weight, scheme) for p in qparams)
         object.__setattr__(self, "qparams", Affine(scale, zero, outer))  # type: ignore[arg-type]
+        object.__setattr__(self, "column", evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0))))
 
     def round_column(self, values: Tensor, column: int) -> Tensor:
         """Return the nearest values that the format has in a column [out]."""
         qparams = Affine(*(None if p is None else _column(p, column) for p in self.qparams))  # type: ignore[arg-type]
-        scheme = self.module.scheme
-        each = evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0)))
-        return fake_quantized_value(values.unsqueeze(1), qparams, each).squeeze(1)
+        return fake_quantized_value(values.unsqueeze(1), qparams, self.column).squeeze(1)
 
     def nearest(self) -> Tensor:
         """Return the weight rounded to nearest."""
@@ -57,8 +60,10 @@ def _column(parameter: Tensor, column: int) -> Tensor:
     return parameter[:, column : column + 1] if parameter.shape[1] > 1 else parameter
 
 
-def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> list[LayerWeight]:
-    """Return the weights of linear layers that the target quantizes, in the order of the layers.
+def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> tuple[list[LayerWeight], list[str]]:
+    """Return the weights of linear layers that the target quantizes, in the order of the layers, and the paths of others.
+
+    The others are those that the selector does not match.
 
     Args:
         view: A calibrated model.
@@ -72,17 +77,19 @@ def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> l
     order = {name: i for i, name in enumerate(nodes)}
     record = view.record
     context = Context(network, record.target.ops if record.target else ())
-    found = []
+    found, others = list[LayerWeight](), dict[str, str]()
     for quantizer in view.quantizers:
         readers = sorted((r for r in quantizer.readers if _is_linear(nodes[r], quantizer.tensor)), key=order.__getitem__)
         if not quantizer.module.site.constant or not readers or not isinstance(quantizer.module.site.value, Scheme):
             continue
+        op = path_of(network, nodes[readers[0]])
         if select is not None and not any(matches(select, nodes[r], context) for r in readers):
+            others[readers[0]] = op
             continue
         weight = read_attr(network, nodes[quantizer.tensor]).detach().float()
         function = _compensation(quantizer.module, weight, step)
-        found.append(LayerWeight(quantizer.path, quantizer.module, _name(view, quantizer), readers[0], weight, function))
-    return sorted(found, key=lambda w: order[w.reader])
+        found.append(LayerWeight(quantizer.path, quantizer.module, _name(view, quantizer), readers[0], op, weight, function))
+    return sorted(found, key=lambda w: order[w.reader]), [others[reader] for reader in sorted(others, key=order.__getitem__)]
 
 
 def _is_linear(node: fx.Node, tensor: str) -> bool:
