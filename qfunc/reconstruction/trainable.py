@@ -17,10 +17,10 @@ from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
 from qfunc.reconstruction.data_flow import has_rounding
+from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import RoundingState
 from qfunc.specs import Int, Scheme
-from qfunc.transforms.replace_functions import replace_functions
 
 __all__ = ["Trainable", "learnable", "roundable", "with_adaround"]
 

@@ -18,12 +18,12 @@ from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.reconstruction.cache import Collector
 from qfunc.reconstruction.hessian.moments import damped, second_moments
+from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
 from qfunc.reconstruction.hessian.streams import Stream
 from qfunc.reconstruction.hessian.weights import LayerWeight, layer_weights
 from qfunc.specs.selectors import Selector, require_selector
 from qfunc.transforms.batch_norm import fold_batch_norm
-from qfunc.transforms.replace_functions import replace_functions
 
 Model = TypeVar("Model", bound=nn.Module)
 
