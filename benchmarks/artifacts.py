@@ -38,11 +38,9 @@ from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
-NAMES = [n for n in targets.__all__ if n != "executorch_8da4w"]  # whose blocks divide no layer of these networks
-EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in NAMES)
-TARGETS = tuple(
-    t for t in EACH if not isinstance(t.lowering, TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering)
-)  # no reader here
+EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)
+UNREAD = TfliteLowering | XnnpackLowering | TosaLowering | NcnnLowering
+TARGETS = tuple(t for t in EACH if isinstance(t, Target) and not isinstance(t.lowering, UNREAD))  # no families of blocks
 EXACT = ("onnxruntime", "onnx_qnn")
 HEAD = (
     "target", "float", "simulated", "emulated", "run", "by", "outputs", "off", "LSB", "tensors", "codes", "differ", "LSB",

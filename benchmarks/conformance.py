@@ -51,7 +51,11 @@ from qfunc import targets
 from qfunc.analysis.report_format import table
 from qfunc.errors import QfuncError
 from qfunc.lowering import Browser, Node, Qemu
+from qfunc.lowering.machines.process import Machine
 from qfunc.specs import Everything, cpus, edit
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.lowering.machines.hidden import Hidden
 
 # Networks with concatenations and with transposed convolutions, which the trained networks lack.
 RANDOM: dict[str, Callable[[], nn.Module]] = {"DenseNet, random weights": DenseNet, "U-Net, random weights": lambda: UNet(8)}
@@ -245,9 +249,11 @@ def elsewhere(folder: Path, network: str, name: str, cpu: cpus.Cpu, on: str) -> 
     return row
 
 
-def machines(cpu: cpus.Cpu) -> dict[str, Qemu | Node | Browser]:
+def machines(cpu: cpus.Cpu) -> dict[str, Machine]:
     """Return what runs programs for a processor here, by name."""
-    return {"Node": Node(), "Chromium": Browser()} if cpu == cpus.wasm_simd else {"QEMU": Qemu(cpu)}
+    if cpu == cpus.wasm_simd:
+        return {"Node": Node(), "Chromium": Browser()}
+    return {"CPUID": Hidden()} if cpu == cpus.x86_64_avxvnni else {"QEMU": Qemu(cpu)}
 
 
 @functools.cache
@@ -330,8 +336,9 @@ ONNX Runtime and OpenVINO have 7-bit weights where the CPU's int8 kernels satura
 PROCESSORS = """## On other processors
 
 The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor,
-as QEMU emulates it, or as WebAssembly in Node or Chromium. The images of ImageNet are cut to their centre of 64x64 pixels. The
-seconds are those of the whole comparison, with the start of the emulator in the first one of a processor.
+as QEMU emulates it, or as WebAssembly in Node or Chromium. For x86-64-avxvnni it runs here, and finds no AVX-512 by CPUID. The
+images of ImageNet are cut to their centre of 64x64 pixels. The seconds are those of the whole comparison, with the start of the
+emulator in the first one of a processor.
 
 """
 DISTANCES = """Where a runtime's arithmetic is not public, its outputs are compared with the simulation's. These shares of the

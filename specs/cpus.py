@@ -12,7 +12,7 @@ from qfunc.specs._check import as_tuple, refuse, text, tuple_of
 from qfunc.specs._values import short
 
 FEATURES = {
-    "x86-64": ("sse4", "avx2", "vnni"),
+    "x86-64": ("sse4", "avx2", "avxvnni", "vnni"),
     "arm64": ("dotprod", "i8mm"),
     "wasm": ("simd",),
 }
@@ -28,7 +28,7 @@ class Cpu:
     Args:
         architecture: "x86-64", "arm64" or "wasm"; or the name of another processor, which has no features.
         features: In the order of `FEATURES`: vectors of 128 bits (`sse4`, `simd`), of 256 with fused multiply-adds (`avx2`);
-            sums of four products (`vnni`, `dotprod`), matrix products (`i8mm`).
+            sums of four products (`dotprod`; in vectors of 256 bits `avxvnni`, of 512 `vnni`), matrix products (`i8mm`).
     Raises:
         SpecError: a feature that the architecture does not have, or one without those before it.
 
@@ -55,13 +55,14 @@ class Cpu:
 
 x86_64_sse4 = Cpu("x86-64", FEATURES["x86-64"][:1])
 x86_64_avx2 = Cpu("x86-64", FEATURES["x86-64"][:2])
+x86_64_avxvnni = Cpu("x86-64", FEATURES["x86-64"][:3])
 x86_64_vnni = Cpu("x86-64", FEATURES["x86-64"])
 arm64 = Cpu("arm64")
 arm64_dotprod = Cpu("arm64", FEATURES["arm64"][:1])
 arm64_i8mm = Cpu("arm64", FEATURES["arm64"])
 wasm_simd = Cpu("wasm", FEATURES["wasm"])
 
-EVERY = (x86_64_vnni, x86_64_avx2, x86_64_sse4, arm64, arm64_dotprod, arm64_i8mm, wasm_simd)
+EVERY = (x86_64_vnni, x86_64_avxvnni, x86_64_avx2, x86_64_sse4, arm64, arm64_dotprod, arm64_i8mm, wasm_simd)
 """The processors with names here."""
 
 
@@ -96,7 +97,7 @@ def of_text(value: Any) -> Any:
 
 __all__ = [
     "EVERY", "FEATURES", "Cpu", "arm64", "arm64_dotprod", "arm64_i8mm", "named", "of_text", "wasm_simd", "x86_64_avx2",
-    "x86_64_sse4", "x86_64_vnni",
+    "x86_64_avxvnni", "x86_64_sse4", "x86_64_vnni",
 ]  # fmt: skip
 
 

@@ -166,6 +166,25 @@ class RefusingLowering(Protocol):
 
 
 @runtime_checkable
+class StoringLowering(Protocol):
+    """A lowering whose files hold codes that ONNX's integers with one static scale per tensor or channel are not."""
+
+    def stores(self, scheme: Any, constant: bool) -> bool:
+        """Return True if they hold the codes of a constant in this scheme, or say how an activation is quantized."""
+        ...
+
+
+@runtime_checkable
+class ParameterLowering(Protocol):
+    """A lowering that writes the parameters of the model under their names."""
+
+    @property
+    def parameters(self) -> bool:
+        """True if the ONNX model shall have their names in its metadata, a JSON list under "parameters"."""
+        ...
+
+
+@runtime_checkable
 class WideLowering(Protocol):
     """A lowering whose files hold biases of more than 32 bits."""
 
@@ -315,7 +334,7 @@ class RoundingArithmetic(Protocol):
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
-    Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, WideLowering),
+    Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, StoringLowering, WideLowering),
     Runner: (
         OptionalRunner,
         LoadingRunner,
@@ -332,7 +351,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
     "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
-    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "RealView",
-    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
-    "VersionedLowering", "WideLowering",
+    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
+    "ParameterLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic",
+    "Runner", "ScalableFunction", "StoringLowering", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

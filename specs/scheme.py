@@ -45,12 +45,19 @@ class PerChannel:
 class PerBlock:
     """One scale for each run of `size` elements along `axis`: [O, I], axis 1, size 32 -> scale [O, I/32].
 
+    Args:
+        axis: The axis.
+        size: The elements of a block.
+        partial: True if the last block may be shorter: [O, I] -> scale [O, ceil(I/32)].  The hardware fills it with zeros, and
+            so do estimators.
+
     >>> PerBlock(-1, 32)
     PerBlock(-1, size=32)
     """
 
     axis: int = field(validator=integer())
     size: int = field(validator=integer(1))
+    partial: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
 
 @readable

@@ -6,6 +6,7 @@ from qfunc.targets.cmsis_nn import cmsis_nn, cmsis_nn_16x8
 from qfunc.targets.edge_tpu import edge_tpu
 from qfunc.targets.executorch_xnnpack import executorch_xnnpack
 from qfunc.targets.k210 import k210
+from qfunc.targets.language_models.compressed_tensors import compressed_tensors
 from qfunc.targets.language_models.executorch_8da4w import executorch_8da4w
 from qfunc.targets.language_models.gguf import gguf
 from qfunc.targets.language_models.onnxruntime_nbits import onnxruntime_nbits
@@ -27,10 +28,10 @@ from qfunc.targets.tosa import tosa
 from qfunc.targets.vitis import vitis
 
 __all__ = [
-    "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "edge_tpu", "executorch_8da4w", "executorch_xnnpack", "gguf",
-    "k210", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn", "onnxruntime", "onnxruntime_nbits",
-    "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt",
-    "tensorrt_nlp", "tosa", "vitis",
+    "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "compressed_tensors", "edge_tpu", "executorch_8da4w",
+    "executorch_xnnpack", "gguf", "k210", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn",
+    "onnxruntime", "onnxruntime_nbits", "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe",
+    "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
 
 

@@ -117,7 +117,7 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
-X86_64 = (Build(cpus.x86_64_vnni), Build(cpus.x86_64_avx2), Build(cpus.x86_64_sse4))
+X86_64 = tuple(map(Build, (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.x86_64_avx2, cpus.x86_64_sse4)))
 XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
     (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
     (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
@@ -250,7 +250,7 @@ litert_optimised = evolve(
         "optimised",
         LiteRtRunner("optimised"),
         (
-            *X86_64[:2],
+            *X86_64[:3],
             Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv("half_up"))),)),
             *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64),
         ),

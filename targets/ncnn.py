@@ -71,7 +71,7 @@ ON_ARM64 = (
 )
 BUILDS = (
     Build(cpus.x86_64_vnni),
-    Build(cpus.x86_64_avx2, NINE_APART),
+    *(Build(cpu, NINE_APART) for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)),
     Build(cpus.x86_64_sse4, ((DENSE, evolve(DENSE, arithmetic=THROUGH)), *NINE_APART)),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
 )

@@ -89,6 +89,7 @@ PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
 ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS))
 BUILDS = (
     Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_avxvnni),
     Build(cpus.x86_64_avx2, ON_AVX2),
     Build(cpus.x86_64_sse4, ON_SSE4),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),

@@ -1,10 +1,13 @@
-"""Every benchmark finds the names that it imports; the packages that only benchmarks need may be missing."""
+"""Every benchmark finds the names that it imports, and is imported; the packages that only benchmarks need may be missing."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,25 @@ def test_a_benchmark_imports_names_that_exist(file: Path, monkeypatch: pytest.Mo
     # Folders that a benchmark adds to sys.path by itself.
     monkeypatch.syspath_prepend(ROOT)
     assert [f"{module}.{name}" for module, name in imports(file) if not defines(module, name)] == []
+
+
+IMPORT = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(error.name)
+"""
+
+
+def test_benchmarks_are_imported() -> None:
+    """What they read when they are imported, such as the targets, is there."""
+    folders = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT)))
+    command = [sys.executable, "-W", "error", "-c", IMPORT, *(file.stem for file in FILES)]
+    ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert _OURS.isdisjoint(ran.stdout.split())
 
 
 def test_circles() -> None:

@@ -24,6 +24,17 @@ def read_attr(model: nn.Module, node: fx.Node) -> Tensor:
     return value
 
 
+def parameter_shapes(model: fx.GraphModule) -> dict[str, list[int]]:
+    """Return the shapes of the parameters that a graph reads, by their names.
+
+    >>> parameter_shapes(fx.symbolic_trace(nn.Linear(2, 3)))
+    {'weight': [3, 2], 'bias': [3]}
+    """
+    read = dict.fromkeys(str(n.target) for n in model.graph.nodes if n.op == "get_attr")
+    found = dict(model.named_parameters(remove_duplicate=False))
+    return {name: list(found[name].shape) for name in read if name in found}
+
+
 def computable(graph: fx.Graph) -> set[fx.Node]:
     """Return the nodes that depend on constants alone: not on inputs of the model or on random ops.
 

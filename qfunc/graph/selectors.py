@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,17 @@ from qfunc.ops.node import attribute, is_constant, kind_of, op_of, slots
 from qfunc.ops.sizes import is_number
 from qfunc.specs import selectors as s
 
-__all__ = ["Context", "arguments", "attributes", "constant_shape", "is_created", "matches", "names_one_op", "non_negative"]
+__all__ = [
+    "Context",
+    "arguments",
+    "attribute_names",
+    "attributes",
+    "constant_shape",
+    "is_created",
+    "matches",
+    "names_one_op",
+    "non_negative",
+]
 
 
 def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
@@ -213,3 +224,19 @@ def names_one_op(selector: Any) -> bool:
         case s.Not(of):
             return names_one_op(of)
     return False
+
+
+def attribute_names(selector: s.Selector) -> Iterator[str]:
+    """Yield the names of the attributes of the op itself that a selector tests.
+
+    >>> list(attribute_names(s.Op("conv") & ~s.Attr("groups", 1)))
+    ['groups']
+    """
+    match selector:
+        case s.Attr(name) | s.Multiple(name):
+            yield name
+        case s.AllOf(of) | s.AnyOf(of):
+            for one in of:
+                yield from attribute_names(one)
+        case s.Not(of):
+            yield from attribute_names(of)

@@ -1,6 +1,8 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
 from qfunc.lowering.combination import Combined
+from qfunc.lowering.compressed_tensors.lowering import CompressedTensorsLowering
+from qfunc.lowering.compressed_tensors.runner import TransformersRunner
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
 from qfunc.lowering.machines.processors import Browser, Node, Qemu
@@ -34,6 +36,8 @@ from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 __all__ = [
     "TensorRtRanges",
     "SnpeEncodings",
+    "CompressedTensorsLowering",
+    "TransformersRunner",
     "ExecuTorchRunner",
     "ExplicitQdqLowering",
     "OpenVinoLowering",

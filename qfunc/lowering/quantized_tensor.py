@@ -6,9 +6,10 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from qfunc.numerics.minifloat import largest
 from qfunc.ops.node import is_constant
 from qfunc.placement.partition import Partition
-from qfunc.specs import Format, Int, Log, PerBlock
+from qfunc.specs import Float, Format, Int, Log, PerBlock
 
 
 @frozen
@@ -46,24 +47,28 @@ class QuantizedTensor:
     @property
     def low(self) -> int:
         """The lowest code."""
+        if isinstance(self.format, Float):
+            return -int(largest(self.format))
         return self.format.qmin if isinstance(self.format, Int) else 0
 
     @property
     def high(self) -> int:
         """The highest code; of a Log format, the highest of one sign."""
+        if isinstance(self.format, Float):
+            return int(largest(self.format))
         return self.format.qmax if isinstance(self.format, Int) else (1 << self._log.magnitude_bits) - 1
 
     @property
     def minimum(self) -> tuple[float, ...]:
         """The lowest value for each scale: s (qmin - z); of a Log format, minus the largest."""
-        if not isinstance(self.format, Int):
+        if isinstance(self.format, Log):
             return tuple(-m for m in self.maximum)
         return tuple(s * (self.low - z) for s, z in zip(self.scale, self.zero_point, strict=True))
 
     @property
     def maximum(self) -> tuple[float, ...]:
         """The highest value for each scale: s (qmax - z); of a Log format, the clip value s 2^(high / k)."""
-        if not isinstance(self.format, Int):
+        if isinstance(self.format, Log):
             return tuple(s * 2.0 ** (self.high / self._log.steps_per_octave) for s in self.scale)
         return tuple(s * (self.high - z) for s, z in zip(self.scale, self.zero_point, strict=True))
 
@@ -88,6 +93,7 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
     in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim and not in_blocks else None
+    scale = scale if encoding.qparams.outer is None else scale * encoding.qparams.outer
     scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
     producer_path = partition.paths[producer]
     return QuantizedTensor(

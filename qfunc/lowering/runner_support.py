@@ -14,8 +14,12 @@ from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.specs.cpus import FEATURES, Cpu
 
 _X86 = ("x86_64", "AMD64")
-_REPORTED = {"sse4": "sse4_2", "avx2": "avx2", "vnni": "vnni", "dotprod": "asimddp", "i8mm": "i8mm"}
-"""Feature -> its name in /proc/cpuinfo."""
+FOURS = ("avx_vnni", "avx512_vnni")
+"""Sums of four products without saturation, in AVX2's vectors and in AVX-512's."""
+_REPORTED = {
+    "sse4": ("sse4_2",), "avx2": ("avx2",), "avxvnni": FOURS, "vnni": FOURS[1:], "dotprod": ("asimddp",), "i8mm": ("i8mm",),
+}  # fmt: skip
+"""Feature -> its names in /proc/cpuinfo, of which one suffices."""
 
 
 def not_installed(module: str, package: str) -> str:
@@ -82,18 +86,18 @@ def this_cpu() -> Cpu:
     """Return the processor of this machine: with all features, if the system does not report them."""
     machine = platform.machine()
     architecture = "x86-64" if machine in _X86 else "arm64" if machine in ("arm64", "aarch64") else machine
-    held = itertools.takewhile(lambda feature: has(_REPORTED[feature]), FEATURES.get(architecture, ()))
+    held = itertools.takewhile(lambda feature: has(*_REPORTED[feature]), FEATURES.get(architecture, ()))
     return Cpu(architecture, tuple(held))
 
 
-def has(feature: str) -> bool:
-    """Return True if the CPU has a feature, or if the system does not report features."""
+def has(*features: str) -> bool:
+    """Return True if the CPU has one of the features of /proc/cpuinfo, or if the system does not report features."""
     cpu_info = Path("/proc/cpuinfo")
-    return not cpu_info.exists() or feature in cpu_info.read_text()
+    return not cpu_info.exists() or not {*features}.isdisjoint(cpu_info.read_text().split())
 
 
 SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
-__all__ = ["SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error", "this_cpu"]
+__all__ = ["FOURS", "SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error", "this_cpu"]

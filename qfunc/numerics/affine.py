@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
 from qfunc.numerics._grads import masked_straight_through
-from qfunc.numerics.qparams import Affine, block_size, spread
+from qfunc.numerics.qparams import Affine, block_size, filled, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.numerics.scales import stored_scale
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
@@ -37,8 +37,8 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     [-18.0, 0.0, 2.0]
     """
     view, params = _block_views(widened(x, scheme), qparams, scheme)
-    noise = None if noise is None else noise.reshape(view.shape)
-    return _reshape_like(_codes(_scaled(view, params, scheme, noise), params, scheme, noise), x)
+    noise = None if noise is None else filled(noise, scheme).reshape(view.shape)
+    return _reshape_like(_codes(_scaled(view, params, scheme, noise), params, scheme, noise), x, scheme)
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -50,7 +50,7 @@ def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [1.0]
     """
     view, params = _block_views(codes, qparams, scheme)
-    return _reshape_like(_values(view, params, scheme), codes)
+    return _reshape_like(_values(view, params, scheme), codes, scheme)
 
 
 def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -91,7 +91,7 @@ def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [True, False]
     """
     view, params = _block_views(widened(x, scheme), qparams, scheme)
-    return _reshape_like(_gradient_mask(scheme, _unclamped(_scaled(view, params, scheme), params, scheme)), x).bool()
+    return _reshape_like(_gradient_mask(scheme, _unclamped(_scaled(view, params, scheme), params, scheme)), x, scheme).bool()
 
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
@@ -110,7 +110,7 @@ def _fake_quantize(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor,
         value = (codes if scheme.zero_point is None else codes.sub_(params.zero_point)).mul_(_value_scale(params, scheme))
     else:
         value = _values(codes, params, scheme)
-    return _reshape_like(value, x).to(x.dtype), _reshape_like(unclamped, x)
+    return _reshape_like(value, x, scheme).to(x.dtype), _reshape_like(unclamped, x, scheme)
 
 
 def _gradient_mask(scheme: Scheme, unclamped: Tensor) -> Tensor:
@@ -196,8 +196,13 @@ def _full_scale(qparams: Affine) -> Tensor:
     return qparams.scale if qparams.outer is None else qparams.scale * qparams.outer
 
 
-def _reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return x if x.ndim == like.ndim else x.reshape(like.shape)
+def _reshape_like(x: Tensor, like: Tensor, scheme: Scheme) -> Tensor:
+    if x.ndim == like.ndim:
+        return x
+    shared = scheme.scale.shared
+    assert isinstance(shared, PerBlock)  # nothing else splits an axis
+    axis = shared.axis % like.ndim
+    return x.flatten(axis, axis + 1).narrow(axis, 0, like.shape[axis]) if shared.partial else x.reshape(like.shape)
 
 
 def _block_views(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Affine]:
@@ -206,7 +211,7 @@ def _block_views(x: Tensor, qparams: Affine, scheme: Scheme) -> tuple[Tensor, Af
     if not isinstance(shared, PerBlock) or qparams.scale.ndim == 0:
         return x, qparams
     block_size(scheme, tuple(x.shape))  # raises if the blocks do not divide the axis
-    axis = shared.axis % x.ndim
+    axis, x = shared.axis % x.ndim, filled(x, scheme)
     view = x.reshape(*x.shape[:axis], x.shape[axis] // shared.size, shared.size, *x.shape[axis + 1 :])
     scale, zero_point, outer = (p if p is None or p.ndim == 0 else p.unsqueeze(axis + 1) for p in qparams)
     return view, Affine(scale, zero_point, outer)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qfunc.errors import SpecError
@@ -43,7 +44,9 @@ def block_size(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
             return (1,) * (len(shape) - 1) + shape[-1:]
         case PerChannel(axis=int(axis)) if -len(shape) <= axis < len(shape):
             return (*shape[: axis % len(shape)], 1, *shape[axis % len(shape) + 1 :])
-        case PerBlock(axis=axis, size=size) if -len(shape) <= axis < len(shape) and shape[axis] % size == 0:
+        case PerBlock(axis=axis, size=size, partial=partial) if -len(shape) <= axis < len(shape) and (
+            partial or shape[axis] % size == 0
+        ):
             return tuple(size if i == axis % len(shape) else 1 for i in range(len(shape)))
     wanted = "an axis of the tensor that the block size divides"
     raise SpecError(
@@ -68,11 +71,13 @@ def qparams_shape(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
     if isinstance(scheme.scale.shared, PerTensor):
         return ()
     sizes = block_size(scheme, shape)
-    return tuple(n // b if b else 1 for n, b in zip(shape, sizes, strict=True))  # an empty axis is one block
+    return tuple(-(-n // b) if b else 1 for n, b in zip(shape, sizes, strict=True))  # an empty axis is one block
 
 
 def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
     """Return a view of x and its axes inside a block; reducing over them gives `qparams_shape`.
+
+    A partial block is filled with zeros.
 
     >>> from qfunc.specs import PerBlock, Scale
     >>> view, axes = blocks(torch.zeros(4, 6), Scheme(scale=Scale(PerBlock(1, 3))))
@@ -81,7 +86,7 @@ def blocks(x: Tensor, scheme: Scheme) -> tuple[Tensor, tuple[int, ...]]:
     """
     if isinstance(scheme.scale.shared, PerTensor):
         return x, tuple(range(x.ndim))
-    sizes = block_size(scheme, tuple(x.shape))
+    sizes, x = block_size(scheme, tuple(x.shape)), filled(x, scheme)
     split = [n for total, b in zip(x.shape, sizes, strict=True) for n in (total // b, b)]
     return x.reshape(split), tuple(range(1, 2 * x.ndim, 2))
 
@@ -91,7 +96,21 @@ def spread(parameter: Tensor, x: Tensor, scheme: Scheme) -> Tensor:
     shared = scheme.scale.shared
     if not isinstance(shared, PerBlock) or parameter.ndim == 0:
         return parameter
-    return parameter.repeat_interleave(shared.size, shared.axis)
+    return parameter.repeat_interleave(shared.size, shared.axis).narrow(shared.axis, 0, x.shape[shared.axis])
+
+
+def filled(x: Tensor, scheme: Scheme) -> Tensor:
+    """Return x with zeros after a partial last block; x itself if there is none.
+
+    >>> from qfunc.specs import Scale
+    >>> filled(torch.ones(3), Scheme(scale=Scale(PerBlock(0, 2, partial=True)))).tolist()
+    [1.0, 1.0, 1.0, 0.0]
+    """
+    shared = scheme.scale.shared
+    if not isinstance(shared, PerBlock) or not shared.partial or not x.shape[shared.axis] % shared.size:
+        return x
+    after = x.ndim - 1 - shared.axis % x.ndim
+    return F.pad(x, (*[0] * (2 * after), 0, -x.shape[shared.axis] % shared.size))
 
 
 def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
@@ -165,7 +184,7 @@ def _ends(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     if not axes:  # amin would reduce over all axes
         low, high = x.clone(), x.clone()
     elif isinstance(shared, PerBlock):
-        split = x.reshape(*shape[: axes[0]], -1, shared.size, *shape[axes[0] + 1 :])
+        split = filled(x, scheme).reshape(*shape[: axes[0]], -1, shared.size, *shape[axes[0] + 1 :])
         low, high = split.amin(axes[0] + 1), split.amax(axes[0] + 1)
     else:
         # First over the contiguous axes inside a channel, then over the images: faster in torch than all at once.

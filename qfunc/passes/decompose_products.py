@@ -67,7 +67,8 @@ def _add_product(node: fx.Node, emit: Emit) -> fx.Node | None:
 
 
 def _einsum(node: fx.Node, emit: Emit) -> fx.Node | None:
-    # Decompose an equation with batch axes, one free axis of each operand and one summed axis; return None for others.
+    # Decompose an equation with batch axes, one free axis of each operand and one summed axis, or the product of a tensor and
+    # a matrix; return None for others.
     operands = [a for a in node.args[1:] if isinstance(a, fx.Node)] or list(node.args[1])  # type: ignore[arg-type]
     equation = str(node.args[0]).replace(" ", "")
     inputs, arrow, out = equation.partition("->")
@@ -80,11 +81,15 @@ def _einsum(node: fx.Node, emit: Emit) -> fx.Node | None:
         or any(len(set(n)) != len(n) for n in (*names, out))
     ):
         return None
+    if len(names[1]) > len(names[0]) == 2:
+        names.reverse()
+        operands = operands[::-1]
     left, right = names
     batch = [c for c in left if c in right and c in out]
     summed = [c for c in left if c in right and c not in out]
     rows, columns = ([c for c in n if c not in other and c in out] for n, other in ((left, right), (right, left)))
-    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1 or len(left) + len(right) != 2 * len(batch) + 4:
+    whole = len(left) == len(batch) + len(rows) + 1 and len(right) == len(batch) + 2
+    if len(summed) != 1 or len(columns) != 1 or not rows or not whole or (batch and len(rows) > 1):
         return None
     a = _permute(emit, operands[0], left, "".join([*batch, *rows, *summed]))
     b = _permute(emit, operands[1], right, "".join([*batch, *summed, *columns]))

@@ -7,12 +7,13 @@ from torch import fx
 
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
-from qfunc.passes.fold_constant_weights import fold_constant_weights
 from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_norms import NORMS
-from qfunc.passes.insert_weight_formulas import WeightFormula
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
+from qfunc.passes.parameters.fold_constant_weights import fold_constant_weights
+from qfunc.passes.parameters.insert_weight_formulas import WeightFormula
+from qfunc.passes.parameters.transpose_weights import transpose_weights
 from qfunc.passes.remove_neutral_arithmetic import remove_casts, remove_neutral_arithmetic
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
@@ -32,5 +33,5 @@ def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
     plain = remove_neutral_arithmetic(decompose_products(decompose_attention(remove_casts(network), target)))
     named = rewrite(plain, *QUOTIENTS, *NORMS, *ACTIVATIONS)
-    formulas = fold_constant_weights(named)
+    formulas = fold_constant_weights(transpose_weights(named, target))
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)

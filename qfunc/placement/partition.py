@@ -26,6 +26,7 @@ from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integ
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
 from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, PerBlock, Target
+from qfunc.specs.protocols import StoringLowering
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -105,8 +106,11 @@ class Partition:
         self.units = tuple(self._unit(g) for g in groups.groups)
         self._dynamic = {u.group.root.name for u in self.units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
         self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
+        lowering = target.lowering
         for (_, reader), quantizer in self._run_time.items():
-            if reader not in self._dynamic:
+            scheme = quantizer.module.site.scheme
+            stored = isinstance(lowering, StoringLowering) and lowering.stores(scheme, constant=False)
+            if reader not in self._dynamic and not stored:
                 require_integers(quantizer)
 
     def encoding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:

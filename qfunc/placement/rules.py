@@ -9,10 +9,11 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.selectors import Context, matches, names_one_op
+from qfunc.graph.selectors import Context, attribute_names, attributes, matches, names_one_op
 from qfunc.placement.fusion import FusedGroup
-from qfunc.specs import Cases, FixedQParams, Int, KeepFloat, PerChannel, PerTensor, Scheme, Target
+from qfunc.specs import AllOf, Cases, FixedQParams, Int, KeepFloat, Op, PerChannel, PerTensor, Scheme, Target
 from qfunc.specs.edit._rewrites import narrowed
+from qfunc.specs.text.datasheet import selected
 
 
 class GroupRules:
@@ -73,6 +74,29 @@ class GroupRules:
             nodes, select = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index].select
             self._applies[key] = any(matches(select, n, self.context) for n in nodes)
         return self._applies[key]
+
+
+def near_rule(node: fx.Node, target: Target, context: Context) -> str:
+    """Return why a rule for ops of this kind does not select an op, by the attributes that it tests; "" without such a rule.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> from qfunc.targets import gguf
+    >>> from torch import nn
+    >>> network = capture()(nn.Linear(40, 8))
+    >>> node = next(n for n in network.graph.nodes if n.op == "call_function")
+    >>> near_rule(node, gguf("Q8_0"), Context(network))
+    'rule 0 selects linear and in_features a multiple of 32; here in_features is 40'
+    """
+    kind, values = context.kind(node), attributes(node, context)
+    for index, rule in enumerate(target.rules):
+        tested = [name for name in dict.fromkeys(attribute_names(rule.select)) if name in values]
+        parts = rule.select.of if isinstance(rule.select, AllOf) else ()
+        named = any(isinstance(part, Op) and kind in part.kinds for part in parts)
+        floats = isinstance(rule.input, KeepFloat) or isinstance(rule.output, KeepFloat)
+        if named and tested and not floats and not matches(rule.select, node, context):
+            here = ", ".join(f"{name} is {values[name]!r}" for name in tested)
+            return f"rule {index} selects {selected(rule.select)}; here {here}"
+    return ""
 
 
 def algorithm(target: Target, role: str, nodes: Sequence[fx.Node], context: Context) -> tuple[Any, Any, int | None]:

@@ -92,7 +92,7 @@ def granularities(*, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
         *([PerToken()] if shape else []),
     ]
     for axis, length in enumerate(shape):
-        choices += [PerBlock(axis, size) for size in range(1, length + 1) if length % size == 0]
+        choices += [PerBlock(axis, size, partial=length % size > 0) for size in range(1, length + 1)]
     return st.sampled_from(choices)
 
 

@@ -17,9 +17,9 @@ from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.products import range_of_unit
-from qfunc.placement.rules import GroupRules
+from qfunc.placement.rules import GroupRules, near_rule
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import KeepFloat, PerTensor, Unknown
+from qfunc.specs import KeepFloat, PerTensor, Target, Unknown
 from qfunc.specs.text.datasheet import selected
 
 
@@ -107,7 +107,12 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
     floats = tuple(
-        FloatRow(context.fact(node).source, path, context.kind(node), _reason(groups[node], group_rules) or reason or _BYPASSED)
+        FloatRow(
+            context.fact(node).source,
+            path,
+            context.kind(node),
+            _reason(groups[node], group_rules, target) or reason or _BYPASSED,
+        )
         for path, (node, reason) in float_ops.items()
     )
     unfused = tuple((context.fact(m.node).path, context.fact(m.step).path, m.reason) for m in fused.misses)
@@ -138,7 +143,7 @@ _BYPASSED = "its quantizers were bypassed"
 _OUTSIDE = "it is outside of the submodules that were quantized"
 
 
-def _reason(group: FusedGroup, rules: GroupRules) -> str:
+def _reason(group: FusedGroup, rules: GroupRules, target: Target) -> str:
     # Return the reason why placement does not quantize an op, or "" if it does.
     first = {slot: rules.first(group, slot) for slot in ("input", "weight", "bias", "output")}
     decides = {slot: index for slot, index in first.items() if index is not None}
@@ -151,7 +156,7 @@ def _reason(group: FusedGroup, rules: GroupRules) -> str:
         return ""
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
-    return "no rule of the target quantizes it"
+    return near_rule(group.root, target, rules.context) or "no rule of the target quantizes it"
 
 
 def _format_qparams(module: FakeQuantize) -> tuple[str, str]:

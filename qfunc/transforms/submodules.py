@@ -22,6 +22,7 @@ from qfunc.graph.record import attach, record_of, within_module
 from qfunc.graph.selectors import Context, matches
 from qfunc.graph.stages import unwrap
 from qfunc.graph.submodules import quantized_submodules, run_submodules
+from qfunc.placement.rules import near_rule
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, Target
 
@@ -193,6 +194,13 @@ def _has_float_rule(module: Any, target: Target) -> bool:
     return any(matches(rule.select, node, context) for rule in keeping for node in module.graph.nodes)
 
 
+def _near(module: Any, target: Target) -> str:
+    # The first op of a kind that a rule names, and the reason why that rule does not select it, as a sentence.
+    context = Context(module, target.ops)
+    found = ((context.fact(node).path, near_rule(node, target, context)) for node in module.graph.nodes)
+    return next((f"Of op {path!r}: {reason}." for path, reason in found if reason), "")
+
+
 def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> None:
     """Refuse a model or submodules in which the target quantizes nothing.
 
@@ -204,7 +212,8 @@ def require_sites(outer: Any, made: Mapping[str, nn.Module], target: Target) -> 
             if _has_float_rule(module, target):
                 continue  # edit.skip left it in float
             if not path:
-                do = "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
+                near = _near(module, target)
+                do = near or "Print the target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."
                 found, wanted = f"{a_or_an(type(outer))} in which the target quantizes nothing", "ops that it quantizes"
                 raise SpecError(where="quantize", found=found, wanted=wanted, do=do)
             raise SpecError(

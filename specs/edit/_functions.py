@@ -210,8 +210,8 @@ def cpu(processor: Cpu | str) -> Edit:
     """Return an edit that describes the runtime on another processor: what its kernels there compute otherwise.
 
     Args:
-        processor: One of `specs.cpus`, or its name: "x86-64-vnni", "x86-64-avx2", "x86-64-sse4", "arm64", "arm64-dotprod",
-            "arm64-i8mm" or "wasm-simd".
+        processor: One of `specs.cpus`, or its name: "x86-64-vnni", "x86-64-avxvnni", "x86-64-avx2", "x86-64-sse4", "arm64",
+            "arm64-dotprod", "arm64-i8mm" or "wasm-simd".
     Raises:
         SpecError: another name; on a target, a runtime without a build for this processor.
 

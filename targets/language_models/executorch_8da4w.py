@@ -40,7 +40,7 @@ FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
 LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
 BUILDS = (
     Build(cpus.x86_64_vnni),
-    Build(cpus.x86_64_avx2, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)),)),
+    *(Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)),)) for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)),
     Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)),)),
 )
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16

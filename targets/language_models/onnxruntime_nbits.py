@@ -44,7 +44,7 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
     The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
 
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
-    PerBlock(-1, size=64)
+    PerBlock(-1, size=64, partial=True)
     """
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}",
@@ -53,9 +53,11 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
                 Op("linear"),
                 input=None
                 if accuracy_level < 4
-                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
                 weight=evolve(
-                    scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
+                    scheme,
+                    format=Int(bits, signed=scheme.symmetric),
+                    scale=evolve(scheme.scale, shared=PerBlock(-1, block, partial=True)),
                 ),
             ),
         ),
@@ -63,7 +65,7 @@ def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, s
             Kernel(
                 Op("linear"),
                 DynamicProduct(
-                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block))),
+                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
                     multiplier="both",
                     scales="inside",
                     lanes=RegisterLanes(),

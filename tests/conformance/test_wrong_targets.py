@@ -60,13 +60,17 @@ def test_at_least_twenty_mistakes_and_every_law_that_a_target_can_break():
     assert {w.law for w in WRONG} == set(LAWS) - ours
 
 
+FIRST = {"compressed_tensors": ("NVFP4A16",), "executorch_8da4w": (), "gguf": ("Q8_0",), "onnxruntime_nbits": ()}
+"""The first argument of a target for language models."""
+
+
 @pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("name", targets.__all__)
 def test_every_target_passes(name):
     found = getattr(targets, name)
-    if name in ("executorch_8da4w", "gguf", "onnxruntime_nbits"):  # linear layers in blocks of 32, and everything else in float
+    if name in FIRST:  # linear layers in blocks, and everything else in float
         check_target(
-            found("Q8_0") if name == "gguf" else found(),
+            found(*FIRST[name]),
             models=[(LAYERS, torch.randn(3, 64, generator=torch.Generator().manual_seed(0)))],
         )
         return

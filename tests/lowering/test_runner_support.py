@@ -10,6 +10,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.lowering import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner, TosaRunner
 from qfunc.lowering import runner_support as runtimes
 from qfunc.lowering.ncnn.runner import APART
@@ -56,12 +57,68 @@ def test_other_machines_have_other_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("avx2 fma bmi", {OnnxRuntimeRunner(): SATURATE, OpenVinoRunner(): SATURATE}),
         ("avx2 fma4 avx_vnni bmi", {NcnnRunner(): ROUND_TWICE}),
+        ("avx2 fma avx_vnni bmi", {}),
+        ("avx2 fma avx512f avx512_4vnniw bmi", {OnnxRuntimeRunner(): SATURATE, OpenVinoRunner(): SATURATE}),
         ("avx2 fma avx512_vnni bmi", {}),
         (None, {}),
     ],
 )
 def test_features_decide(monkeypatch: pytest.MonkeyPatch, flags: str | None, wanted: dict[Any, str]) -> None:
     assert said(monkeypatch, "x86_64", flags) == {repr(runner): text for runner, text in wanted.items()}
+
+
+SSE4 = "sse sse2 pni ssse3 cx16 sse4_1 sse4_2 popcnt"
+AVX2 = f"{SSE4} fma movbe aes xsave avx f16c rdrand abm bmi1 avx2 smep bmi2 erms"
+RECORDED = {
+    "Xeon X5570, Nehalem": ("x86_64", SSE4, "x86-64-sse4", "x86-64-sse4"),
+    "FX-4350, Piledriver": ("x86_64", f"{SSE4} fma aes xsave avx f16c lahf_lm xop fma4 tbm bmi1", "x86-64-sse4", "x86-64-avx2"),
+    "Ryzen 5 3600, Zen 2": ("x86_64", f"{AVX2} rdseed adx smap clflushopt clwb sha_ni", "x86-64-avx2", "x86-64-avx2"),
+    "Xeon Gold 6148, Skylake": (
+        "x86_64", f"{AVX2} mpx avx512f avx512dq rdseed adx clwb avx512cd avx512bw avx512vl", "x86-64-avx2", "x86-64-vnni"),
+    "Xeon Platinum 8275CL, Cascade Lake": (
+        "x86_64", f"{AVX2} avx512f avx512dq clwb avx512cd avx512bw avx512vl ospke avx512_vnni", "x86-64-vnni", "x86-64-vnni"),
+    "Core i7-1355U, Raptor Lake": (
+        "x86_64", f"{AVX2} sha_ni xsaves split_lock_detect user_shstk avx_vnni dtherm hwp hfi vnmi umip gfni vaes vpclmulqdq",
+        "x86-64-avxvnni", "x86-64-avxvnni"),
+    "N100, Alder Lake-N": ("x86_64", f"{AVX2} sha_ni avx_vnni dtherm vnmi gfni vaes", "x86-64-avxvnni", "x86-64-avxvnni"),
+    "Ryzen 9 7950X3D, Zen 4": (
+        "x86_64", f"{AVX2} avx512f avx512dq avx512cd sha_ni avx512bw avx512vl avx512_bf16 vnmi avx512vbmi avx512_vnni",
+        "x86-64-vnni", "x86-64-vnni"),
+    "EPYC of Zen 5": (
+        "x86_64", f"{AVX2} avx512f avx512dq avx512bw avx512vl avx_vnni avx512_bf16 avx512vbmi avx512_vnni avx512_vp2intersect",
+        "x86-64-vnni", "x86-64-vnni"),
+    "Cortex-A72, Raspberry Pi 4": ("aarch64", "fp asimd evtstrm crc32 cpuid", "arm64", "arm64"),
+    "Cortex-A76, Raspberry Pi 5": (
+        "aarch64", "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp",
+        "arm64-dotprod", "arm64-dotprod"),
+    "Neoverse V1, Graviton 3": (
+        "aarch64", "fp asimd aes atomics fphp asimdhp asimdrdm asimddp sha512 sve asimdfhm svei8mm svebf16 i8mm bf16 dgh rng",
+        "arm64-i8mm", "arm64-i8mm"),
+}  # fmt: skip
+"""Processor -> what Python calls its machine, some of its flags in /proc/cpuinfo, its name here, its name for ncnn."""
+
+
+@pytest.mark.parametrize(("machine", "flags", "wanted", "by_ncnn"), RECORDED.values(), ids=RECORDED)
+def test_processors_are_known_by_their_flags(
+    monkeypatch: pytest.MonkeyPatch, machine: str, flags: str, wanted: str, by_ncnn: str
+) -> None:
+    said(monkeypatch, machine, f"flags\t\t: {flags}\nvmx flags\t: vnmi\n")
+    assert str(runtimes.this_cpu()) == wanted
+    for runner in (OnnxRuntimeRunner(), LiteRtRunner(), ExecuTorchRunner()):
+        assert str(runner.cpu) == wanted
+    assert str(NcnnRunner().cpu) == by_ncnn  # its kernels go by AVX-512 and FMA
+    assert bool(OnnxRuntimeRunner().unlike()) == (machine == "x86_64" and "avx512f" not in flags)
+
+
+def test_avxvnni_alone_sums_as_avx512_in_integers_and_as_avx2_in_float() -> None:
+    """MLAS has the same sums of four products; ncnn and XNNPACK's products that are quantized at run time go by AVX-512."""
+    here, before = edit.cpu("x86-64-avxvnni"), edit.cpu("x86-64-avx2")
+    for target in (targets.onnxruntime, targets.litert, targets.litert_reference, targets.executorch_xnnpack):
+        assert here(target).kernels == target.kernels
+    for target in (targets.ncnn, targets.executorch_8da4w()):
+        assert here(target).kernels == before(target).kernels != target.kernels
+    with pytest.raises(SpecError, match="wanted a build for this processor"):
+        here(targets.onnxruntime_nbits())
 
 
 @pytest.mark.parametrize(

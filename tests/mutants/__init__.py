@@ -3,6 +3,7 @@
 from mutants.channels import CHANNELS
 from mutants.cmsis_nn import CMSIS_NN
 from mutants.command_line import COMMAND_LINE
+from mutants.compressed_tensors import COMPRESSED_TENSORS
 from mutants.corrections import CORRECTIONS
 from mutants.cpus import CPUS
 from mutants.decomposed import DECOMPOSED
@@ -60,6 +61,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *FAKE_QUANTIZE,
     *CHANNELS,
     *CMSIS_NN,
+    *COMPRESSED_TENSORS,
     *FORMATS,
     *FUNCTIONS,
     *ESTIMATORS,

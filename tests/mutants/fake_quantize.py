@@ -69,8 +69,8 @@ FAKE_QUANTIZE = (
     ),
     Mutation(
         "blocks-along-the-last-axis", "qfunc.numerics.affine:_block_views",
-        "axis = shared.axis % x.ndim",
-        "axis = x.ndim - 1",
+        "axis, x = shared.axis % x.ndim, filled(x, scheme)",
+        "axis, x = x.ndim - 1, filled(x, scheme)",
         "tests/numerics/test_granularity.py::test_shared_scales_are_a_loop_over_the_blocks",
     ),
     Mutation(

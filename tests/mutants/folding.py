@@ -124,7 +124,7 @@ FOLDING = (
         case="standardised-fx-plain",
     ),
     Mutation(
-        "weight-formulas-forget-the-folded-norm", "qfunc.passes.insert_weight_formulas:_replace",
+        "weight-formulas-forget-the-folded-norm", "qfunc.passes.parameters.insert_weight_formulas:_replace",
         "value = value if factor is None else",
         "value = value if True else",
         "tests/passes/test_weight_formulas.py::test_gradients_are_those_of_a_straight_through_quantizer_behind_the_formula",

@@ -117,7 +117,7 @@ NETWORKS = (
         RUNTIME, case="attention: function",
     ),
     Mutation(
-        "computed-weights-stay", "qfunc.passes.fold_constant_weights:_constant_nodes",
+        "computed-weights-stay", "qfunc.passes.parameters.fold_constant_weights:constant_nodes",
         "constants: set[fx.Node] = set()",
         "return set()",
         RUNTIME, case="structure: computed weights",

@@ -17,8 +17,8 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "sizes-are-data", "qfunc.reconstruction.data_flow:_is_free",
-        'if node.op == "get_attr" or kind_of(node) == "size":',
-        'if node.op == "get_attr":',
+        'if node.op in ("placeholder", "get_attr") or kind_of(node) == "size":',
+        'if node.op in ("placeholder", "get_attr"):',
         "tests/reconstruction/test_units_of_a_network.py::test_sizes_and_tensors_of_constants_are_not_data",
     ),
     Mutation(

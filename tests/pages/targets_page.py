@@ -20,6 +20,7 @@ START, END = "<!-- table of targets: python -m tests.pages.targets_page -->\n", 
 CALLS = {
     "academic": "academic(4, 4)",
     "academic_nlp": "academic_nlp(4, 8)",
+    "compressed_tensors": 'compressed_tensors("W4A16", 32)',
     "executorch_8da4w": "executorch_8da4w(32)",
     "gguf": 'gguf("Q4_0")',
     "onnxruntime_nbits": "onnxruntime_nbits(4, 32)",

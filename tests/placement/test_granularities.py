@@ -58,7 +58,7 @@ TAKEN = {
     "tosa": (EACH, "CONV2D and RESCALE", "CONV2D and RESCALE"),
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
-OF_BLOCKS = {"executorch_8da4w", "gguf", "onnxruntime_nbits"}
+OF_BLOCKS = {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits"}
 """Linear layers in blocks, whose inputs are quantized at run time in one scheme."""
 NOWHERE = "a scheme that files store"
 UNKNOWN = "because their number is only known at run time"
@@ -165,7 +165,8 @@ def test_blocks_that_do_not_divide_a_weight():
     bare = evolve(targets.qdq, lowering=None)
     assert refusal(edit.weights(granularity=PerBlock(1, 4))(bare), Net()) == (
         "target 'qdq', op 'conv', weight 'conv.weight': found PerBlock(1, size=4) on shape (4, 2, 1, 1), wanted an axis of "
-        "the tensor that the block size divides. Use an axis of the tensor and a size that divides it."
+        "the tensor that the block size divides. Use an axis of the tensor and a size that divides it, "
+        "or leave the op in float by edit.skip."
     )
     qfunc.quantize(edit.weights(granularity=PerBlock(1, 2))(bare))(Net())
 

@@ -117,7 +117,7 @@ granularities = st.one_of(
     st.just(PerTensor()),
     st.just(PerToken()),
     st.builds(PerChannel, st.just("channel") | st.integers(-4, 3)),
-    st.builds(PerBlock, st.integers(-4, 3), st.integers(1, 128)),
+    st.builds(PerBlock, st.integers(-4, 3), st.integers(1, 128), partial=st.booleans()),
 )
 
 

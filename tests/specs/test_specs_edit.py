@@ -303,8 +303,8 @@ def test_cpu_replaces_what_the_processor_computes_otherwise():
         (
             targets.qdq,
             "x86",
-            "cpus.named: found 'x86', wanted one of x86-64-vnni, x86-64-avx2, x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, "
-            "wasm-simd. Choose one of them.",
+            "cpus.named: found 'x86', wanted one of x86-64-vnni, x86-64-avxvnni, x86-64-avx2, x86-64-sse4, arm64, "
+            "arm64-dotprod, arm64-i8mm, wasm-simd. Choose one of them.",
         ),
         (targets.qdq, 3, "edit.cpu: found 3, wanted one of specs.cpus, or its name. Write edit.cpu('arm64-dotprod')."),
     ],

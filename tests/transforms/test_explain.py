@@ -109,6 +109,15 @@ def test_ops_in_float_are_listed_with_the_reason() -> None:
     assert "in float" in str(qfunc.explain(done))
 
 
+def test_an_op_of_other_sizes_than_a_rule_selects_says_so() -> None:
+    """As llama.cpp keeps a layer in float if its blocks do not divide the inputs."""
+    model, x = nn.Sequential(nn.Linear(40, 64), nn.Linear(64, 8)), torch.randn(2, 40)
+    made = qfunc.quantize(targets.gguf("Q4_0"))(model)
+    why = "rule 0 selects linear and in_features a multiple of 32; here in_features is 40"
+    assert [(f.op, f.kind, f.why) for f in qfunc.explain(made).floats] == [("0", "linear", why)]
+    assert qfunc.explain(qfunc.calibrate([x], progress=False)(made)).floats == qfunc.explain(made).floats
+
+
 def test_a_skipped_op_shows_as_float() -> None:
     model, x = network("residual")
     made = qfunc.calibrate([x])(qfunc.quantize(edit.pipe(TARGET, edit.skip(edit.name("fc"))))(model))

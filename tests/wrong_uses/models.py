@@ -63,6 +63,13 @@ ROWS: tuple[Row, ...] = (
     ("a model without anything to quantize", lambda w: qfunc.quantize(TARGET)(nn.Sequential(nn.Tanh())), "SpecError",
      "quantize: found a Sequential in which the target quantizes nothing, wanted ops that it quantizes. Print the "
      "target: python -m qfunc show; edit.add puts quantizers on more kinds of ops."),
+    ("a model with other sizes than the target quantizes", lambda w: qfunc.quantize(targets.gguf("Q8_0"))(nn.Linear(40, 8)),
+     "SpecError", "quantize: found a Linear in which the target quantizes nothing, wanted ops that it quantizes. Of op "
+     "'linear': rule 0 selects linear and in_features a multiple of 32; here in_features is 40."),
+    ("inputs that blocks do not divide", lambda w: qfunc.quantize(targets.executorch_8da4w())(nn.Linear(40, 8)),
+     "SpecError", "target 'executorch_8da4w_b32', op 'linear', weight 'weight': found PerBlock(-1, size=32) on shape (8, 40), "
+     "wanted an axis of the tensor that the block size divides. Use an axis of the tensor and a size that divides it, or "
+     "leave the op in float by edit.skip."),
     ("a weight that is NaN", lambda w: qfunc.quantize(TARGET)(broken(w.net)), "CalibrationError",
      "site '0.weight': found NaN values in the model's tensors, wanted finite values. Repair the weights, omit the batch, "
      "or leave the op in float by edit.skip."),

@@ -71,7 +71,7 @@ class NcnnRunner:
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
-        if reason := other_kernels() or ("" if has(" fma ") else "without FMA its convolutions round twice"):
+        if reason := other_kernels() or ("" if has("fma") else "without FMA its convolutions round twice"):
             return reason
         files = {} if artifact is None else artifact.files
         known = any(name.endswith(".ncnn.param") for name in files)
@@ -87,7 +87,9 @@ class NcnnRunner:
         cpu = this_cpu()
         if cpu.architecture != "x86-64":
             return cpu
-        return x86_64_vnni if has("avx512f") else x86_64_avx2 if has(" fma ") else x86_64_sse4
+        if has("avx512f"):
+            return x86_64_vnni
+        return (cpu if "avxvnni" in cpu.features else x86_64_avx2) if has("fma") else x86_64_sse4
 
     def session(self, files: Any) -> LoadedNet:
         """Return a loaded model, which runs many batches.

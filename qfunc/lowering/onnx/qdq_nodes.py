@@ -10,10 +10,10 @@ from onnx import helper
 from torch import Tensor
 
 from qfunc.lowering.onnx.builder import GraphBuilder, storage, stored_in
+from qfunc.lowering.onnx_quantizers.floats import is_small_float, write_float_constant, write_float_quantizer
 from qfunc.numerics.logarithmic import origin
-from qfunc.numerics.scales import divisor
 from qfunc.placement.encoding import Encoding, is_integer_encoding, require_integers
-from qfunc.specs import BFLOAT16, FLOAT16, Int, Log, PerBlock, PerChannel, Scheme
+from qfunc.specs import Int, Log, PerBlock, PerChannel
 from qfunc.specs.protocols import OnnxFunction
 
 LOG_QUANTIZE = """
@@ -68,112 +68,6 @@ DequantizeLinear <axis: int = 0>(codes, scale, zero_point) => (y) {
 """DequantizeLinear of a vector of int64, such as a bias: ONNX's own has at most int32."""
 
 
-DYNAMIC_QUANTIZE = """
-<opset_import: ["" : 21], domain: "qfunc">
-DynamicQuantize <size: int, steps: float, smallest: float, largest: float>(x) => (y) {
-    shape = Shape(x)
-    last = Constant<value_int: int = @size>()
-    one = Constant<value = int64[1] {1}>()
-    size = Reshape(last, one)
-    any = Constant<value = int64[1] {-1}>()
-    rows = Concat<axis = 0>(any, size)
-    groups = Reshape(x, rows)
-    zero = Constant<value = float {0.0}>()
-EXTREMES
-    n = Constant<value_float: float = @steps>()
-    wide_n = Cast<to = 11>(n)
-    wide = Div(wide_span, wide_n)
-    ratio = Cast<to = 1>(wide)
-    least = Constant<value = float {1.1754943508222875e-38}>()
-    tiny = Less(ratio, least)
-    unit = Constant<value = float {1.0}>()
-    chosen = Where(tiny, unit, ratio)
-    narrow = Cast<to = FORMAT>(chosen)
-    s = Cast<to = 1>(narrow)
-    c = Constant<value_float: float = @smallest>()
-    d = Constant<value_float: float = @largest>()
-ZERO_POINT
-    inverse = Div(unit, CODED)
-    scaled = QUOTIENT
-    rounded = Round(scaled)
-    moved = Add(rounded, z)
-    raised = Max(moved, c)
-    codes = Min(raised, d)
-    offsets = Sub(codes, z)
-    reals = Mul(offsets, s)
-    y = Reshape(reals, shape)
-}
-"""
-"""Quantize and dequantize groups of `size` entries, with the scales and zero points of `numerics.qparams.of_tensor`."""
-
-_AFFINE_EXTREMES = """
-    lows = ReduceMin<keepdims = 1>(groups, one)
-    low = Min(lows, zero)
-    highs = ReduceMax<keepdims = 1>(groups, one)
-    high = Max(highs, zero)
-    wide_low = Cast<to = 11>(low)
-    wide_high = Cast<to = 11>(high)
-    wide_span = Sub(wide_high, wide_low)
-"""
-_AFFINE_ZERO_POINT = """
-    wide_s = Cast<to = 11>(s)
-    below = Div(wide_low, wide_s)
-    wide_c = Cast<to = 11>(c)
-    from_low = Sub(wide_c, below)
-NEAREST
-    whole = Round(offset)
-    wide_z = Cast<to = 1>(whole)
-    above = Max(wide_z, c)
-    z = Min(above, d)
-"""
-_FROM_LOW = "    offset = Identity(from_low)"
-_FROM_NEAREST = """
-    beyond = Div(wide_high, wide_s)
-    wide_d = Cast<to = 11>(d)
-    from_high = Sub(wide_d, beyond)
-    size_c = Abs(wide_c)
-    size_low = Abs(below)
-    error_low = Add(size_c, size_low)
-    size_d = Abs(wide_d)
-    size_high = Abs(beyond)
-    error_high = Add(size_d, size_high)
-    lower = Less(error_low, error_high)
-    offset = Where(lower, from_low, from_high)
-"""
-_SYMMETRIC_EXTREMES = """
-    sizes = Abs(groups)
-    span = ReduceMax<keepdims = 1>(sizes, one)
-    wide_span = Cast<to = 11>(span)
-"""
-_SYMMETRIC_ZERO_POINT = "    z = Identity(zero)"
-
-
-def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str) -> str:
-    """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values.
-
-    Args:
-        width: The length of the tensor's last axis.
-    """
-    fmt, shared = scheme.format, scheme.scale.shared
-    assert isinstance(fmt, Int)  # DynamicProduct requires it
-    symmetric = scheme.symmetric
-    text = DYNAMIC_QUANTIZE.replace("EXTREMES", _SYMMETRIC_EXTREMES if symmetric else _AFFINE_EXTREMES)
-    text = text.replace("ZERO_POINT", _SYMMETRIC_ZERO_POINT if symmetric else _AFFINE_ZERO_POINT)
-    nearest = scheme.zero_point is not None and scheme.zero_point.nudge == "nearest"
-    text = text.replace("NEAREST", _FROM_NEAREST if nearest else _FROM_LOW)
-    text = text.replace("FORMAT", {FLOAT16: "10", BFLOAT16: "16"}.get(scheme.scale.format, "1"))
-    text = text.replace("QUOTIENT", "Div(groups, CODED)" if scheme.division else "Mul(groups, inverse)")
-    after = scheme.scale.rounded == "after"
-    text = text.replace("CODED", "chosen" if after else "s")
-    forms = (("Symmetric", symmetric), ("Div", scheme.division), ("Low", not (symmetric or nearest)), ("After", after))
-    name_of = "DynamicQuantize" + "".join(word for word, holds in forms if holds)  # one function for each form
-    text = text.replace("DynamicQuantize", name_of + {FLOAT16: "Half", BFLOAT16: "Brain"}.get(scheme.scale.format, ""))
-    steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
-    size = shared.size if isinstance(shared, PerBlock) else width
-    ends = {"smallest": float(fmt.qmin), "largest": float(fmt.qmax)}
-    return graph.call(text, [tensor], f"{name}.real", size=size, steps=steps, **ends)
-
-
 def write_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, name: str, hidden: bool = False) -> str:
     """Write the quantizer of a float tensor, and return the name of its values in real units, `name.real`.
 
@@ -192,6 +86,8 @@ def write_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, name: 
         z = graph.constant(origin(encoding.qparams.scale, fmt).float(), f"{name}.origin")
         steps, top = float(fmt.steps_per_octave), float((1 << fmt.magnitude_bits) - 1)
         return graph.call(LOG_QUANTIZE, [tensor, z], f"{name}.real", steps=steps, top=top)
+    if is_small_float(site.scheme):
+        return write_float_quantizer(graph, tensor, encoding, name)
     require_writable(encoding)
     codes_of = encoding.format
     storage_type = stored_in(codes_of, whole=hidden)
@@ -222,6 +118,8 @@ def write_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name:
         module = encoding.quantizer.module
         with torch.no_grad():
             return graph.constant(permute(module.site.function.apply(module.params(), value, module.site.scheme)), name)
+    if is_small_float(encoding.quantizer.module.site.scheme):
+        return write_float_constant(graph, value, encoding, name)
     require_writable(encoding)
     fmt = encoding.format
     storage_type = Int(next(b for b in (8, 16, 32, 64) if b >= fmt.bits), fmt.signed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import onnx
@@ -11,7 +12,7 @@ from torch import Tensor, fx
 from qfunc.errors import DeployError
 from qfunc.execution.varying_sizes import Axes
 from qfunc.graph.arguments import flatten
-from qfunc.graph.constants import read_attr
+from qfunc.graph.constants import parameter_shapes, read_attr
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.selectors import matches
 from qfunc.graph.sites import QuantizerNode
@@ -20,8 +21,9 @@ from qfunc.lowering.onnx.context import OpContext
 from qfunc.lowering.onnx.custom_ops import write_op
 from qfunc.lowering.onnx.normalization import write_norm_module
 from qfunc.lowering.onnx.opset import OPSET
-from qfunc.lowering.onnx.qdq_nodes import write_constant, write_dynamic_quantizer, write_quantizer
+from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
+from qfunc.lowering.onnx_quantizers.dynamic import write_dynamic_quantizer
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
@@ -29,6 +31,7 @@ from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 from qfunc.specs import InputRatios
+from qfunc.specs.protocols import ParameterLowering
 
 
 def write_model(
@@ -68,7 +71,11 @@ class _Writer:
                 self._outputs(node)
             elif node.op != "get_attr" and self._has_tensors(node):
                 self._op(node)
-        return self.graph.model("model")
+        made = self.graph.model("model")
+        lowering: Any = self.partition.target.lowering  # checkers narrow the name that isinstance tests
+        if isinstance(lowering, ParameterLowering) and lowering.parameters:
+            onnx.helper.set_model_props(made, {"parameters": json.dumps(parameter_shapes(self.network))})
+        return made
 
     def path(self, node: fx.Node) -> str:
         return self.partition.paths[node]

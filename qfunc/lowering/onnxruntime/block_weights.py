@@ -79,7 +79,8 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
 
 def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accuracy_level: int) -> onnx.NodeProto:
     n, k = weight.codes.shape
-    blocks = weight.codes.reshape(n, k // weight.block, weight.block)
+    whole = np.pad(weight.codes, ((0, 0), (0, -k % weight.block)))  # a partial last block ends with codes that nothing reads
+    blocks = whole.reshape(n, -1, weight.block)
     zeros = None if weight.zero_points is None else packed(weight.zero_points.astype(np.uint8), weight.bits)
     arrays = (packed(blocks, weight.bits), weight.scales.astype(np.float32), zeros)
     names = [node.input[0]]

@@ -14,7 +14,7 @@ from qfunc.lowering.onnxruntime.block_products import ModelWithProducts, model_w
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
-from qfunc.lowering.runner_support import SATURATES, has, loading, other_kernels, this_cpu
+from qfunc.lowering.runner_support import FOURS, SATURATES, has, loading, other_kernels, this_cpu
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
@@ -69,7 +69,7 @@ class OnnxRuntimeRunner:
         """
         if not self.optimise or self.machine is not None:
             return ""
-        exact = has("vnni") or (artifact is not None and not _exceeds_seven_bits(file_of(artifact.files, "model.onnx")))
+        exact = has(*FOURS) or (artifact is not None and not _exceeds_seven_bits(file_of(artifact.files, "model.onnx")))
         return other_kernels() or ("" if exact else SATURATES)
 
     @property

@@ -16,7 +16,7 @@ from attrs import field, frozen
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.openvino.units import float_products
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.lowering.runner_support import SATURATES, has, loading, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import FOURS, SATURATES, has, loading, not_installed, other_kernels, require
 
 
 @frozen
@@ -82,7 +82,7 @@ class OpenVinoRunner:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
         weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
-        return other_kernels() or ("" if exact or has("vnni") else SATURATES)
+        return other_kernels() or ("" if exact or has(*FOURS) else SATURATES)
 
     def compiled(self, model: bytes, observed: Sequence[str] = (), shapes: Sequence[tuple[int, ...]] = ()) -> Any:
         """Return a compiled model with the quantized values of the tensors in `observed` as additional outputs.

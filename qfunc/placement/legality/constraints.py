@@ -10,7 +10,7 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.graph.data_movement import TRANSPARENT
-from qfunc.graph.selectors import attributes, constant_shape, matches
+from qfunc.graph.selectors import attribute_names, attributes, constant_shape, matches
 from qfunc.ops.node import kind_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.fusion import FusedGroup
@@ -21,13 +21,8 @@ from qfunc.placement.place import PlacedSite, Plan
 from qfunc.placement.unmatched_selectors import atoms
 from qfunc.quantizers.site import Site
 from qfunc.specs import (
-    AllOf,
-    AnyOf,
-    Attr,
     Format,
     Int,
-    Multiple,
-    Not,
     Op,
     PerTensor,
     PerToken,
@@ -136,7 +131,7 @@ class _Check:
         kind, values = self.context.kind(node), attributes(node, self.context)
         if kind == "unknown":
             return f"{getattr(node.target, '__name__', node.target)}, an op of unknown kind"
-        shown = [f"{name}={values[name]!r}" for name in dict.fromkeys(_attribute_names(select)) if name in values]
+        shown = [f"{name}={values[name]!r}" for name in dict.fromkeys(attribute_names(select)) if name in values]
         return f"the kind {kind!r}" + (f" with {', '.join(shown)}" if shown else "")
 
     def tensor(self, group: FusedGroup, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[Violation]:
@@ -166,17 +161,6 @@ class _Check:
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path
-
-
-def _attribute_names(select: Selector) -> Iterator[str]:
-    match select:
-        case Attr(name) | Multiple(name):
-            yield name
-        case AllOf(of) | AnyOf(of):
-            for one in of:
-                yield from _attribute_names(one)
-        case Not(of):
-            yield from _attribute_names(of)
 
 
 def _kinds_of(select: Selector) -> set[str]:

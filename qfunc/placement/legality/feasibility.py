@@ -11,7 +11,7 @@ from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
-from qfunc.specs.protocols import BlockLowering, Lowering, WideLowering
+from qfunc.specs.protocols import BlockLowering, Lowering, StoringLowering, WideLowering
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
@@ -43,7 +43,7 @@ def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, st
     try:
         qparams_shape(site.scheme, constant_shape(tensor) or ())
     except SpecError as e:
-        yield e.found, e.wanted, e.do
+        yield e.found, e.wanted, f"{e.do.removesuffix('.')}, or leave the op in float by edit.skip."
 
 
 def _activation_errors(site: Site) -> Iterator[tuple[str, str, str]]:
@@ -68,6 +68,8 @@ def _widest(site: Site, lowering: Lowering) -> int:
 def can_be_written(site: Site, target: Target) -> bool:
     """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
     shared, blocks = site.scheme.scale.shared, False
+    if isinstance(target.lowering, StoringLowering) and target.lowering.stores(site.scheme, site.constant):
+        return True
     if isinstance(target.lowering, BlockLowering) and target.lowering.blocks:
         products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
         blocks = any(site.constant or product.input == site.scheme for product in products)

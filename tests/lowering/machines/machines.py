@@ -12,14 +12,16 @@ from attrs import frozen
 from qfunc.lowering import Browser, Node, Qemu
 from qfunc.lowering.machines import worker
 from qfunc.specs import cpus
+from tests.lowering.machines.hidden import Hidden
 
-EMULATED = tuple(Qemu(cpu) for cpu in cpus.EVERY if cpu not in (cpus.x86_64_vnni, cpus.wasm_simd))
+NOT_EMULATED = (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.wasm_simd)
+EMULATED = (Hidden(), *(Qemu(cpu) for cpu in cpus.EVERY if cpu not in NOT_EMULATED))
 MACHINES = (*EMULATED, Node(), Browser())
 
 
 def name(machine: Any) -> str:
     """The name of a machine in the names of tests: the processor, or the program."""
-    return str(machine.cpu) if isinstance(machine, Qemu) else type(machine).__name__.lower()
+    return type(machine).__name__.lower() if machine.cpu == cpus.wasm_simd else str(machine.cpu)
 
 
 def runs(target: Any) -> list[Any]:

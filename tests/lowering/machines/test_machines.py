@@ -187,8 +187,8 @@ def test_litert_js_has_xnnpack_alone() -> None:
     with pytest.raises(SpecError) as e:
         edit.cpu("wasm-simd")(targets.litert_reference)
     assert str(e.value) == (
-        "edit.cpu('wasm-simd'), target 'litert_reference': found the runtime litert with x86-64-vnni, x86-64-avx2, "
-        "x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, wanted a build for this processor. Choose one of these."
+        "edit.cpu('wasm-simd'), target 'litert_reference': found the runtime litert with x86-64-vnni, x86-64-avxvnni, "
+        "x86-64-avx2, x86-64-sse4, arm64, arm64-dotprod, arm64-i8mm, wanted a build for this processor. Choose one of these."
     )
 
 
@@ -196,7 +196,7 @@ def test_qemu_does_not_emulate_vnni() -> None:
     with pytest.raises(SpecError) as e:
         Qemu(cpus.x86_64_vnni)
     assert str(e.value) == (
-        "Qemu.cpu: found Cpu('x86-64', features=('sse4', 'avx2', 'vnni')), wanted one of x86-64-sse4, x86-64-avx2, "
+        "Qemu.cpu: found Cpu('x86-64', features=('sse4', 'avx2', 'avxvnni', 'vnni')), wanted one of x86-64-sse4, x86-64-avx2, "
         "arm64, arm64-dotprod, arm64-i8mm. Use one of specs.cpus that QEMU emulates."
     )
 

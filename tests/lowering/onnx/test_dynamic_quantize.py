@@ -38,6 +38,7 @@ FORMS = {
     "low": Scheme(Int(8, signed=False), TOKEN, ZeroPoint(), division=False),
     "symmetric": Scheme(Int(8, low=-127), TOKEN, division=False),
     "blocks": Scheme(Int(8, low=-127), Scale(PerBlock(-1, 16), format=FLOAT16, dynamic=True), division=False),
+    "partial": Scheme(Int(8, low=-127), Scale(PerBlock(-1, 24, partial=True), dynamic=True), division=False),
     "bfloat16": Scheme(Int(6), evolve(TOKEN, format=BFLOAT16), ZeroPoint(), division=False),
 }
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnxruntime.capi import _pybind_state  # type: ignore[import-untyped]
 from torch import Tensor, fx, nn
@@ -18,7 +20,7 @@ import qfunc
 from qfunc import targets
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import SpecError
-from qfunc.lowering import MatMulNBitsLowering
+from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, Scheme, Target, edit
 from qfunc.testing import check_target
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
@@ -123,17 +125,18 @@ def test_the_level_that_the_session_has_is_compared() -> None:
     assert report.disagreements == ("linear: predicted integer, but the runtime runs it as float",)
 
 
+@pytest.mark.parametrize("k", [128, 100, 40])  # of odd numbers its packer writes halves of bytes that nothing reads
 @pytest.mark.parametrize("scheme", [MATMUL_4BITS, MATMUL_4BITS_AFFINE], ids=["symmetric", "affine"])
-def test_the_file_has_what_its_own_packer_writes(scheme: Scheme) -> None:
-    """Codes, scales and zero points of onnxruntime's MatMulNBits quantizer."""
-    n, k, block, x = 5, 128, 32, torch.randn(3, 128)
+def test_the_file_has_what_its_own_packer_writes(scheme: Scheme, k: int) -> None:
+    """Codes, scales and zero points of onnxruntime's MatMulNBits quantizer, also where the last block is partial."""
+    n, block, x = 5, 32, torch.randn(3, k)
     target = targets.onnxruntime_nbits(block=block, scheme=scheme)
     model = nn.Linear(k, n)
     made = calibrated(target, model, x)
 
     file = onnx.load_from_string(qfunc.deploy(target)(made).files["model.onnx"])
 
-    affine, blocks = scheme is MATMUL_4BITS_AFFINE, k // block
+    affine, blocks = scheme is MATMUL_4BITS_AFFINE, -(-k // block)
     packed, scales = np.zeros((n, blocks, block // 2), np.uint8), np.zeros(n * blocks, np.float32)
     zeros = np.zeros(n * ((blocks + 1) // 2), np.uint8)
     columns = np.ascontiguousarray(model.weight.detach().numpy().T)
@@ -152,6 +155,30 @@ def test_the_file_has_what_its_own_packer_writes(scheme: Scheme) -> None:
     assert {a.name: a.i for a in node.attribute} == {
         "K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": 4,
     }  # fmt: skip
+
+
+@st.composite
+def partial_products(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
+    """Bits, a block that has a kernel, any K, and numbers of outputs and rows."""
+    bits = draw(st.sampled_from((2, 4, 8)))
+    block = draw(st.sampled_from((32, 64, 128) if bits == 2 else (16, 32, 64, 128, 256)))
+    return bits, block, draw(st.integers(1, 520)), draw(st.integers(1, 20)), draw(st.integers(1, 5))
+
+
+@exact
+@settings(max_examples=60, deadline=None)
+@given(partial_products(), st.booleans(), st.booleans(), st.integers(0, 2**20))
+def test_products_over_any_number_of_inputs(shape: Any, affine: bool, biased: bool, seed: int) -> None:
+    """The last block of K has the entries that are left: every bit of the layer is that of the runtime."""
+    bits, block, k, n, rows = shape
+    torch.manual_seed(seed)
+    target = targets.onnxruntime_nbits(bits, block, scheme=MATMUL_4BITS_AFFINE if affine else MATMUL_4BITS)
+    x = torch.randn(rows, k) * 3
+    model = calibrated(target, nn.Linear(k, n, bias=biased), x)
+
+    (wanted,) = OnnxRuntimeRunner().run(qfunc.deploy(target)(model), [x])
+
+    np.testing.assert_array_equal(qfunc.emulate(target)(model)(x).detach().numpy(), wanted)
 
 
 def test_narrower_codes_are_stored_in_the_width_that_holds_them() -> None:

@@ -24,7 +24,19 @@ from qfunc.specs import (
     Target,
     ZeroPoint,
 )
-from tests.specs.witnesses.witness import ACTIVATION, CONV, WEIGHT, Witness, chip, codes, drawn, seeded, values, witness
+from tests.specs.witnesses.witness import (
+    ACTIVATION,
+    CONV,
+    WEIGHT,
+    Witness,
+    chip,
+    codes,
+    drawn,
+    refusal,
+    seeded,
+    values,
+    witness,
+)
 
 NET, X = seeded(nn.Conv2d(3, 4, 3)), drawn(2, 3, 5, 5)
 STEPS = (drawn(2, 3, 5, 5) * 30).round() * 0.3
@@ -92,6 +104,7 @@ WITNESSES = {
     "PerTensor": of_scale(Scale(), shared=PerChannel()),
     "PerChannel.axis": of_scale(Scale(PerChannel()), shared=PerChannel(1)),
     "PerBlock.axis": of_scale(Scale(PerBlock(2, 3)), shared=PerBlock(3, 3)),
+    "PerBlock.partial": evolve(of_scale(Scale(PerBlock(2, 2, partial=True)), shared=PerBlock(2, 2)), see=refusal),
     "PerBlock.size": of_scale(Scale(PerBlock(2, 3)), shared=PerBlock(2, 1)),
     "PerToken": of_input(Scheme(scale=Scale(dynamic=True)), scale=Scale(PerToken(), dynamic=True)),
     "Scale.shared": of_scale(Scale(), shared=PerChannel()),

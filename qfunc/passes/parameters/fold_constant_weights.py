@@ -11,7 +11,7 @@ from qfunc.graph.constants import store
 from qfunc.graph.evaluation_form import evaluate
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute, kind_of, op_of, slots
-from qfunc.passes.insert_weight_formulas import WeightFormula, formula_of
+from qfunc.passes.parameters.insert_weight_formulas import WeightFormula, formula_of
 
 _RANDOM = ("rand", "bernoulli", "normal", "multinomial", "dropout", "poisson", "exponential")
 
@@ -31,7 +31,7 @@ def fold_constant_weights(network: fx.GraphModule) -> tuple[WeightFormula, ...]:
     >>> [n.target for n in network.graph.nodes if n.op == "get_attr"]
     ['weight_of_linear']
     """
-    constants = _constant_nodes(network.graph)
+    constants = constant_nodes(network.graph)
     paths: dict[fx.Node, str] = {}
     values: dict[fx.Node, Any] = {}
     formulas: list[WeightFormula] = []
@@ -78,7 +78,8 @@ def _is_module(network: fx.GraphModule, path: str) -> bool:
         return False
 
 
-def _constant_nodes(graph: fx.Graph) -> set[fx.Node]:
+def constant_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that are computed from tensors of the model alone, without random numbers."""
     constants: set[fx.Node] = set()
     for node in graph.nodes:
         inputs = node.all_input_nodes
@@ -89,4 +90,4 @@ def _constant_nodes(graph: fx.Graph) -> set[fx.Node]:
     return constants
 
 
-__all__ = ["fold_constant_weights"]
+__all__ = ["constant_nodes", "fold_constant_weights"]

@@ -1,0 +1,131 @@
+"""Lower a model to a checkpoint of compressed-tensors: the format of quantized weights that vLLM and SGLang load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.errors import SpecError
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import E2M1, E4M3FN, E8M0, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme
+from qfunc.specs._values import readable
+
+_TENSORS, _CONFIG = "model.safetensors", "config.json"
+
+
+def _object(instance: Any, attribute: Any, value: Any) -> None:
+    try:
+        held = json.loads(value)
+    except (TypeError, ValueError):
+        held = None
+    if not isinstance(held, dict):
+        do = "Pass model.config.to_json_string() of a model of transformers."
+        where = f"{type(instance).__name__}.{attribute.name}"
+        raise SpecError(where=where, found=repr(value)[:60], wanted="the text of a JSON object", do=do)
+
+
+@readable
+@frozen
+class CompressedTensorsLowering:
+    """`model.safetensors` with all parameters under their names, and `config.json` with a `quantization_config`.
+
+    The weight of a linear layer X is stored as X.weight_packed, or as X.weight in int8 or E4M3, beside X.weight_scale; a static
+    scale of its input is X.input_scale.  All else is stored as it is, in float32.  Integers without inputs that are
+    quantized are packed; symmetric inputs have 8 bits.  NVFP4's global scale is a power of two, so that no product of scales
+    is rounded.
+
+    Args:
+        config: The text of the model's config.json, to which `quantization_config` is added.
+    Source: compressed-tensors 0.20, `quantization/quant_args.py`, `compressors/`.
+
+    >>> CompressedTensorsLowering()
+    CompressedTensorsLowering()
+    """
+
+    config: str = field(default="{}", validator=_object)
+
+    @property
+    def opset(self) -> int:
+        """The opset, 21: the first with blocks.
+
+        >>> CompressedTensorsLowering().opset
+        21
+        """
+        return 21
+
+    @property
+    def blocks(self) -> bool:
+        """True: weights have scales of blocks, and inputs are quantized at run time."""
+        return True
+
+    @property
+    def parameters(self) -> bool:
+        """True: the file has the model's parameters."""
+        return True
+
+    def stores(self, scheme: Scheme, constant: bool) -> bool:
+        """Return True for what is stored beside integers with a scale per tensor or channel.
+
+        >>> from qfunc.specs import MXFP4, Scale
+        >>> lowering = CompressedTensorsLowering()
+        >>> lowering.stores(MXFP4, constant=True), lowering.stores(Scheme(Int(8), Scale(PerToken(), dynamic=True)), False)
+        (True, False)
+        """
+        return (not isinstance(scheme.format, Int) and not self.refuses(scheme, constant)) or _packed(scheme, constant)
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """Return a description of the schemes that the file holds, or "" for one of them."""
+        shared, scale = scheme.scale.shared, scheme.scale
+        if not constant:
+            static = isinstance(shared, PerTensor) and not scale.dynamic
+            fits = static or (isinstance(shared, PerToken) and scale.dynamic)
+            fits = fits and scheme.symmetric and (scheme.format == E4M3FN or _is_byte(scheme))
+            return "" if fits else "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
+        of_rows = isinstance(shared, PerTensor | PerChannel)
+        match scheme.format:
+            case Int(bits):
+                fits = _packed(scheme, constant) or (of_rows and scheme.symmetric and bits <= 8)
+            case _ if scheme.format == E4M3FN:
+                fits = of_rows
+            case _ if scheme.format == E2M1 and shared == PerBlock(-1, 32):
+                fits = scale.format == E8M0
+            case _ if scheme.format == E2M1 and shared == PerBlock(-1, 16):
+                fits = scale.format == E4M3FN and scale.within is not None and scale.within.power_of_two
+            case _:
+                fits = False
+        wanted = "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4"
+        return "" if fits else f"{wanted} with a power of two as the scale of the tensor"
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """Return the files' bytes.
+
+        Raises:
+            DeployError: a parameter or a layer that the format does not have.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from safetensors.torch import save
+
+        from qfunc.lowering.compressed_tensors.checkpoint import checkpoint_of
+
+        held = checkpoint_of(model, sites)
+        names = {"inputs": [i.name for i in model.graph.input], "outputs": [o.name for o in model.graph.output]}
+        config = json.loads(self.config) | {"quantization_config": held.config, "qfunc": names}
+        return {
+            _TENSORS: save(dict(held.tensors), {"format": "pt"}),
+            _CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+        }
+
+
+def _packed(scheme: Scheme, constant: bool) -> bool:
+    in_blocks = isinstance(scheme.scale.shared, PerBlock) and scheme.scale.shared.axis == -1
+    return constant and in_blocks and isinstance(scheme.format, Int) and scheme.format.bits <= 8
+
+
+def _is_byte(scheme: Scheme) -> bool:
+    return isinstance(scheme.format, Int) and scheme.format.bits == 8 and scheme.format.signed
+
+
+__all__ = ["CompressedTensorsLowering"]
