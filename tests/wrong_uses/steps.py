@@ -40,7 +40,8 @@ ROWS: tuple[Row, ...] = (
     ("a model to round", lambda w: qfunc.gptq(w.net), "CalibrationError",
      "gptq: found a Sequential, wanted batches first, and then the model. Write qfunc.gptq(batches)(model)."),
     ("a float model to round", lambda w: qfunc.gptq([w.x])(w.net), "CalibrationError",
-     "gptq: found a Sequential that is not quantized, wanted a calibrated model. First run qfunc.calibrate(batches)(quantized)."),
+     "gptq: found a Sequential that is not quantized, wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
     ("a model to smooth", lambda w: qfunc.smooth_quant(w.net), "CalibrationError",
      "smooth_quant: found a Sequential, wanted batches first, and then the model. Write qfunc.smooth_quant(batches)(model)."),
     ("a model to mix", lambda w: qfunc.mixed_precision(w.net, (4, 8), None), "CalibrationError",
