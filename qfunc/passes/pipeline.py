@@ -7,6 +7,7 @@ from torch import fx
 
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
+from qfunc.passes.fold_positions import fold_positions
 from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
@@ -31,7 +32,7 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    plain = remove_neutral_arithmetic(decompose_products(decompose_attention(remove_casts(network), target)))
+    plain = remove_neutral_arithmetic(decompose_products(decompose_attention(remove_casts(fold_positions(network)), target)))
     named = rewrite(plain, *QUOTIENTS, *NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(transpose_weights(named, target))
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)

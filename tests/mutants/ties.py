@@ -43,7 +43,7 @@ TIES = (
         LITERT, case="reference",
     ),
     Mutation(
-        "transposed-scales-along-the-last-axis", "qfunc.lowering.nhwc.conv_transpose:conv_transposed",
+        "transposed-scales-along-the-last-axis", "qfunc.lowering.nhwc.linear:conv_transposed",
         "weights = stored(step, weight.transpose(1, 2, 3, 0), qparams, 0)",
         "weights = stored(step, weight.transpose(1, 2, 3, 0), qparams, 3)",
         LITERT, case="reference",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 
 from qfunc.lowering.ncnn.axes import blob_shape
 from qfunc.lowering.ncnn.builder import Blob, tagged
 from qfunc.lowering.ncnn.elementwise import along, axis_of, binary, operand, operand_shapes
 from qfunc.lowering.ncnn.writer import OpContext
-from qfunc.lowering.qdq_reader import Array, copies
+from qfunc.lowering.qdq_reader import REAL, Array, copies
 
 __all__ = ["cut", "gather", "sliced", "split", "where"]
 
@@ -151,6 +152,7 @@ def where(step: OpContext) -> None:
     Raises:
         DeployError: another condition, or infinite numbers other than those of a mask before a softmax.
     """
+    step = _of_narrow_mask(step)
     values = [step.constant_input(i) for i in (1, 2)]
     infinite = any(v is not None and not np.isfinite(v.real).all() for v in values)
     if infinite and not _reaches_softmax_only(step):
@@ -168,6 +170,16 @@ def where(step: OpContext) -> None:
     step.keep(step.reshaped(made, step.shape, "flat"))
 
 
+def _of_narrow_mask(step: OpContext) -> OpContext:
+    # The choice by the mask before it was expanded to all scores: a choice expands it.
+    node, name = onnx.NodeProto(), str(step.node.input[0])
+    node.CopyFrom(step.node)
+    while (maker := step.source.producers.get(name)) is not None and maker.op_type == "Expand":
+        name = maker.input[0]
+    node.input[0] = name
+    return OpContext(step.writer, node)
+
+
 def _reaches_softmax_only(step: OpContext) -> bool:
     names = [step.output]
     for name in names:
@@ -183,10 +195,15 @@ def _mask(step: OpContext, name: str) -> None:
     node = step.source.producers.get(name)
     if name in step.writer.blobs or name in step.writer.constants:
         return
-    if node is None or node.op_type not in (*_DIFFERENCES, *_LOGIC):
+    if node is None or node.op_type not in (*_DIFFERENCES, *_LOGIC, *_RENAMES):
         found = name if node is None else node.op_type
         raise step.refuse(f"a choice by {found}", "comparisons of real values", "Compare by < or >.")
     inner = OpContext(step.writer, node)
+    if node.op_type == "Cast" and step.source.kind(node.input[0]) != onnx.TensorProto.BOOL:
+        return _not_zero(inner)
+    if node.op_type in _RENAMES:
+        _mask(step, str(node.input[0]))
+        return inner.keep(inner.reshaped(inner.input(), inner.shape, ""))
     if node.op_type in _LOGIC:
         for operand in node.input:
             _mask(step, operand)
@@ -200,6 +217,16 @@ def _mask(step: OpContext, name: str) -> None:
     if node.op_type.endswith("OrEqual"):
         over = inner.layer("BinaryOp", [over], "not_over", over.shape, p0=7, p1=1, p2=1.0)
     return inner.keep(over)
+
+
+def _not_zero(step: OpContext) -> None:
+    # x != 0 of real numbers: |x| > 0.
+    if step.source.kind(step.node.input[0]) != REAL:
+        do = "Give the model its mask in float32."
+        raise step.refuse("booleans of integers", "booleans of real values", do)
+    x = step.input()
+    size = step.layer("UnaryOp", [x], "size", x.shape, p0=0)
+    step.keep(step.layer("Threshold", [size], "", size.shape, p0=0.0))
 
 
 _DIFFERENCES = {"Greater": (1, 7), "LessOrEqual": (1, 7), "Less": (7, 1), "GreaterOrEqual": (7, 1)}

@@ -9,6 +9,7 @@ import numpy as np
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
+from qfunc.lowering.nhwc.masks import choice
 from qfunc.lowering.nhwc.shape import axis_at, copies_for_examples, cut
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import dequantized
@@ -233,12 +234,11 @@ def where(step: OpContext) -> None:
     """Write a choice by a constant condition: bounds if one of the values is a constant, else products with 0 and 1.
 
     Raises:
-        DeployError: a condition that the model computes.
+        DeployError: a condition that the model computes, other than a mask among its inputs.
     """
     condition = step.number(0)
     if condition is None:
-        do = "Multiply by a mask that is computed outside of the model."
-        raise step.refuse("a condition that the model computes", "a constant condition", do)
+        return choice(step, Formula(step))
     f = Formula(step)
     for index, chosen in ((1, condition), (2, ~condition)):
         tensor = step.writer.tensor(step.node.input[index])

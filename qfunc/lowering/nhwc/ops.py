@@ -7,11 +7,11 @@ from collections.abc import Callable
 import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
-from qfunc.lowering.nhwc.conv_transpose import conv_transposed
 from qfunc.lowering.nhwc.decompositions import celu, gelu, hard_sigmoid, layer_norm
 from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.formulas import CURVES, elu
-from qfunc.lowering.nhwc.linear import conv, gemm, matmul, run_time
+from qfunc.lowering.nhwc.linear import conv, conv_transposed, gemm, matmul, run_time
+from qfunc.lowering.nhwc.masks import cast
 from qfunc.lowering.nhwc.moves import depth_to_space, gather, pad, resize, space_to_depth, tile, where
 from qfunc.lowering.nhwc.norms import group_norm, instance_norm, response_norm
 from qfunc.lowering.nhwc.pooling import (
@@ -44,6 +44,7 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
     "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
     "Gelu": gelu, "Elu": elu, "Celu": celu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
+    "Cast": cast,
     "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),
     "Abs": unary("ABS", codes=False), "Log": unary("LOG", codes=False), "Sin": unary("SIN", codes=False),
     "Cos": unary("COS", codes=False), "Floor": unary("FLOOR", codes=False), "Ceil": unary("CEIL", codes=False),

@@ -53,7 +53,7 @@ def schema() -> Any:
 
 
 _ENUMS = {"padding": "Padding", "fusedActivationFunction": "ActivationFunctionType", "mode": "MirrorPadMode",
-            "outType": "TensorType", "outputType": "TensorType"}  # fmt: skip
+            **dict.fromkeys(("outType", "outputType", "inDataType", "outDataType"), "TensorType")}  # fmt: skip
 """Field of an operator's options -> the enum that has its values."""
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
-from qfunc.lowering.nhwc.conv_transpose import one_group
 from qfunc.lowering.nhwc.elementwise import binary
 from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
-from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, stored
+from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, one_group, stored
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
