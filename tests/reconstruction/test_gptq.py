@@ -18,7 +18,7 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.view import QuantizedModel
 from qfunc.specs import MATMUL_4BITS_AFFINE, MXFP4, NVFP4, edit
 from tests.reconstruction.small_nets import Chain, images
-from tests.reconstruction.test_language_models import export, tokens
+from tests.reconstruction.test_exported_language_models import export, tokens
 
 BATCHES = [tokens(8, 6, seed=0), tokens(3, 9, seed=1), tokens(8, 6, seed=2)]
 """Of several lengths: nothing has to be of one size."""
