@@ -33,6 +33,7 @@ try:
     from qfunc.frontend.capture import capture
     from qfunc.proof.prove import prove
     from qfunc.quantizers.recompute import recompute_quantized
+    from qfunc.reconstruction.hessian.compensate import gptq
     from qfunc.reconstruction.methods import adaround, brecq, qdrop
     from qfunc.reconstruction.reconstruct import reconstruct
     from qfunc.specs.text.codec import Codec as _Codec
@@ -76,8 +77,8 @@ __all__ = [
     "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass",
     "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
     "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
-    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "load", "mixed_precision", "parameter_groups", "prove",
-    "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
+    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
+    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
     "smooth_quant", "specs", "verify", "verify_tokens",
 ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Quantize functions: the value that the hardware represents, and the gradient of that value in training."""
 
 from qfunc.functions.adaround import AdaRound
+from qfunc.functions.compensation import Compensation
 from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.dsq import Dsq
 from qfunc.functions.fixed import Fixed
@@ -15,7 +16,8 @@ from qfunc.functions.stochastic import Stochastic
 from qfunc.functions.tqt import Tqt
 
 __all__ = [
-    "AdaRound", "DoReFa", "Dsq", "Fixed", "GgmlBlocks", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop", "Stochastic", "Tqt",
+    "AdaRound", "Compensation", "DoReFa", "Dsq", "Fixed", "GgmlBlocks", "Lsq", "LsqPlus", "NnieLog", "Pact", "QDrop",
+    "Stochastic", "Tqt",
     "WithGradient", "with_gradient",
 ]  # fmt: skip
 

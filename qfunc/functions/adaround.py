@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qfunc.errors import SpecError
 from qfunc.functions._inner import learned_by, plain, qparams_of, ratio, require_of_x, scaled_by, with_gradient_of
+from qfunc.functions.compensation import Compensation
 from qfunc.functions.dorefa import DoReFa
 from qfunc.functions.fixed import Fixed
 from qfunc.numerics.affine import dequantize, widened
@@ -22,7 +23,7 @@ _DECIDED = 100.0  # sigmoid(100) is 1 and sigmoid(-100) below 1e-43 in float32: 
 
 def _of_x(instance: Any, attribute: Any, value: Any) -> None:
     plain(instance, attribute, value)
-    if type(value) is DoReFa:  # `init` detects others
+    if type(value) in (DoReFa, Compensation):  # `init` detects others
         raise refuse(instance, "inner", value, "a function that quantizes x itself", "Use Fixed() or Lsq() inside.")
 
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.functions import AdaRound
 from qfunc.graph.constants import read_attr
-from qfunc.graph.record import attach, record_of
-from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
-from qfunc.placement.ties import tie_parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
 from qfunc.reconstruction.data_flow import has_rounding
+from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import RoundingState
-from qfunc.specs import Int, Override, Scheme, edit
-from qfunc.specs.protocols import Function
+from qfunc.specs import Int, Scheme
 
 __all__ = ["Trainable", "learnable", "roundable", "with_adaround"]
 
@@ -159,35 +153,22 @@ def roundable(network: fx.GraphModule, quantizers: Collection[QuantizerNode]) ->
 def with_adaround(model: fx.GraphModule, paths_to_wrap: Collection[str]) -> None:
     """Wrap the functions of the quantizers at some paths in AdaRound, preserving their codes.
 
-    The record's target gets an override for each tensor, which `save` and `load` need.  Only for transforms that own the
-    model.
+    Only for transforms that own the model.
 
     Raises:
         SpecError: a function that AdaRound cannot wrap.
     """
-    by_function: dict[Function, list[str]] = {}
-    nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
-    for quantizer in quantizer_nodes(model):
-        if quantizer.path not in paths_to_wrap:
-            continue
-        old = quantizer.module
-        weight = read_attr(model, nodes[quantizer.path].all_input_nodes[0]).detach()
-        function = old.site.function if isinstance(old.site.function, AdaRound) else _wrap(old)
-        replacement = FakeQuantize(evolve(old.site, function=function), weight)
-        replacement.train(old.training)
-        replacement.set_qparams(old.qparams(), weight)
-        start, nearest = old.export(weight)[0], replacement.export(weight)[0]
-        v = replacement.get_parameter("v")
-        v.copy_(torch.where(start == nearest, v, _UNDECIDED * (start - nearest).sign()))
-        model.set_submodule(quantizer.path, replacement)
-        by_function.setdefault(function, []).append(Context(model).path(str(nodes[quantizer.path].all_input_nodes[0].target)))
-    tie_parameters(model)
-    record = record_of(model)
-    assert record is not None
-    assert record.target is not None
-    changes = [Override(reduce(or_, map(edit.name, paths)), "weight", function=f) for f, paths in by_function.items()]
-    others = tuple(o for o in record.target.overrides if o not in changes)
-    attach(model, evolve(record, target=evolve(record.target, overrides=(*others, *changes))))
+    old = {q.path: q.module for q in quantizer_nodes(model) if q.path in paths_to_wrap}
+    start = {path: module.export(_weight(model, path))[0] for path, module in old.items()}
+    wrapped = {p: m.site.function if isinstance(m.site.function, AdaRound) else _wrap(m) for p, m in old.items()}
+    for path, module in replace_functions(model, wrapped).items():
+        nearest, v = module.export(_weight(model, path))[0], module.get_parameter("v")
+        v.copy_(torch.where(start[path] == nearest, v, _UNDECIDED * (start[path] - nearest).sign()))
+
+
+def _weight(model: fx.GraphModule, path: str) -> Tensor:
+    node = next(n for n in model.graph.nodes if n.op == "call_module" and n.target == path)
+    return read_attr(model, node.all_input_nodes[0]).detach()
 
 
 def _wrap(module: FakeQuantize) -> AdaRound:

@@ -164,6 +164,20 @@ def adaround() -> int:
     return 2 * len(X)
 
 
+def compensation() -> int:
+    """The code of x + d, with the gradient of the function inside."""
+    function, shift = f.Compensation(), torch.linspace(-0.9, 0.7, len(X))
+    params = function.init(affine(5.0), X, U4)._replace(shift=shift)
+    x = X.clone().requires_grad_()
+    value = function.apply(params, x, U4)
+    (value * UP).sum().backward()
+    wanted = [fixed(a + b, U4) for a, b in zip(X.tolist(), shift.tolist(), strict=True)]
+    close(value.detach(), [w[0] for w in wanted])
+    assert x.grad is not None
+    close(x.grad, [up * w[1] for up, w in zip(UP.tolist(), wanted, strict=True)])
+    return 2 * len(X)
+
+
 def qdrop() -> int:
     """Each element as it is or quantized, by its own u."""
     noise = torch.rand(len(X), generator=torch.Generator().manual_seed(0))
@@ -230,6 +244,7 @@ ROWS = (
     Row("Dsq", "arXiv:1908.05033, equations 3 to 9", "numeric slopes of the staircase", dsq),
     Row("Tqt", "arXiv:1903.08066, equations 4, 7 and 8", "Python floats", lambda: compare(f.Tqt(), S4, tqt)),
     Row("AdaRound", "arXiv:2004.10568, equations 22 to 24", "Python floats", adaround),
+    Row("Compensation", "arXiv:2210.17323, section 3.2", "Python floats", compensation),
     Row("QDrop", "arXiv:2203.05740", "Python floats", qdrop),
     Row("Stochastic", "arXiv:1502.02551, section 3.1", "every noise of a grid", stochastic),
     Row("NnieLog", "HiSilicon NNIE, MQBench's user guide", "Python floats", nnie_log),

@@ -51,7 +51,7 @@ OF_SEARCHES = {
     "idempotent": "the sum with a minimum is rounded to float32",
     "extremes": "numbers in float16 do not reach them",
 }
-ROLES = {"AdaRound": ("weight",)}
+ROLES = {"AdaRound": ("weight",), "Compensation": ("weight",)}
 
 
 SEARCHED = [

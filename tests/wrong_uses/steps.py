@@ -37,6 +37,11 @@ ROWS: tuple[Row, ...] = (
      "torch.utils.data.DataLoader(dataset, batch_size=32)."),
     ("the model before the target", lambda w: qfunc.diagnose(TARGET, w.net), "CalibrationError",
      "diagnose: found a Sequential, wanted batches first, and then the model. Write qfunc.diagnose(target, batches)(model)."),
+    ("a model to round", lambda w: qfunc.gptq(w.net), "CalibrationError",
+     "gptq: found a Sequential, wanted batches first, and then the model. Write qfunc.gptq(batches)(model)."),
+    ("a float model to round", lambda w: qfunc.gptq([w.x])(w.net), "CalibrationError",
+     "gptq: found a Sequential that is not quantized, wanted a calibrated model. First run "
+     "qfunc.calibrate(batches)(quantized)."),
     ("a model to smooth", lambda w: qfunc.smooth_quant(w.net), "CalibrationError",
      "smooth_quant: found a Sequential, wanted batches first, and then the model. Write qfunc.smooth_quant(batches)(model)."),
     ("a model to mix", lambda w: qfunc.mixed_precision(w.net, (4, 8), None), "CalibrationError",

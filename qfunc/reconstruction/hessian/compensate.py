@@ -1,0 +1,165 @@
+"""gptq: round the weights of linear layers in an order, so that later weights make up for the errors of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc._transform import Transform
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.execution.batches import require_batches
+from qfunc.execution.feed import feed_all
+from qfunc.execution.progress import Progress
+from qfunc.graph.float_network import float_network
+from qfunc.graph.submodules import require_submodules, with_submodules
+from qfunc.graph.view import QuantizedModel
+from qfunc.reconstruction.cache import Collector
+from qfunc.reconstruction.hessian.moments import damped, second_moments
+from qfunc.reconstruction.hessian.replace_functions import replace_functions
+from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
+from qfunc.reconstruction.hessian.streams import Stream
+from qfunc.reconstruction.hessian.weights import LayerWeight, layer_weights
+from qfunc.specs.selectors import Selector, require_selector
+from qfunc.transforms.batch_norm import fold_batch_norm
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def gptq(
+    batches: Iterable[Any],
+    progress: bool = True,
+    *,
+    damping: float = 0.01,
+    passes: int = 0,
+    select: Selector | None = None,
+) -> Callable[[Model], Model]:
+    """Return a transform of a calibrated model that rounds the weights of linear layers so that their errors cancel.
+
+    For a layer with the weight W [out, in] and the inputs x, GPTQ looks for codes with values V that have a small
+
+        tr (W - V) H (W - V)^T,    H = sum x x^T + damping mean(diag H) 1.
+
+    It rounds one column after the other, in the order of decreasing H_ii, and moves all later columns to the best real
+    values for the columns rounded so far.  The inputs are those in the network as quantized so far, with its quantized
+    activations.  Scales and zero points stay those of the calibrated model, so that the result is an ordinary calibrated
+    model for the same target.  The float weights stay, too: the quantizers store the rounding (`Compensation`).  An output
+    for which rounding to nearest has a smaller error keeps its codes.  The model itself is not changed.
+
+    Cost: each op runs once on each batch.  Memory: all batches, and the values that later layers read, of all batches.  A
+    weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
+    are.  Submodules quantized by `quantize(submodules=)` get their inputs from the float network.
+
+    Args:
+        batches: As for `calibrate`, of any sizes.  Padding counts as data.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
+        damping: The share of the mean of H's diagonal that is added to the diagonal, above 0.
+        passes: Further passes over all columns, each of which takes the best codes for the current ones of all others.
+        select: The layers to round.
+    Raises:
+        CalibrationError: no batches, NaN or infinite inputs of a layer, a model that is not calibrated, or one without
+            quantized weights of linear layers.
+        SpecError: damping or passes out of bounds, a selector that matches no such layer, or a weight with a function that
+            Compensation cannot wrap.
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; the passes are those of QuantEase, arXiv:2309.01885.
+
+    >>> import qfunc
+    >>> from qfunc import targets
+    >>> _ = torch.manual_seed(0)
+    >>> x, net = torch.randn(64, 8) @ torch.randn(8, 8), nn.Linear(8, 8).requires_grad_(False)
+    >>> nearest = qfunc.calibrate([x])(qfunc.quantize(targets.academic(3, 8))(net))
+    >>> rounded = gptq([x])(nearest)
+    >>> bool((rounded(x) - net(x)).square().sum() < (nearest(x) - net(x)).square().sum())
+    True
+    """
+    require_batches(batches, "gptq", progress)
+    if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
+        raise SpecError(where="gptq, damping", found=repr(damping), wanted="a positive number", do="Write damping=0.01.")
+    if type(passes) is not int or passes < 0:
+        raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=1.")
+    if select is not None:
+        require_selector("gptq, select", select)
+
+    def transform(calibrated: Model) -> Model:
+        parts = require_submodules(calibrated, "calibrated", "gptq")
+        with torch.inference_mode(False), torch.no_grad():
+            graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
+            _require_layers(graphs.values(), select)
+            collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
+            observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
+            if not feed_all(calibrated, observers, batches, "gptq", progress=False):
+                do = "Pass a non-empty iterable, not one already used up."
+                raise CalibrationError(where="gptq", found="no batches", wanted="at least one", do=do)
+            with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
+                for path, graph in graphs.items():
+                    graph.run(collectors[path].calls, float(damping), passes, bar)
+        result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
+        return result  # type: ignore[no-any-return]
+
+    arguments = {"batches": batches, "progress": progress, "damping": damping, "passes": passes, "select": select}
+    return Transform(gptq, arguments, transform)
+
+
+class _Graph:
+    """A calibrated graph, which is changed in place; `run` rounds its weights."""
+
+    def __init__(self, model: fx.GraphModule, select: Selector | None) -> None:
+        self.model, self.view = model, QuantizedModel(model)
+        self.layers, self.others = layer_weights(self.view, "gptq", select)
+
+    def run(self, calls: list[dict[str, Any]], damping: float, passes: int, bar: Progress) -> None:
+        """Round all weights, in the order of the layers, on the inputs of each call."""
+        stream, hessian, of = Stream(self.view.network_so_far, calls, "gptq"), torch.empty(0), ""
+        rounded: dict[str, Tensor] = {}
+        for layer in self.layers:
+            bar.describe(f"gptq {layer.op}")
+            stream.run_to(layer.reader)
+            name = stream.input_of(layer.reader)
+            if name != of:  # layers in a row often read the same tensor
+                hessian, of = damped(second_moments(values[name] for values in stream.values), damping), name
+                _require_finite(hessian, layer)
+            rounded[layer.path] = _rounded(layer, hessian, passes)
+            stream.replace(layer.node, rounded[layer.path])
+            bar.advance()
+        replaced = replace_functions(self.model, {layer.path: layer.function for layer in self.layers})
+        for layer in self.layers:
+            replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
+
+
+def _rounded(layer: LayerWeight, hessian: Tensor, passes: int) -> Tensor:
+    weight, small = layer.weight, hessian.to(layer.weight)
+    value = round_in_order(weight, hessian, layer.round_column)
+    for _ in range(passes):
+        value = descend(weight, value, small, layer.round_column)
+    nearest = layer.nearest()
+    worse = error_of_rows(weight, nearest, small) < error_of_rows(weight, value, small)
+    return torch.where(worse.unsqueeze(1), nearest, value)
+
+
+def _require_finite(hessian: Tensor, layer: LayerWeight) -> None:
+    if not bool(hessian.isfinite().all()):
+        do = "Remove the batch, or repair the weights."
+        found = "NaN or infinite values in its input"
+        raise CalibrationError(where=f"gptq, op {layer.op!r}", found=found, wanted="finite values", do=do)
+
+
+def _require_layers(graphs: Iterable[_Graph], select: Selector | None) -> None:
+    graphs = list(graphs)
+    if any(graph.layers for graph in graphs):
+        return
+    others = [path for graph in graphs for path in graph.others]
+    if select is not None:
+        raise SpecError(
+            where="gptq, select",
+            found=f"{select!r}, which matches no linear layer with a quantized weight",
+            wanted="a selector of such layers",
+            do=f"They are: {', '.join(others[:8]) or 'none'}.",
+        )
+    found, wanted = "no quantized weight that a linear layer reads", "at least one"
+    do = "Quantize for a target that quantizes weights."
+    raise CalibrationError(where="gptq", found=found, wanted=wanted, do=do)
+
+
+__all__ = ["gptq"]

@@ -1,0 +1,94 @@
+"""Round the columns of a weight one by one, and move those not yet rounded so that they make up for the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Round = Callable[[Tensor, int], Tensor]
+"""(values [out], index of the column) -> their rounded values [out]."""
+
+_AT_ONCE = 128
+"""Number of columns after which all later ones are updated together."""
+
+
+def inverse_factor(hessian: Tensor) -> Tensor:
+    """Return the upper triangular U with  U^T U = H^-1,  from a positive definite H [in, in].
+
+    H = R R^T for an upper triangular R, by Cholesky from the last column on, and U = R^-1.
+
+    >>> inverse_factor(torch.tensor([[4.0, 0.0], [0.0, 0.25]]))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 2.0000]])
+    """
+    reverse = torch.linalg.cholesky(hessian.flip(0, 1)).flip(0, 1)
+    factor: Tensor = torch.linalg.solve_triangular(reverse, torch.eye(len(hessian)).to(hessian), upper=True)
+    return factor
+
+
+def round_in_order(weight: Tensor, hessian: Tensor, round_column: Round) -> Tensor:
+    """Return the rounded weight of GPTQ, in the order of decreasing diagonal elements of H ("act-order").
+
+    With U of `inverse_factor`, for each column i in order:  e = (w_i - R(w_i)) / U_ii,  w_j -= e U_ij  for all later j.  Given
+    the columns that are rounded, the later ones then have the least  tr (W - V) H (W - V)^T  over all real values.
+
+    Args:
+        weight: W, [out, in].
+        hessian: H, [in, in], positive definite, in the dtype of the weight.
+        round_column: R.
+    Returns:
+        V, [out, in].
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323, algorithm 1; the order is that of their code.
+    """
+    order = hessian.diagonal().argsort(descending=True, stable=True)
+    factor = inverse_factor(hessian.double()[order][:, order]).to(weight)
+    rows, rounded = weight.T[order].contiguous(), torch.empty_like(weight.T)
+    for start in range(0, len(order), _AT_ONCE):
+        stop = min(start + _AT_ONCE, len(order))
+        errors = torch.empty_like(rows[start:stop])
+        for i in range(start, stop):
+            column = int(order[i])
+            rounded[column] = round_column(rows[i], column)
+            errors[i - start] = (rows[i] - rounded[column]) / factor[i, i]
+            rows[i + 1 : stop].addr_(factor[i, i + 1 : stop], errors[i - start], alpha=-1)
+        rows[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
+    return rounded.T
+
+
+def descend(weight: Tensor, rounded: Tensor, hessian: Tensor, round_column: Round) -> Tensor:
+    """Return V after one more pass over all columns, each of which takes the best values given all others.
+
+    The best real values of column j are  w_j + sum_{k != j} (w_k - v_k) H_kj / H_jj,  and R of them the best codes, if R rounds
+    to nearest: the error  tr (W - V) H (W - V)^T  never increases.
+
+    Args:
+        weight, hessian, round_column: As for `round_in_order`.
+        rounded: V, [out, in].
+    Source: Behdin et al., QuantEase, arXiv:2309.01885, section 3.
+    """
+    error, result = (weight - rounded).T.contiguous(), rounded.T.clone(memory_format=torch.contiguous_format)
+    for start in range(0, len(hessian), _AT_ONCE):
+        stop = min(start + _AT_ONCE, len(hessian))
+        slope = hessian[start:stop] @ error
+        for i in range(start, stop):
+            new = round_column(result[i] + slope[i - start] / hessian[i, i], i)
+            change = new - result[i]
+            result[i] = new
+            error[i] -= change
+            slope.addr_(hessian[start:stop, i], change, alpha=-1)
+    return result.T
+
+
+def error_of_rows(weight: Tensor, rounded: Tensor, hessian: Tensor) -> Tensor:
+    """Return the error of each output [out]: the diagonal of (W - V) H (W - V)^T.
+
+    >>> error_of_rows(torch.ones(1, 2), torch.zeros(1, 2), torch.eye(2))
+    tensor([2.])
+    """
+    difference = weight - rounded
+    return ((difference @ hessian) * difference).sum(1)
+
+
+__all__ = ["Round", "descend", "error_of_rows", "inverse_factor", "round_in_order"]

@@ -1,0 +1,118 @@
+"""The weights that GPTQ rounds: each with its quantizer, the op that reads it, and the columns of its codes."""
+
+from __future__ import annotations
+
+from attrs import evolve, field, frozen
+from torch import Tensor, fx
+
+from qfunc.errors import SpecError
+from qfunc.functions import Compensation
+from qfunc.functions._inner import require_of_x
+from qfunc.graph.constants import read_attr
+from qfunc.graph.record import path_of
+from qfunc.graph.selectors import Context, matches
+from qfunc.graph.sites import QuantizerNode
+from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.affine import fake_quantized_value, spread
+from qfunc.numerics.qparams import Affine
+from qfunc.ops.node import attribute, kind_of
+from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.specs import PerChannel, Scheme
+from qfunc.specs.selectors import Selector
+
+
+@frozen(eq=False)
+class LayerWeight:
+    """A weight [out, in] of linear layers; `reader` is the first of them by its name in the graph, `op` by its path."""
+
+    path: str
+    module: FakeQuantize
+    node: str
+    reader: str
+    op: str
+    weight: Tensor
+    function: Compensation
+    """The function that stores its rounding."""
+    qparams: Affine = field(init=False)
+    """In the shape of the weight, or a shape that broadcasts against it."""
+    column: Scheme = field(init=False)
+    """The scheme of one column [out, 1]."""
+
+    def __attrs_post_init__(self) -> None:
+        scheme, qparams = self.module.scheme, self.module.qparams()
+        scale, zero, outer = (p if p is None else spread(p, self.weight, scheme) for p in qparams)
+        object.__setattr__(self, "qparams", Affine(scale, zero, outer))  # type: ignore[arg-type]
+        object.__setattr__(self, "column", evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0))))
+
+    def round_column(self, values: Tensor, column: int) -> Tensor:
+        """Return the nearest values that the format has in a column [out]."""
+        qparams = Affine(*(None if p is None else _column(p, column) for p in self.qparams))  # type: ignore[arg-type]
+        return fake_quantized_value(values.unsqueeze(1), qparams, self.column).squeeze(1)
+
+    def nearest(self) -> Tensor:
+        """Return the weight rounded to nearest."""
+        return fake_quantized_value(self.weight, self.module.qparams(), self.module.scheme)
+
+
+def _column(parameter: Tensor, column: int) -> Tensor:
+    if parameter.ndim == 0:
+        return parameter
+    return parameter[:, column : column + 1] if parameter.shape[1] > 1 else parameter
+
+
+def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> tuple[list[LayerWeight], list[str]]:
+    """Return the weights of linear layers that the target quantizes, in the order of the layers, and the paths of others.
+
+    The others are those that the selector does not match.
+
+    Args:
+        view: A calibrated model.
+        step: The name of the public function, for messages.
+        select: A selector of the layers; None for all.
+    Raises:
+        SpecError: a function that Compensation cannot wrap.
+    """
+    network = view.float_network
+    nodes = {n.name: n for n in network.graph.nodes}
+    order = {name: i for i, name in enumerate(nodes)}
+    record = view.record
+    context = Context(network, record.target.ops if record.target else ())
+    found, others = list[LayerWeight](), dict[str, str]()
+    for quantizer in view.quantizers:
+        readers = sorted((r for r in quantizer.readers if _is_linear(nodes[r], quantizer.tensor)), key=order.__getitem__)
+        if not quantizer.module.site.constant or not readers or not isinstance(quantizer.module.site.value, Scheme):
+            continue
+        op = path_of(network, nodes[readers[0]])
+        if select is not None and not any(matches(select, nodes[r], context) for r in readers):
+            others[readers[0]] = op
+            continue
+        weight = read_attr(network, nodes[quantizer.tensor]).detach().float()
+        function = _compensation(quantizer.module, weight, step)
+        found.append(LayerWeight(quantizer.path, quantizer.module, _name(view, quantizer), readers[0], op, weight, function))
+    return sorted(found, key=lambda w: order[w.reader]), [others[reader] for reader in sorted(others, key=order.__getitem__)]
+
+
+def _is_linear(node: fx.Node, tensor: str) -> bool:
+    return kind_of(node) == "linear" and attribute(node, "weight").name == tensor
+
+
+def _name(view: QuantizedModel, quantizer: QuantizerNode) -> str:
+    return next(str(n.name) for n in view.network_so_far.graph.nodes if n.op == "call_module" and n.target == quantizer.path)
+
+
+def _compensation(module: FakeQuantize, weight: Tensor, step: str) -> Compensation:
+    function = module.site.function
+    try:
+        found = function if isinstance(function, Compensation) else Compensation(function)
+        require_of_x("Compensation", found, found.init(module.qparams(), weight, module.scheme), weight, module.scheme)
+    except SpecError as e:
+        raise SpecError(
+            where=f"{step}, site {module.site.name!r}",
+            found=f"the function {function!r}",
+            wanted="a function that Compensation can wrap: " + e.wanted,
+            do="Use edit.weights(function=Fixed()) first, or exclude the op with select=.",
+        ) from e
+    return found
+
+
+__all__ = ["LayerWeight", "layer_weights"]

@@ -1,0 +1,208 @@
+"""gptq: laws of the result on exported language models, in the arithmetic of each engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from networks.exported import Decoder
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import functions, targets
+from qfunc.errors import CalibrationError, SpecError
+from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.view import QuantizedModel
+from qfunc.specs import MATMUL_4BITS_AFFINE, MXFP4, NVFP4, edit
+from tests.reconstruction.small_nets import Chain, images
+from tests.reconstruction.test_exported_language_models import export, tokens
+
+BATCHES = [tokens(8, 6, seed=0), tokens(3, 9, seed=1), tokens(8, 6, seed=2)]
+"""Of several lengths: nothing has to be of one size."""
+ENGINES = {
+    "nbits4": targets.onnxruntime_nbits(4, 32, 4),
+    "nbits2_affine": targets.onnxruntime_nbits(2, 32, 0, MATMUL_4BITS_AFFINE),
+    "gguf": targets.gguf("Q4_0"),
+    "8da4w": targets.executorch_8da4w(32),
+}
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """All inputs of linear layers are multiples of 32."""
+    torch.manual_seed(0)
+    model = Decoder(width=64, heads=4).eval()
+    model.gate, model.up, model.down = nn.Linear(64, 96), nn.Linear(64, 96), nn.Linear(96, 64)
+    return model
+
+
+def nearest(network: nn.Module, target: Any) -> Any:
+    """The calibrated model, rounded to nearest."""
+    return qfunc.calibrate(BATCHES, progress=False)(qfunc.quantize(target)(export(network, tokens(2, 7))))
+
+
+def weights(model: Any) -> dict[str, tuple[Tensor, Tensor, str]]:
+    """The codes, the values and the reading op of each weight, by site."""
+    view, found = QuantizedModel(model), {}
+    for quantizer in view.quantizers:
+        if quantizer.module.site.slot == "weight":
+            weight = view.float_network.get_parameter(
+                next(str(n.target) for n in view.float_network.graph.nodes if n.name == quantizer.tensor)
+            )
+            with torch.no_grad():
+                value = quantizer.module.eval()(weight)
+            found[quantizer.module.site.name] = quantizer.module.export(weight)[0], value, quantizer.readers[0]
+    return found
+
+
+def hessians(model: Any) -> dict[str, Tensor]:
+    """X^T X of the inputs of each linear layer in the quantized network, in float64, by the layer's name."""
+    network = QuantizedModel(model).network_so_far
+    inputs = {n.name: n.args[0].name for n in network.graph.nodes if n.target is torch.nn.functional.linear}
+    sums: dict[str, Tensor] = {}
+
+    def add(name: str, value: Tensor) -> None:
+        x = value.reshape(-1, value.shape[-1]).double()
+        sums[name] = sums.get(name, torch.zeros(())) + x.T @ x
+
+    interpreter = ObservingInterpreter(network, add, set(inputs.values()))
+    with torch.no_grad():
+        for batch in BATCHES:
+            interpreter.run_batch(tuple(batch.values()), "test")
+    return {op: sums[x] for op, x in inputs.items()}
+
+
+def error(weight: Tensor, value: Tensor, hessian: Tensor) -> Tensor:
+    """The error of each output."""
+    difference = (weight - value).double()
+    return ((difference @ hessian) * difference).sum(1)
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module, name: str, passes: int) -> None:
+    """On the inputs that the result's own layers have, with the damping: no other order of layers gives these inputs."""
+    before = nearest(network, ENGINES[name])
+    result = qfunc.gptq(BATCHES, progress=False, passes=passes)(before)
+    moments = hessians(result)
+    total = torch.zeros(2, dtype=torch.float64)
+    for (site, (_, value, op)), (_, plain, _) in zip(weights(result).items(), weights(before).values(), strict=True):
+        weight = network.get_parameter(site).detach()
+        hessian = moments[op] + 0.01 * moments[op].diagonal().mean() * torch.eye(len(moments[op]))
+        left, right = error(weight, value, hessian), error(weight, plain, hessian)
+        # H in float32 decides between two errors: each is off by 96 roundings of its magnitude at most.
+        scale = ((weight - value).abs().double() @ hessian.abs() * (weight - value).abs()).sum(1)
+        assert (left <= right + 96 * 2.0**-23 * torch.maximum(scale, right)).all(), site
+        total += torch.stack([left.sum(), right.sum()])
+    assert total[0] < 0.9 * total[1]
+
+
+@pytest.mark.parametrize("name", ["nbits4", "nbits2_affine", "gguf"])
+def test_the_engine_computes_with_these_codes(network: nn.Module, name: str) -> None:
+    if name == "gguf":
+        pytest.importorskip("libggml", reason="libggml-python is not installed")
+    target, sequences = ENGINES[name], [tokens(4, 6, seed=5)]
+    result = qfunc.gptq(BATCHES, progress=False)(nearest(network, target))
+    codes = [
+        (a, b)
+        for (a, _, _), (b, _, _) in zip(weights(result).values(), weights(nearest(network, target)).values(), strict=True)
+    ]
+    assert sum(int((a != b).sum()) for a, b in codes) > 100
+    report = qfunc.verify(target)(result, sequences)
+    assert report.predicted >= 8 or name == "nbits2_affine"  # a float product has no codes
+    assert not report.disagreements
+
+
+def test_executorch_computes_with_these_codes() -> None:
+    """Its programs get embeddings, not ids."""
+    pytest.importorskip("executorch", reason="executorch is not installed")
+    torch.manual_seed(0)
+    states = torch.randn(40, 64) @ torch.randn(64, 64) / 8
+    gated, target = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 96), nn.SiLU(), nn.Linear(96, 64)).eval(), ENGINES["8da4w"]
+    before = qfunc.calibrate([states], progress=False)(qfunc.quantize(target)(gated))
+    result = qfunc.gptq([states], progress=False)(before)
+    assert all((a != b).any() for (a, *_), (b, *_) in zip(weights(result).values(), weights(before).values(), strict=True))
+    report = qfunc.verify(target)(result, [states])
+    assert report.predicted == 2
+    assert not report.disagreements
+
+
+@pytest.mark.parametrize("weight", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
+def test_other_formats(network: nn.Module, weight: Any) -> None:
+    target = targets.academic(4, 8)
+    target = evolve(target, lowering=None, rules=tuple(evolve(rule, weight=weight) for rule in target.rules))
+    before = nearest(network, target)
+    result = qfunc.gptq(BATCHES, progress=False)(before)
+    with torch.no_grad():
+        wanted = [network(**b)["logits"] for b in BATCHES]
+        outputs = [
+            sum(float((m(**b)["logits"] - w).square().sum()) for b, w in zip(BATCHES, wanted, strict=True))
+            for m in (before, result)
+        ]
+    assert outputs[1] < outputs[0]
+
+
+def test_it_composes_saves_and_leaves_the_model(network: nn.Module, tmp_path: Path) -> None:
+    target = ENGINES["nbits4"]
+    steps = qfunc.compose(qfunc.quantize(target), qfunc.calibrate(BATCHES, progress=False), qfunc.gptq(BATCHES, progress=False))
+    result, before = steps(export(network, tokens(2, 7))), nearest(network, target)
+    state = {k: v.clone() for k, v in before.state_dict().items()}
+    again = qfunc.gptq(BATCHES, progress=False)(before)
+    assert all(torch.equal(v, state[k]) for k, v in before.state_dict().items())
+    given = tokens(2, 8, seed=9)
+    with torch.no_grad():
+        assert torch.equal(again(**given)["logits"], result(**given)["logits"])
+    qfunc.save(tmp_path / "model")(result)
+    loaded = qfunc.load(tmp_path / "model")(export(network, tokens(2, 7)))
+    assert all(torch.equal(a, b) for (a, *_), (b, *_) in zip(weights(result).values(), weights(loaded).values(), strict=True))
+    rounded = {site: value for site, (_, value, _) in weights(result).items()}
+    second = qfunc.gptq(BATCHES, progress=False)(result)  # from the float weights once more
+    assert all(torch.equal(value, rounded[site]) for site, (_, value, _) in weights(second).items())
+
+
+def test_selected_layers(network: nn.Module) -> None:
+    before = nearest(network, ENGINES["nbits4"])
+    result = qfunc.gptq(BATCHES, progress=False, select=edit.name("down"))(before)
+    changed = {
+        site
+        for (site, (a, *_)), (b, *_) in zip(weights(result).items(), weights(before).values(), strict=True)
+        if (a != b).any()
+    }
+    assert changed == {"down.weight"}
+
+
+def test_what_is_refused(network: nn.Module) -> None:
+    model = nearest(network, ENGINES["nbits4"])
+    for make, message in (
+        (lambda: qfunc.gptq(BATCHES, damping=0), "gptq, damping: found 0, wanted a positive number. Write damping=0.01."),
+        (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=1."),
+        (
+            lambda: qfunc.gptq(BATCHES, select=edit.op("conv"))(model),
+            "gptq, select: found Op('conv'), which matches no linear layer with a quantized weight, wanted a selector of "
+            "such layers. They are: query, key, value, dense, gate, up, down, head.",
+        ),
+    ):
+        with pytest.raises(SpecError) as e:
+            make()
+        assert str(e.value) == message
+    adaround = edit.weights(function=functions.AdaRound())(ENGINES["nbits4"])
+    with pytest.raises(SpecError) as e:
+        qfunc.gptq(BATCHES, progress=False)(nearest(network, adaround))
+    assert str(e.value) == (
+        "gptq, site 'head.weight': found the function AdaRound(inner=Fixed(), zeta=1.1, gamma=-0.1), wanted a function that "
+        "Compensation can wrap: a function that trains with `apply`, without a `relax`. Use edit.weights(function=Fixed()) "
+        "first, or exclude the op with select=."
+    )
+    with pytest.raises(CalibrationError) as c:
+        qfunc.gptq([], progress=False)(model)
+    assert str(c.value) == ("gptq: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up.")
+    convs = qfunc.calibrate([images(4)])(qfunc.quantize(edit.skip(edit.op("linear"))(targets.academic(4, 8)))(Chain(1)))
+    with pytest.raises(CalibrationError) as c:
+        qfunc.gptq([images(4)], progress=False)(convs)
+    assert str(c.value) == (
+        "gptq: found no quantized weight that a linear layer reads, wanted at least one. Quantize for a target that quantizes "
+        "weights."
+    )
