@@ -16,9 +16,10 @@ from qfunc.lowering.onnx.int4 import PackInt4
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnxruntime.lowering import MatMulNBitsLowering
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
-from qfunc.lowering.openvino.blocks import OpenVinoBlocksLowering, OpenVinoBlocksRunner
 from qfunc.lowering.openvino.lowering import OpenVinoLowering
 from qfunc.lowering.openvino.runner import OpenVinoRunner
+from qfunc.lowering.openvino_blocks.lowering import OpenVinoBlocksLowering
+from qfunc.lowering.openvino_blocks.runner import OpenVinoBlocksRunner
 from qfunc.lowering.qlinear.lowering import QLinearLowering
 from qfunc.lowering.qnn.lowering import QnnHtpLowering
 from qfunc.lowering.qnn.runner import QnnHtpRunner

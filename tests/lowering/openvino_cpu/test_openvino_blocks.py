@@ -160,8 +160,8 @@ def test_signed_weights_with_zero_points_are_refused() -> None:
 def test_processors_whose_kernels_are_not_described(
     features: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qfunc.lowering.openvino.blocks.other_kernels", lambda: "")
-    monkeypatch.setattr("qfunc.lowering.openvino.blocks.has", lambda *names: not {*names}.isdisjoint(features))
+    monkeypatch.setattr("qfunc.lowering.openvino_blocks.runner.other_kernels", lambda: "")
+    monkeypatch.setattr("qfunc.lowering.openvino_blocks.runner.has", lambda *names: not {*names}.isdisjoint(features))
     assert OpenVinoBlocksRunner().comparable() == reason
 
 
