@@ -159,16 +159,13 @@ def with_adaround(model: fx.GraphModule, paths_to_wrap: Collection[str]) -> None
         SpecError: a function that AdaRound cannot wrap.
     """
     old = {q.path: q.module for q in quantizer_nodes(model) if q.path in paths_to_wrap}
-    start = {path: module.export(_weight(model, path))[0] for path, module in old.items()}
+    nodes = {str(n.target): n for n in model.graph.nodes if n.op == "call_module"}
+    weights = {path: read_attr(model, nodes[path].all_input_nodes[0]).detach() for path in old}
+    start = {path: module.export(weights[path])[0] for path, module in old.items()}
     wrapped = {p: m.site.function if isinstance(m.site.function, AdaRound) else _wrap(m) for p, m in old.items()}
     for path, module in replace_functions(model, wrapped).items():
-        nearest, v = module.export(_weight(model, path))[0], module.get_parameter("v")
+        nearest, v = module.export(weights[path])[0], module.get_parameter("v")
         v.copy_(torch.where(start[path] == nearest, v, _UNDECIDED * (start[path] - nearest).sign()))
-
-
-def _weight(model: fx.GraphModule, path: str) -> Tensor:
-    node = next(n for n in model.graph.nodes if n.op == "call_module" and n.target == path)
-    return read_attr(model, node.all_input_nodes[0]).detach()
 
 
 def _wrap(module: FakeQuantize) -> AdaRound:

@@ -46,14 +46,14 @@ RECONSTRUCTION = (
         "tests/reconstruction/test_reconstruct.py::test_the_same_arguments_give_the_same_bits_and_another_seed_others",
     ),
     Mutation(
-        "the-target-does-not-know", "qfunc.reconstruction.trainable:with_adaround",
+        "the-target-does-not-know", "qfunc.reconstruction.hessian.replace_functions:replace_functions",
         "overrides=(*others, *changes)",
         "overrides=others",
         "tests/reconstruction/test_reconstruct.py::test_saved_loaded_and_deployed_as_other_models_are",
     ),
     Mutation(
         "ties-move", "qfunc.reconstruction.trainable:with_adaround",
-        "v.copy_(torch.where(start == nearest, v, _UNDECIDED * (start - nearest).sign()))",
+        "v.copy_(torch.where(start[path] == nearest, v, _UNDECIDED * (start[path] - nearest).sign()))",
         "pass",
         "tests/reconstruction/test_reconstruct.py::test_a_loss_that_would_rise_leaves_rounding_to_nearest",
     ),

@@ -39,7 +39,7 @@ TRACES = (
     Mutation("pot-mode-inside", "qfunc.estimators.power_of_two:_inner", 'if hasattr(part, "scheme"):', "if False:", REFUSED),
     Mutation(
         "adaround-around-dorefa", "qfunc.functions.adaround:_of_x",
-        "if type(value) is DoReFa:",
+        "if type(value) in (DoReFa, Compensation):",
         "if False:",
         "tests/functions/test_adaround.py::test_bad_fields_are_refused",
     ),
