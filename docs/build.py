@@ -51,6 +51,7 @@ CONTENTS = {
         "reconstruction",
         "mixed_precision",
         "transformers",
+        "language_models",
         "reports",
         "from_mqbench",
     ),
@@ -61,7 +62,9 @@ CONTENTS = {
 }
 """The pages of the site, by section."""
 
-FOLDERS = ("frontend", "transforms", "proof", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis")
+FOLDERS = (
+    "frontend", "transforms", "decoding", "proof", "quantizers", "corrections", "reconstruction", "analysis", "diagnosis",
+)  # fmt: skip
 """The folders of the functions of `qfunc`, in the order in which a user meets them."""
 
 IMAGE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)*static/([^)\s]+)\)")

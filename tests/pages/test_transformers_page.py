@@ -1,4 +1,4 @@
-"""docs/transformers.md: its programs run and print what the page says."""
+"""docs/transformers.md and docs/language_models.md: their programs run and print what the pages say."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs/transformers.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-def test_the_programs_print_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
-    names = {"__name__": "page"}
-    for program, printed in zip(blocks("python"), blocks("text"), strict=True):
-        exec(compile(program, "docs/transformers.md", "exec"), names)
+@pytest.mark.parametrize("name", ["transformers.md", "language_models.md"])
+def test_the_programs_print_what_the_page_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names, page = {"__name__": "page"}, (DOCS / name).read_text()
+    for program, printed in zip(blocks(page, "python"), blocks(page, "text"), strict=True):
+        exec(compile(program, name, "exec"), names)
         assert capsys.readouterr().out == printed

@@ -196,6 +196,14 @@ def test_what_is_refused(network: nn.Module) -> None:
         "Compensation can wrap: a function that trains with `apply`, without a `relax`. Use edit.weights(function=Fixed()) "
         "first, or exclude the op with select=."
     )
+    for kind in ("Q4_1", "Q4_K", "Q6_K"):
+        wide = qfunc.calibrate([torch.randn(4, 256)], progress=False)(qfunc.quantize(targets.gguf(kind))(nn.Linear(256, 8)))
+        with pytest.raises(SpecError) as e:
+            qfunc.gptq([torch.randn(4, 256)], progress=False)(wide)
+        assert str(e.value) == (
+            "gptq, site 'weight': found a scheme whose scales or minimums are searched together with the codes, wanted scales "
+            "that stay when codes change. Use a type with scales alone, such as Q4_0, or exclude the op with select=."
+        )
     with pytest.raises(CalibrationError) as c:
         qfunc.gptq([], progress=False)(model)
     assert str(c.value) == ("gptq: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up.")

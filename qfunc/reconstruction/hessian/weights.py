@@ -40,8 +40,8 @@ class LayerWeight:
 
     def __attrs_post_init__(self) -> None:
         scheme, qparams = self.module.scheme, self.module.qparams()
-        scale, zero, outer = (p if p is None else spread(p, self.weight, scheme) for p in qparams)
-        object.__setattr__(self, "qparams", Affine(scale, zero, outer))  # type: ignore[arg-type]
+        spread_out = (p if p is None else spread(p, self.weight, scheme) for p in qparams)
+        object.__setattr__(self, "qparams", Affine(*spread_out))  # type: ignore[arg-type]
         object.__setattr__(self, "column", evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0))))
 
     def round_column(self, values: Tensor, column: int) -> Tensor:
@@ -102,6 +102,13 @@ def _name(view: QuantizedModel, quantizer: QuantizerNode) -> str:
 
 def _compensation(module: FakeQuantize, weight: Tensor, step: str) -> Compensation:
     function = module.site.function
+    if module.scheme.scale.integers is not None or module.scheme.minimum:
+        raise SpecError(
+            where=f"{step}, site {module.site.name!r}",
+            found="a scheme whose scales or minimums are searched together with the codes",
+            wanted="scales that stay when codes change",
+            do="Use a type with scales alone, such as Q4_0, or exclude the op with select=.",
+        )
     try:
         found = function if isinstance(function, Compensation) else Compensation(function)
         require_of_x("Compensation", found, found.init(module.qparams(), weight, module.scheme), weight, module.scheme)
