@@ -26,6 +26,9 @@ try:
     from qfunc.corrections.fit_accumulators import fit_accumulators
     from qfunc.corrections.relu6 import replace_relu6
     from qfunc.corrections.smooth import smooth_quant
+    from qfunc.decoding.decoder import decoder
+    from qfunc.decoding.generate import generate
+    from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
     from qfunc.frontend.capture import capture
     from qfunc.proof.prove import prove
@@ -47,8 +50,9 @@ try:
     from qfunc.transforms.mixed_precision import mixed_precision
     from qfunc.transforms.parameter_groups import parameter_groups
     from qfunc.transforms.quantize import quantize
-    from qfunc.transforms.save_load import load, save
     from qfunc.transforms.sensitivity import sensitivity
+    from qfunc.transforms.storage.save_load import load, save
+    from qfunc.transforms.storage.stored_weights import CodedWeights, FloatWeights
     from qfunc.transforms.verify import verify
 finally:
     if _collects:
@@ -68,12 +72,13 @@ specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 __version__ = "0.1.0"
 
 __all__ = [
-    "BitOpsBudget", "FloatPass", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse", "QuantizedPass", "SizeBudget",
-    "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts",
-    "compare", "compose", "correct_bias", "correct_bias_analytic", "deploy", "diagnose", "emulate", "equalization_pairs",
-    "equalize", "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions",
-    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized",
-    "reconstruct", "replace_relu6", "save", "sensitivity", "smooth_quant", "specs", "verify",
+    "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
+    "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass",
+    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
+    "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
+    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "load", "mixed_precision", "parameter_groups", "prove",
+    "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
+    "smooth_quant", "specs", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -15,7 +15,8 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
-from qfunc.specs.arithmetic.dynamic import DynamicProduct, Lanes, RegisterLanes, WeightSums
+from qfunc.specs.arithmetic.decoder import Decoder
+from qfunc.specs.arithmetic.dynamic import BrgemmChunks, DynamicProduct, Lanes, RegisterLanes, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.operators import (
     AverageCodes,
@@ -131,11 +132,12 @@ from qfunc.specs.text.diff import diff
 
 __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
-    "Bounds", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DequantizeSum", "DerivedQParams", "DynamicProduct",
-    "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32",
-    "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
-    "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_Q4_0",
-    "GGUF_Q5_0", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",
+    "Bounds", "BrgemmChunks", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "Decoder", "DequantizeSum",
+    "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator",
+    "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes",
+    "FixedQParams", "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly",
+    "Fusion", "FusionStep", "GGUF_Q4_0", "GGUF_Q5_0", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16",
+    "Host", "InputRatios",
     "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering",
     "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8",
     "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind",

@@ -205,6 +205,19 @@ class BlockLowering(Protocol):
 
 
 @runtime_checkable
+class DecoderLowering(Protocol):
+    """A lowering for an engine that builds the network itself and reads its weights only.
+
+    The emulation is then that of the engine's network, with the weights of the file.
+    """
+
+    @property
+    def decoder(self) -> Any:
+        """The `Decoder`."""
+        ...
+
+
+@runtime_checkable
 class Runner(Protocol):
     """A runner: executes artifacts by a runtime on this machine.
 
@@ -334,7 +347,15 @@ class RoundingArithmetic(Protocol):
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Estimator: (MergeableEstimator,),
     Function: (LearnedFunction, RelaxedFunction, NoiselessFunction, ScalableFunction, OnnxFunction),
-    Lowering: (VersionedLowering, NamingLowering, LimitedLowering, RefusingLowering, StoringLowering, WideLowering),
+    Lowering: (
+        VersionedLowering,
+        NamingLowering,
+        LimitedLowering,
+        RefusingLowering,
+        StoringLowering,
+        WideLowering,
+        DecoderLowering,
+    ),
     Runner: (
         OptionalRunner,
         LoadingRunner,
@@ -349,8 +370,8 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 
 
 __all__ = [
-    "OPTIONAL", "ConditionalRunner", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner", "Function",
-    "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
+    "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner",
+    "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
     "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
     "ParameterLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic",
     "Runner", "ScalableFunction", "StoringLowering", "VersionedLowering", "WideLowering",

@@ -10,6 +10,7 @@ from qfunc.targets.language_models.compressed_tensors import compressed_tensors
 from qfunc.targets.language_models.executorch_8da4w import executorch_8da4w
 from qfunc.targets.language_models.gguf import gguf
 from qfunc.targets.language_models.onnxruntime_nbits import onnxruntime_nbits
+from qfunc.targets.language_models.openvino_blocks import openvino_blocks
 from qfunc.targets.litert import litert, litert_optimised, litert_reference
 from qfunc.targets.ncnn import ncnn
 from qfunc.targets.nnie import nnie
@@ -30,8 +31,8 @@ from qfunc.targets.vitis import vitis
 __all__ = [
     "academic", "academic_nlp", "cmsis_nn", "cmsis_nn_16x8", "compressed_tensors", "edge_tpu", "executorch_8da4w",
     "executorch_xnnpack", "gguf", "k210", "litert", "litert_optimised", "litert_reference", "ncnn", "nnie", "onnx_qnn",
-    "onnxruntime", "onnxruntime_nbits", "openvino", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq", "qnn_htp", "snpe",
-    "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
+    "onnxruntime", "onnxruntime_nbits", "openvino", "openvino_blocks", "ppl_cuda", "ppl_cuda_affine", "ppl_w8a16", "qdq",
+    "qnn_htp", "snpe", "stpu", "tengine_u8", "tensorrt", "tensorrt_nlp", "tosa", "vitis",
 ]  # fmt: skip
 
 

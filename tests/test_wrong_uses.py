@@ -19,7 +19,7 @@ ROWS = (*models.ROWS, *steps.ROWS, *chips.ROWS, *places.ROWS, *edits.ROWS, *sele
 NAMES = (
     "academic, academic_nlp, cmsis_nn, cmsis_nn_16x8, compressed_tensors, edge_tpu, executorch_8da4w, executorch_xnnpack, "
     "gguf, k210, litert, litert_optimised, litert_reference, ncnn, nnie, onnx_qnn, onnxruntime, onnxruntime_nbits, "
-    "openvino, ppl_cuda, ppl_cuda_affine, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
+    "openvino, openvino_blocks, ppl_cuda, ppl_cuda_affine, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 COMMANDS = "quantize | diagnose | inspect | verify | targets | show | diff | check"

@@ -8,6 +8,7 @@ from torch import fx, nn
 from qfunc.emulation.addition import writes_channels_last
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value
 from qfunc.emulation.context import UnitContext
+from qfunc.emulation.decoder import DecoderNetwork
 from qfunc.emulation.kernels import write
 from qfunc.graph.constants import read_attr
 from qfunc.graph.module import CapturedModule
@@ -17,6 +18,8 @@ from qfunc.ops.node import returns_several, slots
 from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.shift_limits import require_limits
+from qfunc.specs import Decoder
+from qfunc.specs.protocols import DecoderLowering
 
 __all__ = ["build_emulation"]
 
@@ -32,7 +35,8 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
         if not partition.in_blocks(encoding):
             require_codes(encoding.quantizer)
     require_limits(partition)
-    return _Emulation(partition).build()
+    lowering = partition.target.lowering
+    return _Emulation(partition).build(lowering.decoder if isinstance(lowering, DecoderLowering) else None)
 
 
 class _Emulation:
@@ -45,10 +49,13 @@ class _Emulation:
         self.units = partition.units_by_output
         self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
 
-    def build(self) -> fx.GraphModule:
-        for node in self.network.graph.nodes:
-            if node.name not in self.inside:
-                self._step(node)
+    def build(self, decoder: Decoder | None = None) -> fx.GraphModule:
+        if decoder is not None:
+            self._decoder(DecoderNetwork(self.partition, decoder))
+        else:
+            for node in self.network.graph.nodes:
+                if node.name not in self.inside:
+                    self._step(node)
         for name, module in self.network.named_children():
             self.emitter.root.add_module(name, module)
         for name, tensor in [*self.network.named_parameters(recurse=False), *self.network.named_buffers(recurse=False)]:
@@ -58,6 +65,20 @@ class _Emulation:
         result.recompile()
         record = require_stage(self.network, "captured", "emulate")
         return attach(result.eval(), evolve(record, facts={}, target=self.partition.target, stage="captured"))
+
+    def _decoder(self, network: DecoderNetwork) -> None:
+        for node in self.network.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._step(node)
+
+        def product(unit: Unit, x: fx.Node) -> fx.Node:
+            (read,) = (n for n in unit.group.root.all_input_nodes if n.op != "get_attr")
+            self.values[read.name] = Real(x)
+            self._unit(unit)
+            return self.values[unit.group.output.name].node
+
+        logits = network.write(product, lambda n: self.values[n.name].node, self.emitter.call)
+        self.emitter.graph.output(fx.map_arg(network.output.args[0], lambda n: logits))
 
     def _step(self, node: fx.Node) -> None:
         if node.op == "output":

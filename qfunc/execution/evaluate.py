@@ -13,6 +13,7 @@ from qfunc.execution.batches import tensors_of
 from qfunc.graph.arguments import with_fixed_arguments
 from qfunc.graph.interpreter import run_error
 from qfunc.graph.module import in_evaluation_mode
+from qfunc.quantizers.cached_value import CachedValue
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs.protocols import OnnxFunction
 
@@ -66,10 +67,22 @@ class _Evaluated(fx.Interpreter):
 
 
 class RoundHalfEven(_Evaluated):
-    """Run as `_Evaluated` does, but round activations half to even; constants keep their rounded codes, as in the file."""
+    """Run once as `_Evaluated` does, but round activations half to even; constants keep their rounded codes, as in the file.
+
+    No quantized weight stays in memory after its last reader.
+    """
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.evaluated(target)
+        value = module(*args, **kwargs)
+        if isinstance(module, FakeQuantize):
+            module.cache.clear()  # now: while a graph is built, no garbage is collected
+        return value
 
     def evaluated(self, target: Any) -> Any:
         module = super().evaluated(target)
+        if isinstance(module, FakeQuantize):
+            module.cache = CachedValue()  # not the model's own
         if isinstance(module, FakeQuantize) and not module.site.constant and not isinstance(module.site.function, OnnxFunction):
             module.scheme = evolve(module.scheme, rounding="half_even")
         return module

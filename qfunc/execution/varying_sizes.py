@@ -22,14 +22,15 @@ def joined(first: tuple[TensorInfo, ...], later: tuple[TensorInfo, ...]) -> tupl
     """
     if [len(i.shape) for i in first] != [len(i.shape) for i in later]:
         return first
-    return tuple(_joined(a, b, first[0].shape[:1]) for a, b in zip(first, later, strict=True))
+    batches = first[0].shape[:1], later[0].shape[:1]
+    return tuple(_joined(a, b, (a.shape[:1], b.shape[:1]) == batches) for a, b in zip(first, later, strict=True))
 
 
-def _joined(first: TensorInfo, later: TensorInfo, batch: tuple[int, ...]) -> TensorInfo:
+def _joined(first: TensorInfo, later: TensorInfo, batched: bool) -> TensorInfo:
     known = first.other or first.shape
     sizes = zip(first.shape, known, later.shape, later.other or later.shape, strict=True)
     other = tuple(next((n for n in more if n not in (size, 0)), size) for size, *more in sizes)
-    if first.shape[:1] == batch:  # the batch may always vary
+    if batched:  # the batch may always vary
         other = first.shape[:1] + other[1:]
     return first if other == known else evolve(first, other=other)
 

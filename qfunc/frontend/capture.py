@@ -33,7 +33,7 @@ from qfunc.frontend.parametrizations import remove_parametrizations
 from qfunc.frontend.sizes_of_results import read_sizes_of_results
 from qfunc.frontend.source_location import module_call, qualified, source_line
 from qfunc.graph.arguments import store_fixed_arguments
-from qfunc.graph.copying import own_copy
+from qfunc.graph.copying import own_copy, sharing_parameters
 from qfunc.graph.hooks import require_no_hooks
 from qfunc.graph.module import copy_module
 from qfunc.graph.record import record_of, within_module
@@ -150,7 +150,7 @@ def capture(
 
 def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
     # Trace both modes: any difference depends on `self.training`, and only dropout may differ.
-    trained = trace(train(copy.deepcopy(owned)))
+    trained = trace(train(sharing_parameters(owned)))
     evaluated = trace(owned.eval())
     take_modes(owned, model)
     dropouts = _dropouts(evaluated, trained)

@@ -9,7 +9,28 @@ from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
 
-__all__ = ["computed_tensors"]
+__all__ = ["computed_tensors", "on_meta", "own_copy", "sharing_parameters"]
+
+
+def sharing_parameters(model: Any) -> Any:
+    """Return a deep copy of a model that shares its parameters, for rewrites that replace parameters and change none.
+
+    >>> net = nn.Linear(2, 3)
+    >>> sharing_parameters(net).weight is net.weight
+    True
+    """
+    return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def on_meta(model: Any) -> Any:
+    """Return a deep copy of a model on the meta device, without a copy of its tensors on the way.
+
+    >>> on_meta(nn.Linear(2, 3)).weight.is_meta
+    True
+    """
+    memo: dict[int, Any] = {id(b): b.detach().to("meta") for b in model.buffers()}
+    memo |= {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in model.parameters()}
+    return copy.deepcopy(model, memo).to("meta")
 
 
 def computed_tensors(model: nn.Module) -> dict[int, Tensor]:

@@ -3,8 +3,12 @@
 from qfunc.lowering.combination import Combined
 from qfunc.lowering.compressed_tensors.lowering import CompressedTensorsLowering
 from qfunc.lowering.compressed_tensors.runner import TransformersRunner
+from qfunc.lowering.gguf.config import decoder_of
+from qfunc.lowering.gguf.decoder_lowering import LlamaCppLowering
+from qfunc.lowering.gguf.llama_runner import LlamaCppRunner
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.runner import GgmlRunner
+from qfunc.lowering.gguf.tokenizer import with_tokenizer
 from qfunc.lowering.machines.processors import Browser, Node, Qemu
 from qfunc.lowering.ncnn.lowering import NcnnLowering
 from qfunc.lowering.ncnn.runner import NcnnRunner
@@ -12,6 +16,7 @@ from qfunc.lowering.onnx.int4 import PackInt4
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnxruntime.lowering import MatMulNBitsLowering
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.lowering.openvino.blocks import OpenVinoBlocksLowering, OpenVinoBlocksRunner
 from qfunc.lowering.openvino.lowering import OpenVinoLowering
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.qlinear.lowering import QLinearLowering
@@ -40,9 +45,15 @@ __all__ = [
     "TransformersRunner",
     "ExecuTorchRunner",
     "ExplicitQdqLowering",
+    "OpenVinoBlocksLowering",
+    "OpenVinoBlocksRunner",
     "OpenVinoLowering",
     "GgmlRunner",
     "GgufLowering",
+    "LlamaCppLowering",
+    "LlamaCppRunner",
+    "decoder_of",
+    "with_tokenizer",
     "K210Lowering",
     "NnieLowering",
     "QnnHtpLowering",

@@ -250,6 +250,10 @@ def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [renamed.get(n, n) for n in node.input]
         node.output[:] = [renamed.get(n, n) for n in node.output]
+    for note in graph.quantization_annotation:
+        note.tensor_name = renamed.get(note.tensor_name, note.tensor_name)
+        for parameter in note.quant_parameter_tensor_names:
+            parameter.value = renamed.get(parameter.value, parameter.value)
 
 
 __all__ = ["STEM", "Names"]

@@ -26,7 +26,8 @@ class QuantizedTensor:
 
     `name` is the user's path; `places[0].tensor` is the tensor's name in a model without quantizers; further
     places are tensors to which ops move the same codes.  `scale` and `zero_point` have one entry, or one for each
-    channel of `axis`.  `low` and `high` are the ends of the codes.
+    channel of `axis`; those of blocks, which may be millions, are in the ONNX model alone, and both are empty here.  `low` and
+    `high` are the ends of the codes.
 
     >>> t = QuantizedTensor("conv", "activation", "conv", ("relu",), Int(8), (0.5,), (0,), "half_even", (Place("c", "c.real"),))
     >>> t.low, t.high, t.minimum, t.maximum
@@ -94,7 +95,7 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim and not in_blocks else None
     scale = scale if encoding.qparams.outer is None else scale * encoding.qparams.outer
-    scales, zeros = tuple(scale.flatten().tolist()), tuple(int(z) for z in zero)
+    scales, zeros = ((), ()) if in_blocks else (tuple(scale.flatten().tolist()), tuple(int(z) for z in zero))
     producer_path = partition.paths[producer]
     return QuantizedTensor(
         site.name, role, producer_path, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
@@ -104,6 +105,8 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
 def plain(tensor: QuantizedTensor) -> dict[str, Any]:
     """Return a QuantizedTensor as JSON data."""
     data = asdict(tensor, filter=lambda a, _: a.name not in ("format", "places"))
+    if not tensor.scale:
+        data |= {"scale": None, "zero_point": None}
     return data | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
 
 

@@ -10,6 +10,7 @@ import torch
 
 from qfunc import specs
 from qfunc.errors import SpecError
+from qfunc.files.bit_planes import PLANES
 from qfunc.files.fields import (
     Count,
     Flag,
@@ -42,7 +43,8 @@ INPUT = JsonObject({"shape": Sizes(), "dtype": Word(tuple(sorted(DTYPES)))}, {"o
 
 TENSOR = JsonObject({
     "name": Text(), "role": Text(), "producer": Text(), "readers": Many(Text()), "rounding": Text(), "format": Text(),
-    "scale": Many(Number(), least=1), "zero_point": Many(Count(-(1 << 63)), least=1), "axis": Nullable(Count(-64, 64)),
+    "scale": Nullable(Many(Number(), least=1)), "zero_point": Nullable(Many(Count(-(1 << 63)), least=1)),
+    "axis": Nullable(Count(-64, 64)),
     "low": Count(-(1 << 63)), "high": Count(-(1 << 63)), "tensors": Many(Text()),
 })  # fmt: skip
 """The fields that `lowering.quantized_tensor.plain` writes."""
@@ -59,7 +61,7 @@ ARTIFACT = JsonObject(
 SAVED_MODEL = JsonObject(
     {"target": Object(), "stage": Word(("quantized", "calibrated")), "inputs": Many(INPUT), "training": Flag(),
      "graph": Many(Text())},
-    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",))},
+    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",)), "codes": Keyed(PLANES)},
 )  # fmt: skip
 """The fields that `save` writes."""
 
@@ -92,7 +94,7 @@ def read_quantized(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _require_lengths(tensors: list[dict[str, Any]], file: str) -> None:
     for i, tensor in enumerate(tensors):
-        if len(tensor["scale"]) != len(tensor["zero_point"]):
+        if len(tensor["scale"] or ()) != len(tensor["zero_point"] or ()):
             found, wanted = describe(tensor["zero_point"]), f"{describe(tensor['scale'])}, as its scale"
             raise damage_error(file, f"tensors[{i}].zero_point", found, wanted)
 

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import astuple, frozen
 
 from qfunc.errors import QfuncError, VerifyError, first_line
+from qfunc.files.bit_planes import require_planes
 from qfunc.files.folder import read_file, read_folder
 from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact, digests
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, read_report, read_target
-from qfunc.specs import Target
+from qfunc.specs import Scheme, Target
 from qfunc.specs.protocols import InspectableRunner, OptionalRunner, Runner
 
 _INNER = "inner"
@@ -58,7 +59,7 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     of the report's shapes, to finite values, twice the same; and if the runtime shows its units, those on integers are the ones
     that the report predicts.  (`qfunc.verify`, with the model, compares the values with the emulation.)  Of a quantized model:
     report, target and tensors can be read, every quantizer of the graph has its tensors, and each scale is finite and
-    positive, if it was calibrated.
+    positive (not 0, if the target has signed scales), if it was calibrated.
 
     Raises:
         VerifyError: no such directory, or nothing that qfunc wrote.
@@ -72,7 +73,7 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     saved = os.path.isfile(place / _TENSORS)
     report = read_report(read_file(place / REPORT), SAVED_MODEL if saved else ARTIFACT, str(place / REPORT))
     target, row = _target(report)
-    rows = _model_checks(place, report) if saved else _artifact_checks(place, report, target)
+    rows = _model_checks(place, report, target) if saved else _artifact_checks(place, report, target)
     name = target.name if target is not None else _name(report["target"].get("spec"))
     return SavedReport("quantized model" if saved else "artifact", name, (row, *rows))
 
@@ -99,27 +100,37 @@ def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
     return target, Check("target", "ok", target.name)
 
 
-def _model_checks(place: Path, report: dict[str, Any]) -> Iterator[Check]:
+def _model_checks(place: Path, report: dict[str, Any], target: Target | None) -> Iterator[Check]:
     tensors: dict[str, torch.Tensor] = {}
 
     def read() -> str:
-        tensors.update(read_tensors(place / _TENSORS))
-        return f"{len(tensors)} tensors"
+        found, coded = read_tensors(place / _TENSORS), report.get("codes", {})
+        require_planes(found, coded, str(place / _TENSORS))
+        tensors.update(found)
+        return f"{len(tensors)} tensors" + (f", {len(coded)} as codes" if coded else "")
 
     yield _check(_TENSORS, read)
     sites = {key.rpartition(".")[0] for key in tensors if key.startswith("quantizers.")}
     calls = [line.partition("(")[0].partition(" = ")[2] for line in report["graph"]]
-    wanted = [c for c in calls if c.startswith("quantizers.")]
-    missing = [c for c in wanted if not any(s == c or s.startswith(f"{c}.") for s in sites)]
-    text = f"{len(wanted)} quantizers" + (
+    named = [c for c in calls if c.startswith("quantizers.")]
+    missing = [c for c in named if not any(s == c or s.startswith(f"{c}.") for s in sites)]
+    text = f"{len(named)} quantizers" + (
         f", {len(missing)} without tensors, as of dynamic scales: {missing[0]}" if missing else ""
     )
     yield Check("graph", "ok" if calls else "failed", text)
     scales = {k: v for k, v in tensors.items() if k.startswith("quantizers.") and k.endswith(("scale", "log2_t"))}
     scales = {k: v.exp2() if k.endswith("log2_t") else v for k, v in scales.items()}
-    bad = [k for k, v in scales.items() if not bool((v.isfinite() & (v > 0)).all())]
-    text = f"{len(scales)} scales" + (f", {len(bad)} not finite and positive: {bad[0]}" if bad else "")
+    wanted, sizes = (
+        ("finite and not 0", torch.abs) if target is None or _signed(target) else ("finite and positive", torch.clone)
+    )
+    bad = [k for k, v in scales.items() if not bool((v.isfinite() & (sizes(v) > 0)).all())]
+    text = f"{len(scales)} scales" + (f", {len(bad)} not {wanted}: {bad[0]}" if bad else "")
     yield Check("scales", "failed" if bad and report.get("stage") == "calibrated" else "ok", text)
+
+
+def _signed(target: Target) -> bool:
+    # Whether scales may be negative, so that the extreme of a block has the lowest code.
+    return any(isinstance(s, Scheme) and s.scale.signed for rule in target.rules for s in astuple(rule, recurse=False))
 
 
 def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None) -> Iterator[Check]:
@@ -182,7 +193,7 @@ def _qparams(model: Any, report: dict[str, Any]) -> Check:
         for name in entry["tensors"]:
             pairs = [(f"{name}.scale", entry["scale"]), (f"{name}.zero_point", entry["zero_point"])]
             for tensor, values in pairs:
-                if tensor in constants:
+                if tensor in constants and values is not None:  # None of blocks
                     stored = onnx.numpy_helper.to_array(constants[tensor]).ravel().astype(np.float32)
                     equal = len(values) in (1, stored.size) and bool((np.float32(values) == stored).all())
                     same += equal

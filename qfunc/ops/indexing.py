@@ -171,7 +171,7 @@ ROWS: tuple[Op, ...] = (
        example=lambda x: torch.index_select(x, -1, torch.tensor([2, 0]))),
     op("gather", torch.gather, "input dim index", "gather", traits=_OF_POSITIONS,
        example=lambda x: torch.gather(x[0, 0], 0, _positions(x))),
-    op("index_put", index_put, "input dim index values", traits=_COPY,
+    op("index_put", index_put, "input dim index values", traits=_COPY, slots={"input": "input", "values": "input"},
        rewrites={"index_put": _index_put, "index_copy": _index_copy},
        example=lambda x: index_put(x, 1, torch.tensor([2, 0]), x.flip(2)[:, :2])),
     op("where", torch.where, "condition input other", "where", rewrites={"masked_fill": _masked_fill},

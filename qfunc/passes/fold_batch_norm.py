@@ -49,7 +49,11 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     >>> [n.name for n in fold_batch_norms(net).graph.nodes]
     ['input_1', '_0_weight', '_0_bias', '_0', 'output']
     """
-    model = copy.deepcopy(model)
+    return fold_into(copy.deepcopy(model), target)
+
+
+def fold_into(model: fx.GraphModule, target: Target | None) -> fx.GraphModule:
+    """Fold as `fold_batch_norms` does, but in place, and return the model; parameters are replaced, none is changed."""
     folding = _Folding(model, target)
     folding.run()
     model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))

@@ -26,6 +26,7 @@ from qfunc.specs import (
     InputRatios,
     Int,
     Kernel,
+    Lanes,
     NoZeroPoint,
     OutputQParams,
     PerBlock,
@@ -116,8 +117,19 @@ def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
     weights = [o for o in operands if o.slot == "weight"]
     if len(weights) != 1 or weights[0].encoding is None:
         return "its weight carries no qparams"
-    unfit = _unfit_weight(weights[0].node, weights[0].encoding, isinstance(arithmetic.lanes, RegisterLanes))
-    return unfit or (_unfit_blocks(arithmetic, weights[0].encoding) if isinstance(arithmetic.lanes, RegisterLanes) else "")
+    unfit = _unfit_weight(weights[0].node, weights[0].encoding, not isinstance(arithmetic.lanes, Lanes))
+    if unfit or isinstance(arithmetic.lanes, Lanes):
+        return unfit
+    by_registers = isinstance(arithmetic.lanes, RegisterLanes)
+    return (_unfit_blocks if by_registers else _unfit_chunks)(arithmetic, weights[0].encoding)
+
+
+def _unfit_chunks(arithmetic: DynamicProduct, weight: Encoding) -> str:
+    shared, own = arithmetic.input.scale.shared, weight.quantizer.module.site.scheme.scale.shared
+    if weight.format.signed and bool(weight.qparams.zero_point.any()):
+        return "its signed weight has zero points"
+    whole = isinstance(own, PerBlock) and isinstance(shared, PerBlock) and own.size % shared.size == 0
+    return "" if whole else "the blocks of its weight are not whole blocks of its input"
 
 
 def _unfit_blocks(arithmetic: DynamicProduct, weight: Encoding) -> str:

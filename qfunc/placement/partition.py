@@ -26,7 +26,7 @@ from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integ
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
 from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, PerBlock, Target
-from qfunc.specs.protocols import StoringLowering
+from qfunc.specs.protocols import DecoderLowering, StoringLowering
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -163,6 +163,8 @@ class Partition:
             unlike: Kinds of ops that the runtime computes in another way in float, for example on this CPU.
             shown: The names of nodes whose real values the runtime shows.
         """
+        if self.engine_builds:
+            return set(self.network.graph.nodes)
         exact = {n for n in self.network.graph.nodes if n.op in ("placeholder", "get_attr")}
         for unit in self.units:
             inside = unit.group.nodes
@@ -172,12 +174,21 @@ class Partition:
                 exact.add(unit.group.output)
         return exact
 
+    @cached_property
+    def engine_builds(self) -> bool:
+        """True if an engine builds the network itself, and all products are those of kernels, so that emulation is exact."""
+        products = (u for u in self.units if u.kind == "linear")
+        return isinstance(self.target.lowering, DecoderLowering) and all(u.kernel is not None for u in products)
+
     @property
     def float_units(self) -> tuple[Unit, ...]:
         """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs.
 
-        Constants that an op creates, casts or moves are none: no rounding is theirs.
+        Constants that an op creates, casts or moves are none: no rounding is theirs.  There are none in a network that an
+        engine builds itself.
         """
+        if self.engine_builds:
+            return ()
         units = (u for u in self.units if u.reason and not isinstance(u.group.root.target, type))
         found = (u for u in units if not is_number(u.group.root) and not self._is_exact_constant(u.group.root))
         return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self.constants else u for u in found)

@@ -38,7 +38,7 @@ def prove(
         artifact: The model's artifact, as `deploy` with other names returned it; by default it is deployed.
         onnxruntime_web: The folder with the files of onnxruntime-web, relative to the page, or a URL that ends with "/".
     Raises:
-        VerifyError: another runtime than ONNX Runtime, LiteRT, ncnn or OpenVINO.
+        VerifyError: another runtime than ONNX Runtime, LiteRT, ncnn or OpenVINO, or state in codes.
         EmulationError: the arithmetic of the target is not public.
         DeployError: the artifact of another target or model.
 
@@ -71,11 +71,21 @@ def prove(
         files = write_artifact(deployed) if artifact is None else artifact
         if artifact is not None:
             _require_own(artifact, write_artifact(deployed), target)
+        _require_real_ends(files)
         leaves = tensors_of(arguments)
         expected = expected_tensors(deployed.partition, leaves, frozenset(runtime.shown(files)))
         return with_proof(files, runtime, target, leaves, expected, onnxruntime_web)
 
     return Transform(prove, {"target": target, "artifact": artifact, "onnxruntime_web": onnxruntime_web}, transform)
+
+
+def _require_real_ends(artifact: Artifact) -> None:
+    from qfunc.lowering.onnxruntime.coded_state import coded_ends
+
+    found = [name for file, content in artifact.files.items() if file.endswith(".onnx") for name in coded_ends(content)]
+    if found:
+        do, wanted = "Prove the model of a target without edit.state().", "real inputs and outputs, as check.py passes them"
+        raise VerifyError(where="prove", found=f"codes at {', '.join(found)}", wanted=wanted, do=do)
 
 
 def _require_own(artifact: Artifact, own: Artifact, target: Target) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import fx, nn
 
 from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.emulation.writer import build_emulation
+from qfunc.graph.copying import sharing_parameters
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.graph.view import QuantizedModel
@@ -54,10 +54,26 @@ def emulate(target: Target) -> Callable[[Model], Model]:
         for part in each.values():
             require_target(part, target, "emulate")
         require_public(target)
-        # The emulation holds the tensors of the network that it is built from: those of a copy.
-        partitions = {path: Partition(QuantizedModel(copy.deepcopy(part)), target) for path, part in each.items()}
-        exact = {path: copy_user_attributes(build_emulation(partitions[path]), part) for path, part in each.items()}
+        # Only the parameters that the emulation reads are copied: codes take the place of the others.
+        partitions = {path: Partition(QuantizedModel(sharing_parameters(part)), target) for path, part in each.items()}
+        exact = {path: _owning(copy_user_attributes(build_emulation(partitions[path]), part)) for path, part in each.items()}
         made: Any = with_submodules(model, exact).eval()
         return made  # type: ignore[no-any-return]
 
     return Transform(emulate, {"target": target}, transform)
+
+
+def _owning(emulation: fx.GraphModule) -> fx.GraphModule:
+    # Replace the parameters that the emulation reads by copies, and remove those that only the model reads, in place.
+    read = {str(n.target) for n in emulation.graph.nodes if n.op == "get_attr"}
+    called = tuple(f"{n.target}." for n in emulation.graph.nodes if n.op == "call_module")
+    copies: dict[int, nn.Parameter] = {}
+    for path, parameter in list(emulation.named_parameters(remove_duplicate=False)):
+        owner, _, name = path.rpartition(".")
+        parameters = emulation.get_submodule(owner)._parameters
+        if path not in read and not path.startswith(called):
+            del parameters[name]
+            continue
+        copied = copies.setdefault(id(parameter), nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+        parameters[name] = copied
+    return emulation

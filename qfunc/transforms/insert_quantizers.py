@@ -13,12 +13,13 @@ from torch import Tensor, fx, nn
 
 from qfunc.execution.observers import require_finite
 from qfunc.graph.constants import read_attr
+from qfunc.graph.copying import sharing_parameters
 from qfunc.graph.evaluation_form import TrainedWeight, trained_weights
 from qfunc.graph.record import NodeInfo, Record, attach, record_of
 from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
-from qfunc.passes.fold_batch_norm import fold_batch_norms
+from qfunc.passes.fold_batch_norm import fold_into
 from qfunc.passes.parameters.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
@@ -56,7 +57,8 @@ def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Ba
     """Fold the captured parts of one model, and return the plan of quantizers of each."""
     prepared = {path: prepare(network, target) for path, network in captured.items()}
     before = {path: each.network for path, each in prepared.items()}
-    folded = {path: fold_batch_norms(network, target) for path, network in before.items()}
+    # The networks before folding are read only, so that both may have one memory.
+    folded = {path: fold_into(sharing_parameters(network), target) for path, network in before.items()}
     made = zip(folded, plans(list(folded.values()), target), strict=True)
     return {
         path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), prepared[path].formulas)

@@ -28,25 +28,19 @@ def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation:
         simulation: Runs the simulation in evaluation mode, activations rounded half to even.
         given: One batch.
     """
-    import onnx
+    from qfunc.lowering.onnxruntime.parts import PartwiseModel
 
-    from qfunc.lowering.onnxruntime.session import Session
-
-    with_all_outputs = onnx.ModelProto()
-    with_all_outputs.CopyFrom(proto)
     activations = [t for t in tensors if t.role == "activation"]
-    outputs = {o.name for o in proto.graph.output}
-    reals = list(dict.fromkeys(p.real for t in activations for p in t.places if p.real not in outputs))
-    with_all_outputs.graph.output.extend(onnx.helper.make_tensor_value_info(r, onnx.TensorProto.FLOAT, None) for r in reals)
-    session = Session(with_all_outputs.SerializeToString(), optimise=False)
-    values = dict(zip(session.outputs, map(torch.from_numpy, session.run(given)), strict=True))
+    model = PartwiseModel(proto)
+    found_there = model.run(given, [p.real for t in activations for p in t.places])
+    values = {name: torch.from_numpy(value) for name, value in found_there.items()}
     places: dict[str, list[Tensor]] = {}
     for tensor in activations:
         places.setdefault(tensor.name, []).extend(values[p.real] for p in tensor.places)
     interpreter = _TeacherForced(simulation, places)
     with torch.inference_mode():
         found = tensors_of(interpreter.run(*given, enable_io_processing=False))
-    for name, a in zip(session.outputs, found, strict=False):
+    for name, a in zip(model.outputs, found, strict=True):
         if not interpreter.difference and not allclose(values[name], a):
             return f"output {name!r}"
     return interpreter.difference
@@ -101,7 +95,7 @@ class _TeacherForced(fx.Interpreter):
 def require_same_function(
     proto: Any, tensors: Sequence[QuantizedTensor], model: fx.GraphModule, inputs: tuple[TensorInfo, ...]
 ) -> None:
-    """Run the ONNX checker, and compare one run without optimisation with the simulation.
+    """Run the ONNX checker, and compare one run without optimisation with the simulation, each a part at a time.
 
     Both compute the same formulas in float32 with other orders of summation, so single codes may differ, and later
     codes with them.  If the outputs differ, the tensors are therefore compared one by one.  The simulation rounds half
@@ -110,17 +104,15 @@ def require_same_function(
     Raises:
         DeployError: the ONNX model computes something else, or has other inputs.
     """
-    import onnx
+    from qfunc.lowering.onnxruntime.parts import PartwiseModel
 
-    from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
-
-    onnx.checker.check_model(proto)
-    session = OnnxRuntimeRunner(optimise=False).session(proto.SerializeToString())
-    if len(session.names) != len(inputs):
+    written = PartwiseModel(proto)
+    if len(written.inputs) != len(inputs):
         do = "Return what the unused inputs compute, or drop them."
-        raise DeployError(where="deploy", found=f"{len(session.names)} inputs", wanted=f"{len(inputs)}", do=do)
+        raise DeployError(where="deploy", found=f"{len(written.inputs)} inputs", wanted=f"{len(inputs)}", do=do)
     given, simulated = _sample_run(model, inputs, [_is_batched(v) for v in proto.graph.input])
-    got = [torch.from_numpy(v) for v in session.run(given)]
+    values = written.run(given)
+    got = [torch.from_numpy(values[name]) for name in written.outputs]
     if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
         return
     different = first_difference(proto, tensors, RoundHalfEven(model), given)
@@ -150,7 +142,7 @@ def _sample_run(
 def _is_batched(info: Any) -> bool:
     # Return True if the first axis of a graph's input is the batch.
     dims = info.type.tensor_type.shape.dim
-    return bool(dims) and dims[0].HasField("dim_param")
+    return bool(dims) and dims[0].dim_param == "batch"
 
 
 def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: bool) -> Tensor:

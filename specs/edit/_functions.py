@@ -8,6 +8,8 @@ from attrs import fields, frozen
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._values import short
+from qfunc.specs.arithmetic.kernel import Kernel
+from qfunc.specs.arithmetic.requantization import Copy
 from qfunc.specs.cpus import Cpu, named
 from qfunc.specs.edit._keywords import ActivationProperties, WeightProperties
 from qfunc.specs.edit._rewrites import (
@@ -24,10 +26,12 @@ from qfunc.specs.edit._rewrites import (
 )
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
+from qfunc.specs.formats import Int
 from qfunc.specs.op_kind import OpKind
-from qfunc.specs.placement import Fusion
+from qfunc.specs.placement import Fusion, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering
-from qfunc.specs.selectors import Everything, Selector, require_selector
+from qfunc.specs.scheme import Scheme, ZeroPoint
+from qfunc.specs.selectors import Everything, Op, Selector, require_selector
 from qfunc.specs.target import Override, Target
 
 _ALGORITHM = ("estimator", "function")
@@ -191,6 +195,34 @@ def fuse(fusion: Fusion, *ops: OpKind) -> Edit:
     return _Then((PutInFront("fusions", (fusion,)), PutInFront("ops", ops)))
 
 
+def state(scheme: Scheme = Scheme(Int(8, signed=False), zero_point=ZeroPoint())) -> Edit:
+    """Return an edit that holds state in codes: what a model writes at positions, such as a cache of keys and values.
+
+    The input, the entries that are written into it and the result share qparams.  In files of ONNX Runtime the inputs and
+    outputs of such state have the type of the codes; a cache in uint8 takes a quarter of the memory.
+
+    Args:
+        scheme: The format of the codes, with one static scale.
+    Raises:
+        SpecError: no scheme.
+
+    >>> from qfunc import targets
+    >>> state()(targets.onnxruntime).ties
+    (Tie(Op('index_put'), slots=('input', 'output'), leader='union'),)
+    """
+    if not isinstance(scheme, Scheme):
+        do = "Write edit.state(), or edit.state(Scheme(Int(8)))."
+        raise SpecError(where="edit.state", found=short(scheme), wanted="a Scheme", do=do)
+    written = Op("index_put")
+    formats = (("input", (scheme.format,)), ("output", (scheme.format,)))
+    kernel = Kernel(written, Copy(), integer_if=(SameQParams(),), formats=formats)
+    return _Then((
+        add(written, input=scheme, output=scheme),
+        PutInFront("ties", (Tie(written, ("input", "output"), "union"),)),
+        PutInFront("kernels", (kernel,)),
+    ))  # fmt: skip
+
+
 def deploy(lowering: Lowering) -> Edit:
     """Return an edit that replaces the lowering, and so the files that `qfunc.deploy` writes.
 
@@ -228,6 +260,23 @@ def cpu(processor: Cpu | str) -> Edit:
 
 
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))
-_FACTORIES = (weights, activations, override, skip, add, inputs, outputs, fuse, deploy, cpu, name, op, module, where, pipe)
+_FACTORIES = (
+    weights,
+    activations,
+    override,
+    skip,
+    add,
+    inputs,
+    outputs,
+    fuse,
+    state,
+    deploy,
+    cpu,
+    name,
+    op,
+    module,
+    where,
+    pipe,
+)
 
-__all__ = ["activations", "cpu", "deploy", "fuse", "override", "pipe", "weights"]
+__all__ = ["activations", "cpu", "deploy", "fuse", "override", "pipe", "state", "weights"]

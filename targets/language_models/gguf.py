@@ -19,6 +19,7 @@ from qfunc.specs import (
     GGUF_Q5_0,
     GGUF_Q8_0,
     Algorithm,
+    Decoder,
     DynamicProduct,
     Int,
     Kernel,
@@ -33,6 +34,7 @@ from qfunc.specs import (
     Target,
     cpus,
 )
+from qfunc.targets.language_models.llama_cpp import of_decoder
 
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), format=FLOAT16, rounded="after", dynamic=True), division=False)
 ROWS = DynamicProduct(INPUT, multiplier="both", scales="inside", lanes=Lanes(8, 4))
@@ -45,13 +47,18 @@ REPACKED = evolve(OF_Q4_0, unit=BLOCKS & Multiple("out_features", 8), arithmetic
 WEIGHTS = {"Q8_0": (GGUF_Q8_0, (OF_Q8_0,)), "Q5_0": (GGUF_Q5_0, (OF_Q5_0,)), "Q4_0": (GGUF_Q4_0, (REPACKED, OF_Q4_0))}
 
 
-def gguf(kind: str) -> Target:
+def gguf(kind: str, decoder: Decoder | None = None) -> Target:
     """Return the target for weights in "Q8_0", "Q5_0" or "Q4_0".
+
+    Args:
+        kind: The type of the weights.
+        decoder: None for the linear layers of any network.  For a whole decoder in a file that llama.cpp loads, its
+            hyperparameters: `qfunc.lowering.decoder_of(model.config)`.
 
     >>> gguf("Q4_0").name
     'gguf_q4_0'
     """
-    return Target(
+    layers = Target(
         lowering=GgufLowering(kind),
         name=f"gguf_{kind.lower()}",
         rules=(Rule(BLOCKS, input=INPUT, weight=WEIGHTS[kind][0]),),
@@ -64,3 +71,4 @@ def gguf(kind: str) -> Target:
         weight=Algorithm(MinMax(), Fixed()),
         activation=Algorithm(MinMax(), Fixed()),
     )  # fmt: skip
+    return layers if decoder is None else of_decoder(layers, kind, decoder)

@@ -60,7 +60,13 @@ def test_at_least_twenty_mistakes_and_every_law_that_a_target_can_break():
     assert {w.law for w in WRONG} == set(LAWS) - ours
 
 
-FIRST = {"compressed_tensors": ("NVFP4A16",), "executorch_8da4w": (), "gguf": ("Q8_0",), "onnxruntime_nbits": ()}
+FIRST = {
+    "compressed_tensors": ("NVFP4A16",),
+    "executorch_8da4w": (),
+    "gguf": ("Q8_0",),
+    "onnxruntime_nbits": (),
+    "openvino_blocks": (4, 32),
+}
 """The first argument of a target for language models."""
 
 

@@ -34,6 +34,7 @@ from mutants.nbits import NBITS
 from mutants.ncnn import NCNN
 from mutants.networks import NETWORKS
 from mutants.numerics import NUMERICS
+from mutants.openvino_blocks import OPENVINO_BLOCKS
 from mutants.outer import OUTER_MODULES
 from mutants.own_ops import OWN_OPS
 from mutants.placement import PLACEMENT
@@ -79,6 +80,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRANSFORMERS,
     *MERGING,
     *DECOMPOSED,
+    *OPENVINO_BLOCKS,
     *OUTER_MODULES,
     *COMMAND_LINE,
     *CORRECTIONS,

@@ -4,6 +4,30 @@ from mutants.mutation import Mutation
 
 TRANSFORMERS = (
     Mutation(
+        "cache-written-at-its-start", "qfunc.decoding.cache:StateCache.update",
+        "index_copy(LENGTH_AXIS, self.positions, new)",
+        "index_copy(LENGTH_AXIS, self.positions - self.positions[0], new)",
+        "tests/decoding/test_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole[llama]",
+    ),
+    Mutation(
+        "positions-are-the-batch", "qfunc.transforms.onnx_check:_is_batched",
+        'dims[0].dim_param == "batch"',
+        'dims[0].HasField("dim_param")',
+        "tests/decoding/test_decoder.py::test_as_many_tokens_as_rows_are_not_taken_for_the_batch",
+    ),
+    Mutation(
+        "state-of-other-qparams", "qfunc.lowering.onnxruntime.coded_state:_state",
+        "len({source.qparams(n) for n in pairs}) == 1 and ",
+        "",
+        "tests/decoding/test_coded_state.py::test_state_of_other_qparams_stays_real",
+    ),
+    Mutation(
+        "last-position-forgotten", "qfunc.decoding.generate:with_tokens",
+        "given[1][-1:] + 1",
+        "given[1][:1] + 1",
+        "tests/decoding/test_generate.py::test_the_answer_of_the_float_model_is_that_without_a_cache[llama]",
+    ),
+    Mutation(
         "returned-moves-are-quantized", "qfunc.lowering.onnx.writer:_Writer._is_read_moved",
         "len(leaf.users) > 1",
         "len(leaf.users) > 9",

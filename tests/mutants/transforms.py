@@ -119,22 +119,28 @@ TRANSFORMS = (
     ),
     # saving
     Mutation(
-        "saved-without-its-mode", "qfunc.transforms.save_load:save",
+        "saved-without-its-mode", "qfunc.transforms.storage.save_load:save",
         '"training": model.training,',
         '"training": False,',
         "tests/transforms/test_save_load.py::test_a_new_process_reads_the_same_model",
     ),
     Mutation(
-        "loaded-as-calibrated", "qfunc.transforms.save_load:load",
+        "loaded-as-calibrated", "qfunc.transforms.storage.save_load:load",
         'stage=report["stage"], inputs',
         'stage="calibrated", inputs',
         "tests/transforms/test_save_load.py::test_a_quantized_model_stays_uncalibrated",
     ),
     Mutation(
-        "load-ignores-dtypes", "qfunc.transforms.save_load:_difference",
-        "if (current[k].shape, current[k].dtype) != (state[k].shape, state[k].dtype)",
-        "if current[k].shape != state[k].shape",
+        "load-ignores-dtypes", "qfunc.transforms.storage.save_load:_difference",
+        "(tuple(current[k].shape), str(current[k].dtype)) != state[k]",
+        "tuple(current[k].shape) != state[k][0]",
         "tests/transforms/test_save_load.py::test_load_refuses_another_model",
+    ),
+    Mutation(
+        "codes-of-weights-that-they-do-not-determine", "qfunc.transforms.storage.stored_weights:CodedWeights.codes",
+        "if all(_restores(q, tensors[name]) for q in each)",
+        "if each",
+        "tests/transforms/test_coded_weights.py::test_weights_that_codes_do_not_determine_stay_floats",
     ),
     # artifacts
     Mutation(

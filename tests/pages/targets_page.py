@@ -24,6 +24,7 @@ CALLS = {
     "executorch_8da4w": "executorch_8da4w(32)",
     "gguf": 'gguf("Q4_0")',
     "onnxruntime_nbits": "onnxruntime_nbits(4, 32)",
+    "openvino_blocks": "openvino_blocks(4, 32)",
 }
 
 

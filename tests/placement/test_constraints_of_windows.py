@@ -58,7 +58,7 @@ PLANES["ncnn"] = (VOLUMES[0], NO_BYTES, VOLUMES[2])
 SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": "MaxPool{}d"}
 
 
-OF_LAYERS = ("compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits")
+OF_LAYERS = ("compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits", "openvino_blocks")
 
 
 @pytest.mark.parametrize("name", [n for n in targets.__all__ if n not in OF_LAYERS])

@@ -58,7 +58,7 @@ TAKEN = {
     "tosa": (EACH, "CONV2D and RESCALE", "CONV2D and RESCALE"),
     "vitis": (TENSOR, "hardware/vitis", "hardware/vitis"),
 }
-OF_BLOCKS = {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits"}
+OF_BLOCKS = {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits", "openvino_blocks"}
 """Linear layers in blocks, whose inputs are quantized at run time in one scheme."""
 NOWHERE = "a scheme that files store"
 UNKNOWN = "because their number is only known at run time"

@@ -79,7 +79,7 @@ def test_a_new_process_reads_the_same_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_load_gives_the_saved_model(name: str, tmp_path: Path) -> None:
     model, batch, done = calibrated(name)
-    place = qfunc.save(tmp_path / "saved")(done)
+    place = qfunc.save(tmp_path / "saved", qfunc.FloatWeights())(done)
     assert sorted(p.name for p in place.iterdir()) == ["model.safetensors", "qfunc.json"]
     again = qfunc.load(place)(model)
     assert same_state(state(again), state(done))
@@ -115,10 +115,11 @@ def wrong_models() -> list[tuple[nn.Module, str]]:
     ]
 
 
+@pytest.mark.parametrize("weights", [qfunc.CodedWeights(), qfunc.FloatWeights()])
 @pytest.mark.parametrize("index", range(4))
-def test_load_refuses_another_model(index: int, tmp_path: Path) -> None:
+def test_load_refuses_another_model(index: int, weights: Any, tmp_path: Path) -> None:
     _, _, done = calibrated("residual")
-    place = qfunc.save(tmp_path / "saved")(done)
+    place = qfunc.save(tmp_path / "saved", weights)(done)
     model, found = wrong_models()[index]
     with pytest.raises(CalibrationError) as caught:
         qfunc.load(place)(model)

@@ -263,7 +263,7 @@ def test_a_layer_alone_is_known_by_its_path_and_its_classes(tmp_path: Any) -> No
         "last.bias": ("last", "Int(32)"),
         "last": ("last", "Int(8, signed=False)"),
     }
-    qfunc.save(tmp_path)(done.last)
+    qfunc.save(tmp_path, qfunc.FloatWeights())(done.last)
     assert same_state(state(qfunc.load(tmp_path)(model.last)), state(done.last))
     both = edit.module("Detector") & edit.module("Linear")
     for last, text in ((edit.name("last"), "named 'last'"), (both, "in Detector and in Linear")):
@@ -282,7 +282,7 @@ def test_one_submodule_is_saved_and_loaded(tmp_path: Any) -> None:
     mine = edit.override(edit.name("head.*"), weights={"bits": 4})(TARGET)
     model, batches = detector()
     done = qfunc.calibrate(batches)(qfunc.quantize(mine, submodules=("backbone", "head"))(model))
-    qfunc.save(tmp_path)(done.backbone)
+    qfunc.save(tmp_path, qfunc.FloatWeights())(done.backbone)
     assert same_state(state(qfunc.load(tmp_path)(model.backbone)), state(done.backbone))
     assert sorted(qfunc.deploy(mine)(done.backbone).files) == ["model.onnx", "qfunc.json"]
 

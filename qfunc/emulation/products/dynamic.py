@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext
+from qfunc.emulation.products.chunks import brgemm_product
 from qfunc.emulation.products.registers import register_product
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.scales import divisor
@@ -20,7 +21,7 @@ from qfunc.numerics.sums.dynamic import (
     weight_sums,
 )
 from qfunc.ops.node import channel_axis, slots
-from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, DynamicProduct, Int, PerBlock, RegisterLanes
+from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, BrgemmChunks, DynamicProduct, Int, PerBlock, RegisterLanes
 
 _DTYPES = {FLOAT32: "float32", FLOAT16: "float16", BFLOAT16: "bfloat16"}
 
@@ -29,6 +30,8 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     """Return the node of a product by `DynamicProduct`: its r, z, q_x, s_x and v are nodes before it."""
     if isinstance(arithmetic.lanes, RegisterLanes):
         return register_product(job, arithmetic)
+    if isinstance(arithmetic.lanes, BrgemmChunks):
+        return brgemm_product(job, arithmetic)
     tensors, scheme, path = dict(slots(job.root)), arithmetic.input, job.unit.path
     fmt, shared, flushes = scheme.format, scheme.scale.shared, not arithmetic.denormals
     assert isinstance(fmt, Int)  # DynamicProduct requires it

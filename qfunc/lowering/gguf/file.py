@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,13 @@ from attrs import frozen
 from qfunc.errors import DeployError
 
 _MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
-_UINT32, _STRING = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9  # GGUF_TYPE_UINT32, ...
 LONGEST_NAME = 63
 """GGML_MAX_NAME, with the null character that ends a name."""
+
+
+Value = str | int | float | bool | Sequence[str] | Sequence[int]
+"""What a key of a file may have."""
 
 
 @frozen(eq=False)
@@ -27,8 +31,10 @@ class GgufTensor:
     data: np.ndarray[Any, Any]
 
 
-def gguf_file(values: Mapping[str, str | int], tensors: Sequence[GgufTensor]) -> bytes:
+def gguf_file(values: Mapping[str, Value], tensors: Sequence[GgufTensor]) -> bytes:
     """Return the bytes of a GGUF file.
+
+    Numbers are stored in 32 bits: an int is unsigned, but signed in a list, as llama.cpp reads them.
 
     Raises:
         DeployError: a name of more than 63 bytes, which ggml does not read.
@@ -39,8 +45,7 @@ def gguf_file(values: Mapping[str, str | int], tensors: Sequence[GgufTensor]) ->
     """
     head = [_MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(values))]
     for key, value in values.items():
-        number = struct.pack("<II", _UINT32, value) if isinstance(value, int) else struct.pack("<I", _STRING) + _string(value)
-        head += [_string(key), number]
+        head += [_string(key), _typed(value)]
     offset = 0
     for tensor in tensors:
         _require_name(tensor.name)
@@ -51,6 +56,21 @@ def gguf_file(values: Mapping[str, str | int], tensors: Sequence[GgufTensor]) ->
     parts = [content.ljust(_padded(len(content)), b"\0")]
     parts += [np.ascontiguousarray(t.data).tobytes().ljust(_padded(t.data.nbytes), b"\0") for t in tensors]
     return b"".join(parts)
+
+
+def _typed(value: Value) -> bytes:
+    if isinstance(value, list | tuple):
+        kind, content = (_STRING, map(_string, value)) if isinstance(value[0], str) else (_INT32, _integers(value))
+        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + b"".join(content)
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + _string(value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", _BOOL, value)
+    return struct.pack("<If", _FLOAT32, value) if isinstance(value, float) else struct.pack("<II", _UINT32, value)
+
+
+def _integers(values: Sequence[int]) -> Iterator[bytes]:
+    return (struct.pack("<i", value) for value in values)
 
 
 def _string(text: str) -> bytes:
@@ -68,4 +88,4 @@ def _require_name(name: str) -> None:
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"at most {LONGEST_NAME}, as ggml reads", do=do)
 
 
-__all__ = ["LONGEST_NAME", "GgufTensor", "gguf_file"]
+__all__ = ["LONGEST_NAME", "GgufTensor", "Value", "gguf_file"]

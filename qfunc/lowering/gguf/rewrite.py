@@ -36,7 +36,7 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
             node.input[:] = [quantized.get(name, name) for name in node.input]
             nodes.append(node)
             continue
-        weight = weights.setdefault(stored.input[0], _weight(source, stored, kind))
+        weight = weights.setdefault(stored.input[0], stored_weight(source, stored, kind))
         bias, result = node.input[2:], node.output[0]
         product = f"{result}.product" if bias else result
         x = quantized.get(node.input[0], node.input[0])
@@ -52,7 +52,7 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
     return rewritten, list(weights.values())
 
 
-def _weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
+def stored_weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
     codes, scale = source.constant(node, 0), source.constant(node, 1)
     name = node.input[0].removesuffix(".codes")
     bits = FORMATS[kind]
@@ -65,4 +65,4 @@ def _weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
     return GgufTensor(name, TYPES[kind], codes.shape, pack(codes, scale, kind))
 
 
-__all__ = ["DOMAIN", "PRODUCT", "with_products"]
+__all__ = ["DOMAIN", "PRODUCT", "stored_weight", "with_products"]

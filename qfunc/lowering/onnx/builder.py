@@ -39,6 +39,10 @@ _ELEMENT = {
 }  # fmt: skip
 
 
+_CODES = {"int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16}
+"""The types of codes that torch converts floats to by itself."""
+
+
 class GraphBuilder:
     """A graph under construction for one opset, 13 or later; tensors are referred to by name."""
 
@@ -107,6 +111,9 @@ class GraphBuilder:
     def stored(self, codes: Tensor, fmt: Int, name: str) -> str:
         """Add integer codes as an initializer of their storage type, and return its name."""
         dtype = helper.tensor_dtype_to_np_dtype(storage(fmt, name))
+        narrow = _CODES.get(dtype.name)
+        if narrow is not None:  # without copies of 8 bytes a code
+            return self.constant(codes.detach().cpu().to(narrow), name)
         return self.constant(codes.detach().cpu().double().numpy().astype(np.int64).astype(dtype), name)
 
     def call(self, function: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -154,8 +161,8 @@ class GraphBuilder:
         return self.sizes[tried]
 
     def model(self, name: str) -> onnx.ModelProto:
-        """Return the finished model."""
-        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.initializers.values()))
+        """Return the finished model, and hand over the constants to it: the builder has none from then on."""
+        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs)
         domains = {"": self.opset, **{domain: 1 for domain, _ in self.functions}}
         imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
         functions = list(self.functions.values())
@@ -163,6 +170,8 @@ class GraphBuilder:
         ir_version = max(oldest, 8) if functions else oldest  # IR 8 introduced functions
         made = helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
         made.producer_name = "qfunc"
+        for stored in list(self.initializers):  # last, because `make_model` copies the graph
+            made.graph.initializer.append(self.initializers.pop(stored))
         return made
 
 

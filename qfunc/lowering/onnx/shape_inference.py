@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import DeployError, first_line
 from qfunc.execution.varying_sizes import Axes
+from qfunc.graph.copying import on_meta
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, path_of
 
@@ -49,8 +49,7 @@ def shapes_of(network: fx.GraphModule, inputs: tuple[TensorInfo, ...], axes: Axe
     Raises:
         DeployError: the network cannot run with the inputs' shapes.
     """
-    meta = copy.deepcopy(network).to("meta")
-    error, walk = None, ObservingInterpreter(meta, lambda name, value: None)
+    error, walk = None, ObservingInterpreter(on_meta(network), lambda name, value: None)
     for trial in _trials(inputs, axes):
         try:
             runs = [_run(walk, inputs, sizes) for sizes in trial]

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.machines.process import Machine, opened
-from qfunc.lowering.onnxruntime.optimized_graph import element_types
+from qfunc.lowering.onnxruntime.optimized_graph import code_tensors, element_types
 from qfunc.lowering.onnxruntime.session import Session
 
 OPERATOR, _DOMAIN = "MatMulNBits", "com.microsoft"
@@ -22,21 +22,22 @@ class ModelWithProducts:
     """An optimised model, and the same graph with its real tensors as outputs; it is loaded without optimisation again.
 
     `reals` are the tensors that the model as deployed has, too.  `units` maps each product with a weight in blocks to
-    "integer" if the session quantizes its input to int8, else to "float".  `difference`: the graph with its tensors as
-    outputs has other outputs of the model, or "".
+    "integer" if the session quantizes its input to int8, else to "float", and each write of codes into state to "integer".
+    `tensors` are the tensors of codes.  `difference`: the graph with its tensors as outputs has other outputs of the model,
+    or "".
     """
 
     plain: Any
     shown: Any
     reals: frozenset[str]
     units: Mapping[str, str]
-    tensors: frozenset[str] = frozenset()
+    tensors: frozenset[str]
     difference: str = ""
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return (the outputs of the model as deployed, real tensor -> values)."""
+        """Return (the outputs of the model as deployed, real tensor or tensor of codes -> values)."""
         values = dict(zip(self.shown.outputs, self.shown.run(inputs), strict=True))
-        return self.plain.run(inputs), {name: values[name] for name in self.reals}
+        return self.plain.run(inputs), {name: values[name] for name in self.reals | self.tensors}
 
 
 def model_with_products(model: bytes, threads: int = 0, machine: Machine | None = None) -> ModelWithProducts | None:
@@ -54,14 +55,19 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     graph = onnx.load_from_string(plain.saved)
     written = {name for node in original.graph.node for name in node.output}
     computed = [name for node in graph.graph.node for name in node.output if name in written]
-    reals = [name for name in computed if element_types(graph).get(name, _REAL) == _REAL]
+    types, coded = element_types(graph), set(code_tensors(original))
+    reals = [name for name in computed if types.get(name, _REAL) == _REAL]
+    codes = [name for name in computed if name in coded]
     outputs = {o.name for o in graph.graph.output}
-    graph.graph.output.extend(onnx.helper.make_tensor_value_info(n, _REAL, None) for n in reals if n not in outputs)
+    infos = (onnx.helper.make_tensor_value_info(n, types.get(n, _REAL), None) for n in (*reals, *codes) if n not in outputs)
+    graph.graph.output.extend(infos)
     shown = opened(machine, Session, graph.SerializeToString(), optimise=False, threads=threads)
     level = partial(_unit, threads=threads, machine=machine)
-    forms = {node.output[0]: _form(node) for node in graph.graph.node if node.op_type == OPERATOR}
+    forms = {node.name: _form(node) for node in graph.graph.node if node.op_type == OPERATOR}
     states = {form: level(*form) for form in dict.fromkeys(forms.values())}
-    return ModelWithProducts(plain, shown, frozenset(reals), {name: states[form] for name, form in forms.items()})
+    units = {name: states[form] for name, form in forms.items()}
+    units |= {n.output[0]: "integer" for n in graph.graph.node if n.op_type == "ScatterElements" and n.output[0] in coded}
+    return ModelWithProducts(plain, shown, frozenset(reals), units, frozenset(codes))
 
 
 def _form(node: Any) -> tuple[int, int, int]:

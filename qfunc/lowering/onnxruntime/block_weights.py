@@ -28,19 +28,19 @@ def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]
     Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits.
     """
     source, made = QdqModel(model), onnx.ModelProto()
-    made.CopyFrom(model)
     bits = {place.real: site.format.bits for site in sites if isinstance(site.format, Int) for place in site.places}
-    del made.graph.node[:]
+    stored: dict[str, onnx.TensorProto] = {}
     for node in model.graph.node:
         weight = _weight(source, node, bits)
-        if weight is None:
-            made.graph.node.append(node)
-            continue
-        made.graph.node.append(_product(made, node, weight, accuracy_level))
+        made.graph.node.append(node if weight is None else _product(stored, node, weight, accuracy_level))
+    _copy_rest(model, made)
     _without_quantizers(made)
     if DOMAIN not in [o.domain for o in made.opset_import] and any(n.domain == DOMAIN for n in made.graph.node):
         made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    _drop_unread(made)
+    kept = _drop_unread(made)
+    made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in kept)
+    for name in [name for name in stored if name in kept]:
+        made.graph.initializer.append(stored.pop(name))
     return made
 
 
@@ -65,7 +65,8 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
     block = 0 if dequantizer is None else int(source.attribute(dequantizer, "block_size", 0))
     if dequantizer is None or bits.get(name, _WIDEST + 1) > _WIDEST or block < _LEAST_BLOCK or block & (block - 1):
         return None
-    codes, scales, zeros = (source.constant(dequantizer, i) for i in range(3))
+    # One weight at a time: a reader's `constants` hold all.
+    codes, scales, zeros = (numpy_helper.to_array(source.initializers[name]) for name in dequantizer.input)
     transposed = node.op_type == "Gemm" and source.attribute(node, "transB", 0)
     if codes.ndim != 2 or source.attribute(dequantizer, "axis", 1) != (1 if transposed else 0):
         return None
@@ -73,11 +74,12 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
         codes, scales, zeros = codes.T, scales.T, zeros.T
     signed, width = codes.dtype == np.int8, stored_bits(bits[name])
     shift = 1 << (width - 1) if signed else 0
-    stored = (codes.astype(np.int64) + shift).astype(np.uint8)
+    stored = codes.astype(np.uint8) + np.uint8(shift)  # modulo 256, so that signed codes move, too
     return _Weight(dequantizer.input[0], width, block, stored, scales, None if signed else zeros)
 
 
-def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accuracy_level: int) -> onnx.NodeProto:
+def _product(stored: dict[str, Any], node: onnx.NodeProto, weight: _Weight, accuracy_level: int) -> onnx.NodeProto:
+    # Add the packed weight to the stored constants.
     n, k = weight.codes.shape
     whole = np.pad(weight.codes, ((0, 0), (0, -k % weight.block)))  # a partial last block ends with codes that nothing reads
     blocks = whole.reshape(n, -1, weight.block)
@@ -86,8 +88,8 @@ def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accu
     names = [node.input[0]]
     for part, array in zip(("packed", "scales", "zero_points"), arrays, strict=True):
         names.append("" if array is None else f"{weight.name}.{part}")
-        if array is not None and names[-1] not in [i.name for i in model.graph.initializer]:
-            model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), names[-1]))
+        if array is not None and names[-1] not in stored:
+            stored[names[-1]] = numpy_helper.from_array(np.ascontiguousarray(array), names[-1])
     if len(node.input) > 2 and node.input[2]:
         names += ["", node.input[2]]
     while not names[-1]:
@@ -96,6 +98,16 @@ def _product(model: onnx.ModelProto, node: onnx.NodeProto, weight: _Weight, accu
         OPERATOR, names, list(node.output), name=node.name, domain=DOMAIN, K=k, N=n, bits=weight.bits,
         block_size=weight.block, accuracy_level=accuracy_level,
     )  # fmt: skip
+
+
+def _copy_rest(model: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    # Copy everything but the nodes and the constants.
+    for field, value in model.graph.ListFields():
+        if field.name in ("input", "output", "value_info"):
+            getattr(made.graph, field.name).extend(value)
+    made.graph.name, made.ir_version, made.producer_name = model.graph.name, model.ir_version, model.producer_name
+    made.opset_import.extend(model.opset_import)
+    made.functions.extend(model.functions)
 
 
 def _without_quantizers(model: onnx.ModelProto) -> None:
@@ -130,8 +142,8 @@ def packed(codes: Array, bits: int) -> Array:
     return np.asarray(np.bitwise_or.reduce(grouped << shifts, axis=-1), np.uint8)
 
 
-def _drop_unread(model: onnx.ModelProto) -> None:
-    # Dequantizers, copies and constants that no node reads any more.
+def _drop_unread(model: onnx.ModelProto) -> set[str]:
+    # Drop dequantizers and copies that no node reads any more, and return the tensors that nodes read.
     outputs = {o.name for o in model.graph.output}
     kept: list[Any] = []
     read = set(outputs)
@@ -141,14 +153,13 @@ def _drop_unread(model: onnx.ModelProto) -> None:
             read.update(node.input)
     del model.graph.node[:]
     model.graph.node.extend(reversed(kept))
-    for tensor in [t for t in model.graph.initializer if t.name not in read]:
-        model.graph.initializer.remove(tensor)
     called = {(node.domain, node.op_type) for node in kept}
     for function in [f for f in model.functions if (f.domain, f.name) not in called]:
         model.functions.remove(function)
     domains = {"", *(domain for domain, _ in called)}
     for used in [o for o in model.opset_import if o.domain not in domains]:
         model.opset_import.remove(used)
+    return read
 
 
 __all__ = ["packed", "with_block_products"]

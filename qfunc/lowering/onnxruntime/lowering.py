@@ -50,10 +50,12 @@ class MatMulNBitsLowering:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnxruntime.block_weights import with_block_products
+        from qfunc.lowering.onnxruntime.coded_state import with_coded_state
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        return {"model.onnx": to_bytes(smaller_by_products(with_block_products(model, sites, self.accuracy_level)), self)}
+        written = with_coded_state(with_block_products(model, sites, self.accuracy_level))
+        return {"model.onnx": to_bytes(smaller_by_products(written), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what `QdqLowering.refuses` returns.

@@ -29,14 +29,23 @@ def reader(model: Any) -> QdqModel:
 
 
 def codes_of(node: Any, source: QdqModel) -> list[str]:
-    """Return the first code tensor of each result of an op, also after an activation."""
+    """Return the first code tensor of each result of an op, also after an activation; a write into state gives codes itself."""
     codes = []
     for output in node.output:
         readers = source.readers.get(output, [])
+        if node.op_type == "ScatterElements" and any(r.op_type == "DequantizeLinear" for r in readers):
+            codes.append(output)
         while len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
             readers = source.readers.get(readers[0].output[0], [])
         codes += [r.output[0] for r in readers if r.op_type == "QuantizeLinear"][:1]
     return codes
+
+
+def code_tensors(original: Any) -> list[str]:
+    """Return the tensors of codes of a Q/DQ model: the results of quantizers, and of writes into state."""
+    source = reader(original)
+    written = [n for n in original.graph.node if n.op_type in ("QuantizeLinear", "ScatterElements")]
+    return [n.output[0] for n in written if n.op_type == "QuantizeLinear" or n.output[0] in codes_of(n, source)]
 
 
 def element_types(model: Any) -> dict[str, int]:
@@ -57,9 +66,10 @@ def element_types(model: Any) -> dict[str, int]:
         index = output_type_input.get(node.op_type, 0)
         source = node.input[index] if index < len(node.input) else ""
         element_type = 1 if node.op_type == "DequantizeLinear" or not source else types.get(source, 1)
+        element_type = 7 if node.op_type in ("Shape", "Size") else element_type
         for output in node.output:
             types.setdefault(output, element_type)
     return types
 
 
-__all__ = ["INTEGER_TYPES", "PAIR", "codes_of", "element_types", "original_name", "reader"]
+__all__ = ["INTEGER_TYPES", "PAIR", "code_tensors", "codes_of", "element_types", "original_name", "reader"]

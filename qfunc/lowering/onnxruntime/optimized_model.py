@@ -11,7 +11,15 @@ from attrs import frozen
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.codes_as_run import CodesAsRun, codes_as_run
-from qfunc.lowering.onnxruntime.optimized_graph import INTEGER_TYPES, PAIR, codes_of, element_types, original_name, reader
+from qfunc.lowering.onnxruntime.optimized_graph import (
+    INTEGER_TYPES,
+    PAIR,
+    code_tensors,
+    codes_of,
+    element_types,
+    original_name,
+    reader,
+)
 from qfunc.lowering.onnxruntime.session import Session
 
 
@@ -59,17 +67,17 @@ def optimized_model(model: bytes, threads: int = 0, machine: Machine | None = No
     original = read_model(model)
     plain = opened(machine, Session, model, threads=threads, saved=True)
     if not plain.saved:
-        quantizers = [n for n in original.graph.node if n.op_type == "QuantizeLinear"]
-        exposed = opened(machine, Session, _with_outputs(original, quantizers), threads=threads)
-        return ModelWithCodes(plain.run, exposed.run, {n.output[0]: False for n in quantizers})
+        names = code_tensors(original)
+        exposed = opened(machine, Session, _with_outputs(original, names), threads=threads)
+        return ModelWithCodes(plain.run, exposed.run, dict.fromkeys(names, False))
     optimised = _optimised(plain)
     units = _units(original, optimised)
-    quantizers = [n for n in original.graph.node if n.op_type == "QuantizeLinear" and units.get(n.output[0]) != "gone"]
-    tensors = frozenset(n.output[0] for n in quantizers)
+    names = [name for name in code_tensors(original) if units.get(name) != "gone"]
+    tensors = frozenset(names)
     as_run = codes_as_run(original, optimised, tensors, threads, machine)
     if tensors <= as_run.places.keys():
         return OptimizedModel(plain, as_run, tensors, units)
-    exposed = opened(machine, Session, _with_outputs(original, quantizers), threads=threads, saved=True)
+    exposed = opened(machine, Session, _with_outputs(original, names), threads=threads, saved=True)
     return OptimizedModel(plain, as_run, tensors, units, exposed, _difference(original, units, plain, exposed))
 
 
@@ -79,13 +87,13 @@ def _optimised(session: Any) -> Any:
     return onnx.load_from_string(session.saved)
 
 
-def _with_outputs(original: Any, quantizers: Sequence[Any]) -> bytes:
+def _with_outputs(original: Any, names: Sequence[str]) -> bytes:
     import onnx
 
     exposed = onnx.ModelProto()
     exposed.CopyFrom(original)
-    types = {i.name: i.data_type for i in original.graph.initializer}
-    infos = (onnx.helper.make_tensor_value_info(n.output[0], types[n.input[2]], None) for n in quantizers)
+    types = element_types(original)
+    infos = (onnx.helper.make_tensor_value_info(name, types[name], None) for name in names)
     exposed.graph.output.extend(infos)
     return bytes(exposed.SerializeToString())
 

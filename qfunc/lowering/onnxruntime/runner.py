@@ -11,6 +11,7 @@ from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.onnxruntime.block_products import ModelWithProducts, model_with_products
+from qfunc.lowering.onnxruntime.coded_state import with_real_ends
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
@@ -43,7 +44,8 @@ class OnnxRuntimeRunner:
     def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
         """Return `run` of one artifact, which is loaded once."""
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            run: Callable[[Sequence[Any]], list[Any]] = self.session(_require_inside(file_of(artifact.files, "model.onnx"))).run
+            model = with_real_ends(file_of(artifact.files, "model.onnx"))
+            run: Callable[[Sequence[Any]], list[Any]] = self.session(model).run
         return run
 
     def session(self, model: bytes) -> Any:
@@ -57,7 +59,7 @@ class OnnxRuntimeRunner:
         """
         view = optimized_model if self.optimise else unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            model = file_of(artifact.files, "model.onnx")
+            model = with_real_ends(file_of(artifact.files, "model.onnx"))
             products = model_with_products(model, self.threads, self.machine) if self.optimise else None
             return products or view(model, self.threads, self.machine)
 
@@ -83,14 +85,6 @@ class OnnxRuntimeRunner:
         """Return the kinds of float ops that x86-64 without AVX-512 computes in another order than the emulation."""
         x86 = self.cpu is not None and self.cpu.architecture == "x86-64"
         return ("softmax", "gelu", "erf", "silu") if x86 and (self.machine is not None or not has("avx512f")) else ()
-
-
-def _require_inside(model: bytes) -> bytes:
-    # Import here, so that `import qfunc` does not import onnx.
-    from qfunc.files.onnx_model import read_model
-
-    read_model(model)  # ONNX Runtime itself would open the files that a model names
-    return model
 
 
 def _exceeds_seven_bits(model: bytes) -> bool:

@@ -15,6 +15,7 @@ from qfunc.specs import (
     AverageCodes,
     AveragePool,
     Bilinear,
+    BrgemmChunks,
     Copy,
     DequantizeSum,
     DerivedQParams,
@@ -156,6 +157,7 @@ FAR = 3e38 * torch.tensor([[1.0, -1.0]]).repeat(1, 16)
 
 
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 16), dynamic=True), division=False)
+CHUNKS = DynamicProduct(IN_BLOCKS, multiplier="last", scales="inside", lanes=BrgemmChunks())
 REGISTERS = DynamicProduct(IN_BLOCKS, multiplier="both", scales="inside", lanes=RegisterLanes())
 
 
@@ -350,6 +352,7 @@ WITNESSES = {
     "Lanes.count": dynamic(IN_LANES, lanes=Lanes(2, 2)),
     "Lanes.order": dynamic(IN_LANES, lanes=Lanes(4, 2, "pairs")),
     "Lanes.run": dynamic(IN_LANES, lanes=Lanes(4, 1)),
+    "BrgemmChunks": dynamic(CHUNKS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
     "RegisterLanes": dynamic(REGISTERS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
     "WeightSums.run": dynamic(BY_SUMS, zero_point=WeightSums(8)),
     "WeightSums.offset": dynamic(BY_SUMS, zero_point=WeightSums(4, offset=128)),

@@ -12,7 +12,7 @@ from qfunc import targets
 from qfunc.estimators import MinMax, Quantile
 from qfunc.functions import DoReFa, Fixed
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import ExplicitQdqLowering
+from qfunc.lowering import ExplicitQdqLowering, LlamaCppLowering
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
     Algorithm,
@@ -49,6 +49,7 @@ from qfunc.specs import (
     cpus,
 )
 from qfunc.testing import check_target
+from tests.lowering.gguf.decoders import Network, decoder, tokens
 from tests.specs.witnesses.witness import (
     CONV,
     WEIGHT,
@@ -181,7 +182,23 @@ SHIFTED = evolve(targets.vitis, lowering=None, limits=())
 POSITIONS = Limit(CONV, (("weight", 1), ("input", 1), ("output", -1)), 0, 3, "weight")
 BIASED = chip(rules=Rule(CONV, input=BYTES, weight=WEIGHT, bias=FOUR), bias=FINE)
 
+DECODER = decoder("llama", blocks=1)
+OF_DECODER = targets.gguf("Q8_0", DECODER)
+
+
+def other_decoder(**change: Any) -> Witness:
+    """A decoder of llama.cpp with another hyperparameter: the file has it, or the model's tensors do not fit."""
+    after = evolve(OF_DECODER, lowering=LlamaCppLowering("Q8_0", evolve(DECODER, **change)))
+    return Witness(OF_DECODER, after, Network(DECODER).eval(), (tokens(2, 5, DECODER),), files)
+
+
+OTHER_DECODERS: dict[str, Any] = {
+    "architecture": "qwen2", "blocks": 2, "width": 96, "inner": 64, "heads": 8, "kv_heads": 4, "head_size": 8,
+    "vocabulary": 97, "context": 256, "epsilon": 1e-5, "rope_base": 1e6,
+}  # fmt: skip
+
 WITNESSES = {
+    **{f"Decoder.{name}": other_decoder(**{name: value}) for name, value in OTHER_DECODERS.items()},
     "Refuse.select": of_legality(NO, select=CONV),
     "Refuse.because": of_legality(SAY, because="the manual"),
     "Refuse.do": of_legality(SAY, do="Begin."),

@@ -19,6 +19,7 @@ from qfunc import specs
 from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError
+from qfunc.files.bit_planes import require_planes
 from qfunc.files.folder import read_file
 from qfunc.files.tensors import read_tensors
 from qfunc.frontend.capture import capture
@@ -35,15 +36,30 @@ from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
 from qfunc.transforms.deploy import require_whole
 from qfunc.transforms.insert_quantizers import placements, simulation
 from qfunc.transforms.quantize import simulation_of
+from qfunc.transforms.storage.stored_weights import (
+    CodedWeights,
+    FloatWeights,
+    format_of,
+    packed,
+    readers,
+    require_form,
+    unpacked,
+)
 from qfunc.transforms.submodules import capture_submodule
 from qfunc.transforms.validate import require_directory
 
 _TENSORS = "model.safetensors"
 
 
-def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
+def save(
+    directory: str | os.PathLike[str], weights: CodedWeights | FloatWeights = CodedWeights()
+) -> Callable[[fx.GraphModule], Path]:
     """Return a function that writes a quantized model to "model.safetensors" and "qfunc.json", all or nothing.
 
+    Args:
+        directory: New or empty, or an earlier saved model, which is replaced.
+        weights: `CodedWeights()` stores weights as codes where these suffice: of a calibrated model in evaluation mode.
+            `FloatWeights()` keeps the float weights, which training and later corrections need.
     Raises:
         CalibrationError: the model is not quantized.
         DeployError: the directory has other files, or only submodules are quantized, which are saved one by one.
@@ -56,12 +72,15 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
     """
 
     require_directory(directory, "save")
+    require_form(weights)
 
     @paused_collection()
     def write(model: fx.GraphModule) -> Path:
         require_whole(model, "save")
         record = require_stage(model, "quantized", "save")
-        state = {k: v.detach().clone().contiguous() for k, v in _tensors(model).items()}
+        tensors = _tensors(model)
+        codes = weights.codes(model, tensors)
+        state = {k: packed(codes[k], v) if k in codes else v.detach().clone().contiguous() for k, v in tensors.items()}
         report = {
             "target": json.loads(specs.to_json(record.target)),
             "stage": record.stage,
@@ -69,12 +88,17 @@ def save(directory: str | os.PathLike[str]) -> Callable[[fx.GraphModule], Path]:
             "training": model.training,
             **({"within": record.within, "around": list(record.around)} if record.within else {}),
             **({"norms": "batch_statistics"} if trained_norms(model) else {}),
+            **({"codes": {k: _coded(q, tensors[k]) for k, q in codes.items()}} if codes else {}),
             "graph": _describe(model),
         }
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
         return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
 
-    return Transform(save, {"directory": directory}, write)
+    return Transform(save, {"directory": directory, "weights": weights}, write)
+
+
+def _coded(quantizer: Any, weight: Tensor) -> dict[str, Any]:
+    return {"shape": list(weight.shape), "bits": format_of(quantizer).bits, "dtype": str(weight.dtype)}
 
 
 def _describe(model: fx.GraphModule) -> list[str]:
@@ -92,7 +116,9 @@ def load(
     concrete_args: Mapping[str, Any] | None = None,
     tracer: fx.Tracer | type[fx.Tracer] | None = None,
 ) -> Callable[[nn.Module | ExportedProgram], fx.GraphModule]:
-    """Return a transform from the float model to the quantized one that `save` wrote, bit-equal.
+    """Return a transform from the float model to the quantized one that `save` wrote, which computes the same bits.
+
+    Weights that were saved as codes have the values of these (see `CodedWeights`).
 
     Args:
         directory: The directory that `save` wrote.
@@ -116,7 +142,9 @@ def load(
             raise CalibrationError(where=f"load({str(path_to_files)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(path_to_files)
         target = read_target(report["target"], str(path_to_files / REPORT), "target", classes)
+        file, coded = str(path_to_files / _TENSORS), report.get("codes", {})
         state = read_tensors(path_to_files / _TENSORS)
+        require_planes(state, coded, file)
         norms = TrainBatchNorm() if report.get("norms") else FoldBatchNorm()
         float_model: Any = model
         if path := report.get("within", ""):
@@ -129,14 +157,27 @@ def load(
         for quantizer in quantizer_nodes(quantized):
             quantizer.module.load_shape(state, f"{quantizer.path}.")
         tensors = _tensors(quantized)
-        if difference := _difference(tensors, state, _describe(quantized), report["graph"]):
+        saved = {k: (tuple(v.shape), str(v.dtype)) for k, v in state.items()}
+        saved |= {k: (tuple(entry["shape"]), entry["dtype"]) for k, entry in coded.items()}
+        difference = _difference(tensors, saved, _describe(quantized), report["graph"])
+        found = readers(quantized, tensors)
+        others = [k for k, entry in coded.items() if k not in found or format_of(found[k][0]).bits != entry["bits"]]
+        if difference or others:
             do = "Build the model as it was when it was saved, and pass the arguments of the original quantize."
-            raise CalibrationError(where=f"load({str(path_to_files)!r})", found=difference, wanted="the saved network", do=do)
+            where, what = (
+                f"load({str(path_to_files)!r})",
+                difference or f"codes that no quantizer reads: {', '.join(others[:5])}",
+            )
+            raise CalibrationError(where=where, found=what, wanted="the saved network", do=do)
+        planes = {k: state.pop(k) for k in coded}
+        state |= {k: tensors[k] for k in coded}  # kept until the quantizers have their qparams
         kept = quantized.state_dict().keys()
         with torch.no_grad():
             load_state(quantized, {k: v for k, v in state.items() if k in kept})
             for name in state.keys() - kept:
                 tensors[name].copy_(state[name])
+            for name, codes in planes.items():
+                tensors[name].copy_(unpacked(found[name][0], codes, tensors[name], name, file))
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"], tuple(i.get("other", ()))) for i in report["inputs"])
         record = require_stage(quantized, "quantized", "load")
         return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
@@ -168,11 +209,13 @@ def _tensors(model: fx.GraphModule) -> dict[str, Tensor]:
     return {**{path: t.detach() for path, t in read.items() if isinstance(t, Tensor)}, **model.state_dict()}
 
 
-def _difference(current: dict[str, Tensor], state: dict[str, Tensor], graph: list[str], saved: list[str]) -> str:
-    # Describe the first differences between the model and the saved one; "" if there are none.
+def _difference(
+    current: dict[str, Tensor], state: dict[str, tuple[tuple[int, ...], str]], graph: list[str], saved: list[str]
+) -> str:
+    # Describe the first differences between the model and the saved one, of which shapes and dtypes are given; "" if none.
     different = sorted(current.keys() ^ state.keys())
     both = sorted(current.keys() & state.keys())
-    different += [k for k in both if (current[k].shape, current[k].dtype) != (state[k].shape, state[k].dtype)]
+    different += [k for k in both if (tuple(current[k].shape), str(current[k].dtype)) != state[k]]
     if different:
         return f"tensors that differ from the saved ones: {', '.join(different[:5])}"
     ops = [(a, b) for a, b in zip_longest(graph, saved, fillvalue="no op") if a != b]

@@ -1,0 +1,79 @@
+"""The cache of keys and values that a model of `transformers` writes while it is captured: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["LENGTH_AXIS", "Recorder", "StateCache"]
+
+LENGTH_AXIS = 2
+"""The axis of the positions in keys and values: [batch, heads, length, channels]."""
+
+
+class StateCache:
+    """A cache of fixed length that is a function of its tensors: `update` makes new tensors and leaves the given ones.
+
+    It has the methods of `transformers.Cache` that decoders call.  Layer i has the keys `state[2 * i]` and the values
+    `state[2 * i + 1]`; the mask of a query at position p, which the model makes, shows the keys up to p.
+
+    Args:
+        positions: The positions of the new tokens, consecutive [T].
+        state: Keys and values of each layer in turn, [N, H, L, D].
+    """
+
+    is_compileable = True
+
+    def __init__(self, positions: Tensor, state: tuple[Tensor, ...]) -> None:
+        self.positions, self.state = positions, list(state)
+        self.is_sliding = [False] * (len(state) // 2)  # the model masks what lies outside of a window
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values of a layer at their positions, and return all of them."""
+        for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
+            self.state[place] = self.state[place].index_copy(LENGTH_AXIS, self.positions, new)
+        return self.state[2 * layer], self.state[2 * layer + 1]
+
+    def get_query_offset(self, layer: int = 0) -> Tensor:
+        """Return the position of the first new token."""
+        return self.positions[0]
+
+    def get_seq_length(self, layer: int = 0) -> Tensor:
+        """Return the number of tokens before the first new one."""
+        return self.positions[0]
+
+    def get_mask_sizes(self, queries: int, layer: int = 0) -> tuple[int, int]:
+        """Return the number of keys that the queries meet, and the position of the first."""
+        return self.get_max_length(), 0
+
+    def get_max_length(self) -> int:
+        """Return the length of the cache."""
+        return self.state[0].shape[LENGTH_AXIS]
+
+
+class Recorder:
+    """A cache before the first token that keeps nothing but the keys and values of each layer, by the layer's number."""
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self.is_sliding: list[bool] = []
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Record keys and values, and return them."""
+        self.seen[layer] = keys, values
+        return keys, values
+
+    def get_query_offset(self, layer: int = 0) -> int:
+        """Return 0, the position of the first token."""
+        return 0
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Return 0, the number of tokens before the first one."""
+        return 0
+
+    def get_mask_sizes(self, queries: int, layer: int = 0) -> tuple[int, int]:
+        """Return the number of keys that the queries meet, and the position of the first."""
+        return queries, 0

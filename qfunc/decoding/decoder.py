@@ -1,0 +1,149 @@
+"""decoder: a causal language model as a graph whose cache of keys and values is state, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+
+from qfunc._transform import Transform
+from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
+from qfunc.errors import CaptureError, a_or_an, first_line
+from qfunc.graph.copying import own_copy
+from qfunc.graph.record import TensorInfo
+
+__all__ = ["Decoder", "decoder"]
+
+
+@frozen(eq=False)
+class Decoder:
+    """A causal language model as a graph (ids, positions, *state) -> (logits, *state).
+
+    `program` is the exported graph, for `quantize`.  `ids` are tokens [N, T], `positions` their places [T], consecutive and
+    the same in all rows, `logits` [N, T, V].  N and T vary.  `state` has the shape and dtype of each tensor of the cache for
+    one sequence, keys and values of each layer in turn: [1, H, length, D].
+    """
+
+    program: torch.export.ExportedProgram
+    state: tuple[TensorInfo, ...]
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the cache holds."""
+        return self.state[0].shape[LENGTH_AXIS]
+
+    @property
+    def module(self) -> nn.Module:
+        """The float model, as a module of the same inputs and outputs."""
+        return self.program.module(check_guards=False)
+
+    def inputs(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """Return (ids, positions, *state) for tokens [N, T] from the start, with an empty cache.
+
+        Raises:
+            CaptureError: not tokens [N, T], or more than the cache holds.
+        """
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+            found = a_or_an(type(ids)) if not isinstance(ids, Tensor) else f"{ids.dtype} {list(ids.shape)}"
+            do = "Pass the ids of the tokenizer, one row a sequence; all rows have the same length."
+            raise CaptureError(where="Decoder.inputs", found=found, wanted="integers [N, T]", do=do)
+        if ids.shape[1] > self.length:
+            do = f"Write qfunc.decoder({ids.shape[1]})(model), or a larger length."
+            where, wanted = "Decoder.inputs", f"at most {self.length}, the length of the cache"
+            raise CaptureError(where=where, found=f"{ids.shape[1]} tokens", wanted=wanted, do=do)
+        sizes = [(len(ids), *info.shape[1:]) for info in self.state]
+        empty = (torch.zeros(s, dtype=_dtype(i), device=ids.device) for s, i in zip(sizes, self.state, strict=True))
+        return (ids, torch.arange(ids.shape[1], device=ids.device), *empty)
+
+
+class _WithState(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, positions: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        cache = StateCache(positions, state)
+        return (_logits(self.model, ids, positions, cache), *cache.state)
+
+
+def decoder(length: int) -> Callable[[nn.Module], Decoder]:
+    """Return a transform from a causal language model of `transformers` to a `Decoder` with a cache of `length` tokens.
+
+    The graph writes the new keys and values into the cache at their positions, and each query sees the keys up to its own
+    position.  A prompt of T tokens and T tokens one by one therefore compute the same sums, over the same number of keys.
+    The cache of a layer with a sliding window also has the whole length; the window is in its mask.
+
+    The model is called with `input_ids`, `position_ids`, `past_key_values` and `use_cache=True`, and the first value that
+    it returns are the logits.  Its cache needs no more than `past_key_values.update(keys, values, layer)`.  The model is
+    evaluated; it does not change.
+
+    Args:
+        length: The number of tokens of prompt and answer together, at least 3.
+    Raises:
+        CaptureError: not a module, a length below 3, a model without such a cache, or one that torch.export refuses.
+
+    >>> class Echo(nn.Module):
+    ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
+    ...         x = nn.functional.one_hot(input_ids, 3).float()[:, None]
+    ...         keys, _ = past_key_values.update(x, x, 0)
+    ...         return (x[:, 0] @ keys.sum(2).transpose(1, 2),)
+    >>> decoder(4)(Echo()).state[0].shape
+    (1, 1, 4, 3)
+    """
+    if type(length) is not int or length < 3:
+        do = "Write qfunc.decoder(512)(model)."
+        raise CaptureError(where="decoder, length", found=repr(length), wanted="an integer of at least 3", do=do)
+
+    def transform(model: nn.Module) -> Decoder:
+        if not isinstance(model, nn.Module):
+            do = "Pass a model like LlamaForCausalLM, that computes logits from tokens."
+            raise CaptureError(where="decoder", found=a_or_an(type(model)), wanted="a causal language model", do=do)
+        return _exported(own_copy(model).eval(), length)
+
+    return Transform(decoder, {"length": length}, transform)
+
+
+def _exported(model: nn.Module, length: int) -> Decoder:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    state = _state(model, length, device)
+    ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device)
+    empty = tuple(torch.zeros(2, *i.shape[1:], dtype=_dtype(i), device=device) for i in state)
+    auto = torch.export.Dim.AUTO
+    shapes = ({0: auto, 1: auto}, {0: auto}, tuple({0: auto} for _ in state))
+    try:
+        program = torch.export.export(_WithState(model), (ids, positions, *empty), dynamic_shapes=shapes, strict=False)
+    except Exception as e:
+        do = "Check that its forward has no branch on the values of a tensor."
+        wanted = "a model that torch.export accepts"
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
+    return Decoder(program, state)
+
+
+@torch.no_grad()
+def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorInfo, ...]:
+    cache, wanted = Recorder(), "a model that calls past_key_values.update(keys, values, layer) in each layer"
+    do = "Pass a causal language model of transformers with attention in each layer."
+    ids, positions = torch.zeros(1, 2, dtype=torch.int64, device=device), torch.arange(2, device=device)
+    try:
+        _logits(model, ids, positions, cache)
+    except Exception as e:
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
+    if sorted(cache.seen) != list(range(len(cache.seen))) or not cache.seen:
+        found = f"updates of the layers {sorted(cache.seen)}"
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=found, wanted=wanted, do=do)
+    tensors = [t for layer in sorted(cache.seen) for t in cache.seen[layer]]
+    return tuple(TensorInfo((1, t.shape[1], length, t.shape[3]), str(t.dtype)) for t in tensors)
+
+
+def _logits(model: nn.Module, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
+    value = model(input_ids=ids, position_ids=positions[None], past_key_values=cache, use_cache=True)
+    first: Tensor = value if isinstance(value, Tensor) else value[0]
+    return first
+
+
+def _dtype(info: TensorInfo) -> torch.dtype:
+    found: torch.dtype = getattr(torch, info.dtype.removeprefix("torch."))
+    return found

@@ -1,0 +1,126 @@
+"""generate: tokens of a decoder, one by one, by a module or by a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from qfunc.decoding.cache import LENGTH_AXIS
+from qfunc.errors import VerifyError, a_or_an
+from qfunc.execution.batches import tensors_of
+from qfunc.execution.evaluate import evaluated_value
+from qfunc.execution.progress import tracked
+from qfunc.graph.record import record_of
+
+__all__ = ["Step", "generate", "next_tokens", "require_prompt", "step_of", "with_tokens"]
+
+Step = Callable[[Sequence[Tensor]], Sequence[Any]]
+"""A function from (ids, positions, *state) to (logits, *state), such as `runner.loaded(artifact)` of a runner."""
+
+
+def generate(
+    model: nn.Module | Step,
+    inputs: Sequence[Tensor],
+    count: int,
+    *,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+) -> Tensor:
+    """Return the `count` tokens [N, count] that a decoder gives after a prompt.
+
+    Each token is the one with the largest logit; the first of those with equal logits.  With a temperature t > 0 it is drawn
+    with the probabilities softmax(logits / t).  The model reads the prompt at once and then one token at a time, each time
+    with the state that it returned before.
+
+    Args:
+        model: A module (ids, positions, *state) -> (logits, *state): `Decoder.module`, or what `quantize`, `calibrate` and
+            `emulate` return; or a function of the list of these inputs, such as `runner.loaded(artifact)`.
+        inputs: The prompt, (ids, positions, *state), as `Decoder.inputs` returns it.
+        count: The number of tokens, at least 1.
+        temperature: 0 for the largest logit.
+        generator: The source of the draws, with a temperature; it is copied, so that its state does not change.
+        progress: Show the progress on standard error.
+    Raises:
+        VerifyError: inputs that are no prompt, or more tokens than the state holds.
+
+    >>> def counts(given):
+    ...     ids, positions, *state = given
+    ...     return [nn.functional.one_hot(ids + 1, 9).float(), *state]
+    >>> generate(counts, (torch.tensor([[2, 3]]), torch.arange(2), torch.zeros(1, 1, 8, 1)), 4, progress=False)
+    tensor([[4, 5, 6, 7]])
+    """
+    require_prompt("generate", inputs, count)
+    if temperature < 0 or (temperature > 0) != (generator is not None):
+        source_given = "a generator" if generator is not None else "no generator"
+        do = "Pass temperature=0.8 with generator=torch.Generator().manual_seed(0), or neither."
+        wanted = "a temperature above 0 with a generator, or neither"
+        raise VerifyError(where="generate", found=f"temperature {temperature} and {source_given}", wanted=wanted, do=do)
+    source = None if generator is None else generator.clone_state()
+    step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
+    for _ in tracked(range(count), "generate", "token", progress):
+        logits, *state = (torch.as_tensor(v) for v in step(given))
+        tokens.append(next_tokens(logits, temperature, source))
+        given = with_tokens(given, tokens[-1], state)
+    return torch.cat(tokens, 1)
+
+
+def step_of(model: nn.Module | Step) -> Step:
+    """Return a function of the list of inputs; a module runs without gradients, a quantized one in evaluation mode."""
+    if isinstance(model, fx.GraphModule) and record_of(model) is not None:
+        captured = model
+        return lambda given: tensors_of(evaluated_value(captured, list(given), "generate"))
+    if not isinstance(model, nn.Module):
+        return model
+    module = model
+
+    def step(given: Sequence[Tensor]) -> Sequence[Any]:
+        with torch.inference_mode():
+            value: Sequence[Any] = module(*given)
+        return value
+
+    return step
+
+
+def next_tokens(logits: Tensor, temperature: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
+    """Return the next token of each row, [N, 1], from the logits [N, T, V] of the last position.
+
+    >>> next_tokens(torch.tensor([[[0.0, 9.0], [3.0, 3.0]]]))
+    tensor([[0]])
+    """
+    last = logits[:, -1]
+    if not temperature:  # the first of equal ones, on each device
+        return (last == last.amax(-1, keepdim=True)).to(torch.int8).argmax(-1, keepdim=True)
+    return torch.multinomial((last.double() / temperature).softmax(-1), 1, generator=generator)
+
+
+def with_tokens(given: Sequence[Tensor], tokens: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the inputs of the next step: tokens [N, 1], the position after the last one, and the state.
+
+    >>> with_tokens((torch.tensor([[5, 6]]), torch.tensor([0, 1])), torch.tensor([[7]]), [])
+    (tensor([[7]]), tensor([2]))
+    """
+    return (tokens.to(given[0].dtype), given[1][-1:] + 1, *state)
+
+
+def require_prompt(where: str, inputs: Any, count: Any) -> None:
+    """Raise if inputs are no prompt, or if the state does not hold it and the tokens after it.
+
+    Raises:
+        VerifyError: names what is wrong.
+    """
+    do = "Pass decoder.inputs(ids), with decoder = qfunc.decoder(length)(model)."
+    tensors = isinstance(inputs, tuple | list) and all(isinstance(v, Tensor) for v in inputs)
+    if not tensors or len(inputs) < 3 or inputs[0].ndim != 2 or tuple(inputs[1].shape) != tuple(inputs[0].shape[1:]):
+        found = f"tensors of the shapes {[list(v.shape) for v in inputs]}" if tensors else a_or_an(type(inputs))
+        raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [T], *state)", do=do)
+    if type(count) is not int or count < 1:
+        raise VerifyError(where=f"{where}, count", found=repr(count), wanted="an integer of at least 1", do="Write 20.")
+    length = min(v.shape[LENGTH_AXIS] for v in inputs[2:])
+    if (last := int(inputs[1].max()) + count) > length:
+        do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."
+        found, wanted = f"{last} tokens before the last one", f"at most {length}, the length of the state"
+        raise VerifyError(where=where, found=found, wanted=wanted, do=do)

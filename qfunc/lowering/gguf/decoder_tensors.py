@@ -1,0 +1,77 @@
+"""The tensors of a decoder in a GGUF file, from its Q/DQ model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qfunc.errors import DeployError
+from qfunc.lowering.gguf.engine import TYPES
+from qfunc.lowering.gguf.file import GgufTensor
+from qfunc.lowering.gguf.rewrite import stored_weight
+from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.specs import Decoder
+
+Array = np.ndarray[Any, Any]
+
+_TABLE, _HEAD = "token_embd.weight", "output.weight"
+
+
+def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: Decoder) -> list[GgufTensor]:
+    """Return the tensors in the order in which the model reads them.
+
+    Raises:
+        DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
+    """
+    source, found = QdqModel(model), dict[str, GgufTensor]()
+    origin: dict[str, str] = {}
+    for node in model.graph.node:
+        for read in node.input:
+            stored = source.dequantizer(read)
+            blocks = stored is not None and bool(source.attribute(stored, "block_size"))
+            parameter = stored.input[0].removesuffix(".codes") if stored is not None and blocks else read
+            if not blocks and not _is_parameter(source, read):
+                continue
+            known = decoder.tensor(parameter)
+            if known is None:
+                what, do = f"parameter {parameter!r}", "Use targets.gguf, which deploys the linear layers of any model."
+                raise DeployError(where=_where(decoder), found=what, wanted="a tensor of the architecture", do=do)
+            name = decoder.role(known, looked_up=node.op_type == "Gather")
+            origin[name] = parameter
+            tensor = stored_weight(source, stored, kind) if stored is not None and blocks else _real(source, read)
+            found[name] = GgufTensor(name, tensor.kind, tensor.shape, _in_order(tensor.data, name, decoder))
+    if origin.get(_HEAD) == origin.get(_TABLE) and found[_HEAD].kind == found[_TABLE].kind:
+        del found[_HEAD]  # llama.cpp multiplies by the table then
+    for name in decoder.needed():
+        if name not in found:
+            do = "Describe the network by lowering.decoder_of(config), and export the whole model."
+            raise DeployError(where=_where(decoder), found=f"no {name!r}", wanted="the tensors of the architecture", do=do)
+    return list(found.values())
+
+
+def _where(decoder: Decoder) -> str:
+    return f"deploy, {decoder.architecture}"
+
+
+def _is_parameter(source: QdqModel, name: str) -> bool:
+    return name.endswith((".weight", ".bias")) and name in source.constants
+
+
+def _real(source: QdqModel, name: str) -> GgufTensor:
+    value = np.ascontiguousarray(source.constants[name], "<f4")
+    rows = value.reshape(-1, value.shape[-1])
+    return GgufTensor(name, TYPES["F32"], value.shape, rows)
+
+
+def _in_order(rows: Array, name: str, decoder: Decoder) -> Array:
+    # Each head of queries and keys: entries i and i + head_size / 2 become neighbours where RoPE rotates neighbours.
+    part = name.split(".")[-2]
+    if not decoder.adjacent_pairs or part not in ("attn_q", "attn_k"):
+        return rows
+    heads = rows.reshape(-1, 2, decoder.head_size // 2, *([] if name.endswith(".bias") else rows.shape[1:]))
+    return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
+
+
+__all__ = ["decoder_tensors"]

@@ -1,0 +1,160 @@
+"""Lower linear layers with weights in blocks to ONNX as OpenVINO fuses it, and run it with the tensors inside."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from qfunc.lowering.artifact import file_of
+from qfunc.lowering.code_outputs import ModelWithReals
+from qfunc.lowering.onnx.lowering import QdqLowering
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.runner_support import has, loading, not_installed, other_kernels, require
+from qfunc.specs import Scheme
+from qfunc.specs._values import readable
+
+_MODEL = "model.onnx"
+
+
+@readable
+@frozen
+class OpenVinoBlocksLowering:
+    """`model.onnx`: linear layers whose weights are constants of 4 or 8 bits before DequantizeLinear with a block size.
+
+    OpenVINO converts these to Convert, Subtract and Multiply, which the CPU plugin fuses into the product, and quantizes the
+    product's input at run time: the file has no quantizer of it.
+
+    Source: OpenVINO, "Weight compression"; ONNX operator specification, DequantizeLinear-21.
+
+    >>> OpenVinoBlocksLowering().opset
+    21
+    """
+
+    @property
+    def opset(self) -> int:
+        """The opset, 21: the first with blocks and 4-bit integers."""
+        return 21
+
+    @property
+    def blocks(self) -> bool:
+        """True: weights have scales of blocks, and inputs are quantized at run time."""
+        return True
+
+    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+        """Return the model's bytes."""
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.onnx.int4 import packed
+        from qfunc.lowering.onnx.remove_quantizers import prune
+        from qfunc.lowering.qdq_reader import QdqModel
+
+        made, source = packed(model, tuple(sites)), QdqModel(model)
+        before = {n.output[0]: n.input[0] for n in made.graph.node if n.op_type.startswith("DynamicQuantize")}
+        for node in made.graph.node:
+            node.input[:] = [before.get(name, name) for name in node.input]
+            zero = source.constant(node, 2) if node.op_type == "DequantizeLinear" else None
+            if zero is not None and zero.dtype == np.int8 and not zero.any():
+                # OpenVINO computes products of signed codes with zero points in float, those of 4 bits also with 0.
+                del node.input[2:]
+        kept = [node for node in made.graph.node if node.output[0] not in before]
+        del made.graph.node[:]
+        made.graph.node.extend(kept)
+        prune(made)
+        return {_MODEL: made.SerializeToString(deterministic=True)}
+
+    def refuses(self, scheme: Scheme, constant: bool) -> str:
+        """Return what `QdqLowering.refuses` returns.
+
+        >>> from qfunc.specs import MATMUL_4BITS
+        >>> OpenVinoBlocksLowering().refuses(MATMUL_4BITS, constant=True)
+        ''
+        """
+        return QdqLowering(opset=self.opset).refuses(scheme, constant)
+
+
+@readable
+@frozen
+class OpenVinoBlocksRunner:
+    """OpenVINO on the CPU, with INFERENCE_PRECISION_HINT f32 and DYNAMIC_QUANTIZATION_GROUP_SIZE 32, its default.
+
+    Install the extra `openvino`.  Needs the artifact's "model.onnx".
+
+    >>> OpenVinoBlocksRunner()
+    OpenVinoBlocksRunner()
+    """
+
+    def missing(self) -> str:
+        """Return "" if it can run, else the missing package."""
+        return not_installed("openvino", "openvino")
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs for one batch of inputs, in the model's order.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        return self.loaded(artifact)(inputs)
+
+    def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return `run` of one artifact, which is compiled once.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        return self._session(file_of(artifact.files, _MODEL))
+
+    def inside(self, artifact: Any) -> ModelWithReals:
+        """Return the model with the results of its linear layers, and what they read, as outputs.
+
+        Raises:
+            VerifyError: OpenVINO is not installed.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.files.onnx_model import read_model
+
+        content = file_of(artifact.files, _MODEL)
+        nodes = read_model(content).graph.node
+        constants = {n.output[0] for n in nodes if n.op_type == "DequantizeLinear"}
+        computed = {o for n in nodes if n.op_type != "DequantizeLinear" for o in n.output}
+        tensors: dict[str, None] = {}
+        for node in nodes:
+            if node.op_type in ("Gemm", "MatMul", "Reshape", "Transpose"):
+                tensors |= dict.fromkeys(n for n in (node.input[0], node.output[0]) if n in computed)
+        names = tuple(name for name in tensors if name not in constants)
+        return ModelWithReals(self._session(content), self._session(content, names), names)
+
+    def comparable(self, artifact: Any = None) -> str:
+        """Return "" if this CPU has the kernels that the target describes, else the reason why it may not."""
+        if other := other_kernels():
+            return other
+        if not has("avx512_vnni"):
+            return "without AVX-512 VNNI, oneDNN has other kernels"
+        return "with AMX, oneDNN may take other kernels" if has("amx_int8") else ""
+
+    def _session(self, model: bytes, names: Sequence[str] = ()) -> Callable[[Sequence[Any]], list[Any]]:
+        require(self.missing(), "OpenVinoBlocksRunner", "openvino", "openvino 2026.4")
+        core: Any = importlib.import_module("openvino").Core()
+        with TemporaryDirectory() as folder, loading("OpenVinoBlocksRunner", "OpenVINO"):
+            path = Path(folder, _MODEL)
+            path.write_bytes(model)
+            network = core.read_model(path)
+            count = len(network.outputs)
+            network.add_outputs(list(names))
+            config = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+            compiled = core.compile_model(network, "CPU", config)
+        return partial(_values, compiled, count, tuple(names))
+
+
+def _values(compiled: Any, count: int, names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
+    # The outputs, then the tensors of these names, one of which may be an output.
+    found = compiled([np.asarray(i) for i in inputs])
+    return [found[i].copy() for i in range(count)] + [found[name].copy() for name in names]
+
+
+__all__ = ["OpenVinoBlocksLowering", "OpenVinoBlocksRunner"]

@@ -1,0 +1,121 @@
+"""Small decoders with the calling convention of `transformers`, of the parts of Llama, Qwen3, Gemma 3, Phi and GPT-2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import Tensor, nn
+
+WORDS, WIDTH, HEAD = 31, 32, 8
+
+
+@frozen
+class Shape:
+    """What tells decoders apart: the number of heads of keys, the norm, the positions, a window, and the form of a layer."""
+
+    groups: int = 2
+    rms: bool = True
+    rotary: bool = True
+    window: int = 0
+    head_norms: bool = False
+    parallel: bool = False
+    layers: int = 1
+
+
+SHAPES = {
+    "llama": Shape(),
+    "qwen3": Shape(head_norms=True),
+    "gemma3": Shape(groups=1, window=4, head_norms=True, layers=2),
+    "phi": Shape(groups=4, rms=False, parallel=True),
+    "gpt2": Shape(groups=4, rms=False, rotary=False),
+}
+
+
+class Rms(nn.Module):
+    """The root mean square norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate pairs of channels, [N, H, T, D] by [1, T, D / 2]."""
+    angles = torch.cat((angles, angles), -1)[:, None]
+    half = x.shape[-1] // 2
+    return x * angles.cos() + torch.cat((-x[..., half:], x[..., :half]), -1) * angles.sin()
+
+
+class Layer(nn.Module):
+    """Attention and two linear layers, after norms."""
+
+    def __init__(self, shape: Shape, index: int) -> None:
+        super().__init__()
+        norm, heads = Rms if shape.rms else nn.LayerNorm, WIDTH // HEAD
+        self.shape, self.index, self.window = shape, index, shape.window * (index == 0)
+        self.query, self.out = nn.Linear(WIDTH, heads * HEAD, bias=not shape.rms), nn.Linear(heads * HEAD, WIDTH)
+        self.key, self.value = (nn.Linear(WIDTH, shape.groups * HEAD, bias=False) for _ in range(2))
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.gate = nn.Linear(WIDTH, 2 * WIDTH) if shape.rms else None
+        self.norms = nn.ModuleList(norm(n) for n in (WIDTH, WIDTH, *(HEAD, HEAD) * shape.head_norms))
+
+    def attention(self, x: Tensor, angles: Tensor, places: Tensor, cache: Any) -> Tensor:
+        n, t, _ = x.shape
+        q, k, v = (f(x).view(n, t, -1, HEAD) for f in (self.query, self.key, self.value))
+        if self.shape.head_norms:
+            q, k = self.norms[2](q), self.norms[3](k)
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        if self.shape.rotary:
+            q, k = turned(q, angles), turned(k, angles)
+        k, v = cache.update(k, v, self.index)
+        length, repeats = k.shape[2], q.shape[1] // k.shape[1]
+        k, v = (y[:, :, None].expand(n, -1, repeats, length, HEAD).reshape(n, -1, length, HEAD) for y in (k, v))
+        keys, queries = torch.arange(length)[None], places[0, :, None]
+        seen = (keys <= queries) & (keys > queries - self.window) if self.window else keys <= queries
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[None, None])
+        return self.out(mixed.transpose(1, 2).reshape(n, t, -1))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+
+    def forward(self, x: Tensor, angles: Tensor, places: Tensor, cache: Any) -> Tensor:
+        if self.shape.parallel:
+            y = self.norms[0](x)
+            return x + self.attention(y, angles, places, cache) + self.feed_forward(y)
+        x = x + self.attention(self.norms[0](x), angles, places, cache)
+        return x + self.feed_forward(self.norms[1](x))
+
+
+class Small(nn.Module):
+    """A causal language model of 31 words with random weights, large enough for answers that vary."""
+
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.word, self.place = nn.Embedding(WORDS, WIDTH), nn.Embedding(64, WIDTH)
+        self.layers, self.shape = nn.ModuleList(Layer(shape, i) for i in range(shape.layers)), shape
+        self.norm = Rms(WIDTH) if shape.rms else nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.register_buffer("rates", 100.0 ** (-torch.arange(0, HEAD, 2) / HEAD), persistent=False)
+        for layer in self.layers:
+            for part in (layer.query, layer.key):
+                part.weight.data *= 4
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        """Token ids [N, T] and positions [1, T] -> logits [N, T, 31]."""
+        x = self.word(input_ids) + (0 if self.shape.rotary else self.place(position_ids))
+        angles = position_ids[..., None].to(torch.float32) * self.rates
+        for layer in self.layers:
+            x = layer(x, angles, position_ids, past_key_values)
+        return (self.head(self.norm(x)),)
+
+
+def tokens(rows: int, length: int, seed: int = 0) -> Tensor:
+    """Token ids."""
+    return torch.randint(0, WORDS, (rows, length), generator=torch.Generator().manual_seed(seed))

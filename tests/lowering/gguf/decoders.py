@@ -1,0 +1,131 @@
+"""Decoders with the modules and parameter names of transformers, and random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.specs import Decoder
+
+SIZES = {"blocks": 2, "width": 64, "inner": 96, "heads": 4, "kv_heads": 2, "head_size": 16, "vocabulary": 96, "context": 512}
+
+
+def decoder(architecture: str, **sizes: Any) -> Decoder:
+    """A small decoder."""
+    return Decoder(architecture=architecture, **SIZES | sizes)
+
+
+def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    """A layer whose results are about as large as its inputs."""
+    layer = nn.Linear(inputs, outputs, bias)
+    layer.weight.data = torch.randn(outputs, inputs) / inputs**0.5
+    return layer
+
+
+class Norm(nn.Module):
+    """RMSNorm."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(1 + torch.randn(size) / 4), epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+class Attention(nn.Module):
+    """Grouped queries, and angles of pairs that are half a head apart."""
+
+    def __init__(self, d: Decoder) -> None:
+        super().__init__()
+        self.d, bias = d, d.architecture == "qwen2"
+        size, kv_size = d.heads * d.head_size, d.kv_heads * d.head_size
+        self.q_proj, self.o_proj = linear(d.width, size, bias), linear(size, d.width, False)
+        self.k_proj, self.v_proj = (linear(d.width, kv_size, bias) for _ in range(2))
+        if d.norms_heads:
+            self.q_norm, self.k_norm = Norm(d.head_size, d.epsilon), Norm(d.head_size, d.epsilon)
+
+    def heads(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], x.shape[1], -1, self.d.head_size).transpose(1, 2)
+
+    def rotated(self, x: Tensor) -> Tensor:
+        half = self.d.head_size // 2
+        frequencies = self.d.rope_base ** (-torch.arange(half) / half)
+        angles = torch.arange(x.shape[2])[:, None] * torch.cat([frequencies, frequencies])
+        return x * angles.cos() + torch.cat([-x[..., half:], x[..., :half]], -1) * angles.sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+        if self.d.norms_heads:
+            q, k = self.q_norm(q), self.k_norm(k)
+        k, v = (t.repeat_interleave(self.d.heads // self.d.kv_heads, 1) for t in (self.rotated(k), v))
+        y = F.scaled_dot_product_attention(self.rotated(q), k, v, is_causal=True)
+        return self.o_proj(y.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
+
+
+class Mlp(nn.Module):
+    """A gated layer."""
+
+    def __init__(self, d: Decoder) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = linear(d.width, d.inner, False), linear(d.width, d.inner, False)
+        self.down_proj = linear(d.inner, d.width, False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Block(nn.Module):
+    """Attention and a gated layer, each after a norm."""
+
+    def __init__(self, d: Decoder) -> None:
+        super().__init__()
+        self.input_layernorm, self.self_attn = Norm(d.width, d.epsilon), Attention(d)
+        self.post_attention_layernorm, self.mlp = Norm(d.width, d.epsilon), Mlp(d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Body(nn.Module):
+    """The blocks between the embedding and the last norm."""
+
+    def __init__(self, d: Decoder) -> None:
+        super().__init__()
+        self.embed_tokens, self.norm = nn.Embedding(d.vocabulary, d.width), Norm(d.width, d.epsilon)
+        self.layers = nn.Sequential(*(Block(d) for _ in range(d.blocks)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.norm(self.layers(self.embed_tokens(ids)))
+
+
+class Network(nn.Module):
+    """Logits of token ids [B, T]; `tied`: the head has the weights of the embedding."""
+
+    def __init__(self, d: Decoder, tied: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.model, self.lm_head = Body(d), linear(d.width, d.vocabulary, False)
+        if tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.lm_head(self.model(ids))
+
+
+def tokens(count: int, length: int, d: Decoder) -> Tensor:
+    """Random token ids."""
+    return torch.randint(0, d.vocabulary, (count, length), generator=torch.Generator().manual_seed(length))
+
+
+def calibrated(d: Decoder, kind: str, tied: bool = False) -> Any:
+    """A network for targets.gguf, and this target."""
+    target = targets.gguf(kind, d)
+    network = Network(d, tied).eval()
+    return qfunc.calibrate([tokens(2, 7, d), tokens(2, 9, d)], progress=False)(qfunc.quantize(target)(network)), target, network

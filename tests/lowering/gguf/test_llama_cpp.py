@@ -1,0 +1,209 @@
+"""targets.gguf of decoders against llama.cpp itself: every bit of the logits of whole decoders, and text by its tokenizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import qfunc
+from qfunc.errors import DeployError, VerifyError
+from qfunc.lowering import LlamaCppRunner, with_tokenizer
+from qfunc.lowering.artifact import Artifact, digests
+from qfunc.specs import edit
+from tests.lowering.gguf.decoders import calibrated, decoder, tokens
+from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, tokenized
+
+wide = INSTALLED and not LlamaCppRunner().comparable()
+needs_llama = pytest.mark.skipif(not wide, reason="llama-cpp-python is not installed, or built without AVX-512")
+needs_tokenizers = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("gguf", "tokenizers", "transformers")),
+    reason="gguf, tokenizers or transformers is not installed",
+)
+
+
+@needs_llama
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_logits_are_those_of_llama_cpp(architecture: str, kind: str) -> None:
+    """Sequences that are computed key by key and in tiles; a tied head with Q5_0."""
+    d = decoder(architecture, head_size=32 if architecture == "qwen3" else 16)
+    model, target, _ = calibrated(d, kind, tied=kind == "Q5_0")
+
+    report = qfunc.verify(target)(model, [tokens(2, n, d) for n in (1, 2, 37, 64, 150)])
+
+    assert report.agreement == "bit-exact: 0 of 48,768 elements differ"
+    simulated = next(r for r in report.rows if r.kind == "simulation")
+    assert simulated.mismatches > simulated.elements / 2  # the simulation has another order of sums
+
+
+@needs_llama
+def test_a_head_in_float_is_compared_as_such() -> None:
+    """llama.cpp adds products in float32 in an order that is not emulated: nothing is called bit-exact then."""
+    d = decoder("llama")
+    target = edit.skip(edit.op("linear") & edit.name("lm_head"))(calibrated(d, "Q8_0")[1])
+    network = calibrated(d, "Q8_0")[2]
+    model = qfunc.calibrate([tokens(2, 7, d)], progress=False)(qfunc.quantize(target)(network))
+
+    report = qfunc.verify(target)(model, [tokens(2, 9, d)])
+
+    assert "bit-exact" not in report.agreement
+    (output,) = [r for r in report.rows if r.kind == "output"]
+    assert output.largest_lsb < 1
+
+
+@needs_llama
+def test_threads_change_no_logit() -> None:
+    d = decoder("llama")
+    model, target, _ = calibrated(d, "Q4_0")
+    artifact = qfunc.deploy(target)(model)
+
+    one, two = (LlamaCppRunner(threads=n).run(artifact, [tokens(1, 130, d)])[0] for n in (1, 2))
+
+    np.testing.assert_array_equal(one, two)
+
+
+def tokenizer(*steps: Any, special: str = "<|end|>") -> Any:
+    """A BPE of bytes with a few merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Sequence(list(steps)), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, special_tokens=[special], initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(["the theme of the other thing", "in 2024 it's there"] * 5, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=special, bos_token=special)
+
+
+def steps(name: str) -> tuple[Any, ...]:
+    """The pre-tokenizers of a family."""
+    from tokenizers import Regex, pre_tokenizers
+
+    if name in ("gpt-2", "smollm"):
+        own = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return (own,) if name == "gpt-2" else (pre_tokenizers.Digits(individual_digits=True), own)
+    digits = r"\p{N}{1,3}" if name == "llama-bpe" else r"\p{N}"
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+    pattern = f"{words}|{digits}" + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def deployed() -> Artifact:
+    """A decoder with ids for more tokens than the tokenizers have."""
+    model, target, _ = calibrated(decoder("llama", vocabulary=320, blocks=1), "Q8_0")
+    return qfunc.deploy(target)(model)
+
+
+@needs_tokenizers
+@pytest.mark.parametrize("name", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+def test_llama_cpp_tokenizes_as_transformers(name: str, tmp_path: Path) -> None:
+    """Words, digits, apostrophes, white space, other scripts and a special token."""
+    theirs = tokenizer(*steps(name))
+    artifact = with_tokenizer(deployed(), theirs)
+
+    assert artifact.report["files"] == digests(artifact.files)
+    if not INSTALLED:
+        pytest.skip("llama-cpp-python is not installed")
+    (tmp_path / "model.gguf").write_bytes(artifact.files["model.gguf"])
+    texts = ["the other theme", "it's in 20245, THERE'LL be", "  two\n\n spaces \t", "naïve 東京 ½", "end<|end|>the"]
+    found, end = other_process().apply(tokenized, (str(tmp_path / "model.gguf"), texts))
+    assert found == [theirs.encode(text, add_special_tokens=False) for text in texts]
+    assert end == theirs.eos_token_id
+
+
+@needs_tokenizers
+@needs_llama
+def test_a_tokenizer_changes_no_logit() -> None:
+    plain, ids = deployed(), tokens(1, 20, decoder("llama"))
+    full = with_tokenizer(plain, tokenizer(*steps("smollm")))
+
+    np.testing.assert_array_equal(LlamaCppRunner().run(full, [ids])[0], LlamaCppRunner().run(plain, [ids])[0])
+
+
+@needs_tokenizers
+def test_tokenizers_that_llama_cpp_would_split_otherwise_are_refused() -> None:
+    from tokenizers import pre_tokenizers
+
+    with pytest.raises(DeployError) as other:
+        with_tokenizer(deployed(), tokenizer(pre_tokenizers.Whitespace()))
+    with pytest.raises(DeployError) as slow:
+        with_tokenizer(deployed(), object())
+    small = calibrated(decoder("llama", blocks=1), "Q8_0")
+    with pytest.raises(DeployError) as large:
+        with_tokenizer(qfunc.deploy(small[1])(small[0]), tokenizer(*steps("gpt-2")))
+    wanted = "wanted a fast tokenizer, BPE of bytes, split as in gpt-2, smollm, llama-bpe, qwen2. "
+    wanted += "Add it with the tools of llama.cpp."
+    kind = type(tokenizer(*steps("gpt-2"))).__name__
+    assert str(other.value) == f"with_tokenizer: found {kind}, BPE, split by ['Whitespace'], {wanted}"
+    assert str(slow.value) == f"with_tokenizer: found object, slow, split by [], {wanted}"
+    assert str(large.value) == (
+        "with_tokenizer: found token 278, wanted ids below 96, the vocabulary of the file. Give the tokenizer of the model."
+    )
+
+
+@needs_tokenizers
+@needs_llama
+@pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
+def test_the_program_of_the_page_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a small random Llama of transformers in place of the one that it loads."""
+    import transformers
+
+    page = (Path(__file__).parents[3] / "docs/transformers.md").read_text()
+    (program,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+    def small(name: str, use_cache: bool, **_: Any) -> Any:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=use_cache))
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", small)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: tokenizer(*steps("smollm")))
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(program, "docs/transformers.md", "exec"), {"__name__": "page"})
+
+    assert capsys.readouterr().out.startswith("bit-exact: 0 of ")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.gguf", "qfunc.json"]
+
+
+@needs_llama
+def test_what_is_damaged_or_foreign_is_named() -> None:
+    d = decoder("llama", blocks=1)
+    model, target, _ = calibrated(d, "Q8_0")
+    artifact = qfunc.deploy(target)(model)
+    cut = Artifact({**artifact.files, "model.gguf": artifact.files["model.gguf"][:2000]})
+
+    def refusal(given: Artifact, *inputs: Any) -> str:
+        with pytest.raises(VerifyError) as caught:
+            LlamaCppRunner().run(given, inputs)
+        return str(caught.value)
+
+    assert refusal(cut, tokens(1, 4, d)) == (
+        "LlamaCppRunner, model.gguf: found a file that llama.cpp rejects, wanted a model. "
+        "Deploy the model again: the file is damaged, or its decoder is not that of the model."
+    )
+    assert refusal(artifact, torch.ones(1, 4)) == (
+        "LlamaCppRunner, inputs: found float32 [1, 4], wanted token ids [B, T]. Export the model with input_ids only."
+    )
+    assert refusal(artifact, torch.full((1, 4), 96)) == (
+        "LlamaCppRunner, inputs: found ids in [96, 96], wanted [0, 95]. Give ids of the model's tokenizer."
+    )
+
+
+@pytest.mark.skipif(INSTALLED, reason="llama-cpp-python is installed")
+def test_without_the_package_the_runner_says_what_to_install() -> None:
+    with pytest.raises(VerifyError) as caught:
+        LlamaCppRunner().run(Artifact({"qfunc.json": json.dumps({}).encode()}), [])
+    assert str(caught.value) == (
+        "LlamaCppRunner: found the package llama-cpp-python is not installed, wanted llama-cpp-python 0.3.36 or later. "
+        "Install qfunc-torch[llamacpp], or pass runtime=run, where run(artifact, inputs) -> outputs."
+    )
