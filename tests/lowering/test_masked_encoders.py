@@ -66,7 +66,8 @@ class Encoder(nn.Module):
         places = self.places[:, :t]
         kinds = torch.gather(self.types.expand(places.shape[0], -1), 1, places).expand(n, t)
         h = self.layer(words + self.kind(kinds) + self.place(places), self.form(mask))
-        weight = mask.unsqueeze(-1).to(h.dtype)
+        kept = mask if mask.is_floating_point() or self.form is grid else mask.bool()
+        weight = kept.unsqueeze(-1).to(h.dtype)
         return F.normalize((h * weight).sum(1) / weight.sum(1).clamp(min=1e-9), p=2, dim=1)
 
 

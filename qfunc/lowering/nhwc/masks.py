@@ -18,12 +18,13 @@ _BOOL = onnx.TensorProto.BOOL
 
 
 def cast(step: OpContext) -> None:
-    """Write CAST of an integer input of the model to float32.
+    """Write CAST of an integer input of the model to float32; booleans are 0 and 1 already.
 
     Raises:
         DeployError: other integers, which the model computes.
     """
-    step.keep(_real(step, str(step.node.input[0])))
+    name = str(step.node.input[0])
+    step.keep(masks(step, name) if step.source.kind(name) == _BOOL else _real(step, name))
 
 
 def choice(step: OpContext, f: Formula) -> None:
