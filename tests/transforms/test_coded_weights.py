@@ -56,8 +56,8 @@ def every_target() -> list[Target]:
     engines = [targets.gguf(k) for k in ("Q4_0", "Q5_0", "Q8_0")] + [targets.executorch_8da4w(32)]
     engines += [targets.onnxruntime_nbits(b, 32, level, s) for b, level, s in (
         (2, 4, MATMUL_4BITS), (4, 4, MATMUL_4BITS), (4, 0, MATMUL_4BITS_AFFINE), (8, 4, MATMUL_4BITS))]  # fmt: skip
-    engines += [targets.compressed_tensors("W4A16", 32)]
-    names = {*targets.__all__} - {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits"}
+    engines += [targets.compressed_tensors("W4A16", 32), targets.openvino_blocks(4, 32)]
+    names = {*targets.__all__} - {"compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits", "openvino_blocks"}
     chips = [getattr(targets, n) for n in sorted(names)]
     return engines + [c if isinstance(c, Target) else c(8, 8) if c.__name__.endswith("nlp") else c(4, 4) for c in chips]
 
