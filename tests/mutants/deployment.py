@@ -122,8 +122,8 @@ DEPLOYMENT = (
     ),
     Mutation(
         "report-on-one-scale", "qfunc.lowering.quantized_tensor:quantized_tensor",
-        "scales, zeros = tuple(scale.flatten().tolist())",
-        "scales, zeros = (float(scale.max()),)",
+        "((), ()) if in_blocks else (tuple(scale.flatten().tolist()),",
+        "((), ()) if in_blocks else ((float(scale.max()),),",
         "tests/transforms/test_deploy.py::test_the_report_says_how_it_was_made",
     ),
     Mutation(

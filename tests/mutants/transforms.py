@@ -113,8 +113,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "emulation-shares-its-tensors", "qfunc.transforms.emulate:emulate",
-        "Partition(QuantizedModel(copy.deepcopy(part)), target)",
-        "Partition(QuantizedModel(part), target)",
+        "_owning(copy_user_attributes(build_emulation(",
+        "(copy_user_attributes(build_emulation(",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
     ),
     # saving

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,13 @@ def gguf_file(values: Mapping[str, Value], tensors: Sequence[GgufTensor]) -> byt
 
 def _typed(value: Value) -> bytes:
     if isinstance(value, list | tuple):
-        kind, content = (_STRING, map(_string, value)) if isinstance(value[0], str) else (_INT32, _integers(value))
-        return struct.pack("<IIQ", _ARRAY, kind, len(value)) + b"".join(content)
+        content = (_string(v) if isinstance(v, str) else struct.pack("<i", v) for v in value)
+        return struct.pack("<IIQ", _ARRAY, _STRING if isinstance(value[0], str) else _INT32, len(value)) + b"".join(content)
     if isinstance(value, str):
         return struct.pack("<I", _STRING) + _string(value)
     if isinstance(value, bool):
         return struct.pack("<I?", _BOOL, value)
     return struct.pack("<If", _FLOAT32, value) if isinstance(value, float) else struct.pack("<II", _UINT32, value)
-
-
-def _integers(values: Sequence[int]) -> Iterator[bytes]:
-    return (struct.pack("<i", value) for value in values)
 
 
 def _string(text: str) -> bytes:

@@ -78,14 +78,15 @@ _HEADER, _ALIGNMENT = struct.Struct("<4x4sHIIIQ"), 16
 
 def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
     """Return the delegate's data: header, graph and constants, which the graph numbers from 1."""
-    offsets, data = [table("ConstantDataOffset", offset=0, size=0)], b""
+    offsets, parts, end = [table("ConstantDataOffset", offset=0, size=0)], list[bytes](), 0
     for constant in constants:
-        offsets.append(table("ConstantDataOffset", offset=len(data), size=len(constant)))
-        data += _align(constant)
+        offsets.append(table("ConstantDataOffset", offset=end, size=len(constant)))
+        parts.append(_align(constant))
+        end += len(parts[-1])
     body = serialize(GRAPH, Table("XNNGraph", {**graph.fields, "constant_data": offsets}), "XN01")
     start = len(_align(b"\0" * _HEADER.size))
-    head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_align(body)), len(data))
-    return _align(head) + _align(body) + data
+    head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_align(body)), end)
+    return b"".join([_align(head), _align(body), *parts])
 
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:
@@ -102,7 +103,8 @@ def read(data: bytes) -> tuple[Table, list[bytes]]:
 
 
 def _align(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % _ALIGNMENT)
+    padding = -len(data) % _ALIGNMENT
+    return data + b"\0" * padding if padding else data
 
 
 __all__ = ["GRAPH", "NONE", "VALUES", "delegate", "read"]
