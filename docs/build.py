@@ -185,7 +185,8 @@ def module_page(module: str) -> str:
 def target_files() -> dict[str, Path]:
     """Return the file of each target by the target's name, as `targets/__init__.py` imports them."""
     imports = [n for n in ast.parse((ROOT / "targets" / "__init__.py").read_text()).body if isinstance(n, ast.ImportFrom)]
-    return {a.name: ROOT / "targets" / f"{str(n.module).rpartition('.')[2]}.py" for n in imports for a in n.names}
+    files = {a.name: str(n.module).removeprefix("qfunc.").replace(".", "/") for n in imports for a in n.names}
+    return {name: ROOT / f"{path}.py" for name, path in files.items()}
 
 
 def target_page(name: str, path: Path) -> str:

@@ -20,7 +20,7 @@ def joined(first: tuple[TensorInfo, ...], later: tuple[TensorInfo, ...]) -> tupl
     >>> joined((TensorInfo((2, 3, 8, 8), "torch.float32"),), (TensorInfo((2, 3, 8, 16), "torch.float32"),))
     (TensorInfo(shape=(2, 3, 8, 8), dtype='torch.float32', other=(2, 3, 8, 16)),)
     """
-    if [len(i.shape) for i in first] != [len(i.shape) for i in later]:
+    if not first or [len(i.shape) for i in first] != [len(i.shape) for i in later]:
         return first
     batches = first[0].shape[:1], later[0].shape[:1]
     return tuple(_joined(a, b, (a.shape[:1], b.shape[:1]) == batches) for a, b in zip(first, later, strict=True))

@@ -94,7 +94,7 @@ class DoReFa:
         # The tensor that is quantized, and the qparams of its range.
         wide = widened(x, scheme)
         if isinstance(params, Affine) or x.numel() == 0:
-            return wide, Affine(*params)
+            return wide, Affine(*params[:2], params.outer)
         squashed = torch.tanh(wide)
         if self.largest is not None:
             most = squashed.abs().amax()

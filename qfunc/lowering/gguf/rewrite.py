@@ -54,6 +54,11 @@ def with_products(model: onnx.ModelProto, kind: str) -> tuple[onnx.ModelProto, l
 
 
 def stored_weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTensor:
+    """Return the tensor of a file for a DequantizeLinear of a weight in blocks.
+
+    Raises:
+        DeployError: codes that the type does not have.
+    """
     codes, scale = np.asarray(source.constant(node, 0)).astype(np.int8), np.asarray(source.constant(node, 1))
     name, fmt = node.input[0].removesuffix(".codes"), WEIGHTS[kind].scheme.format
     assert isinstance(fmt, Int)  # so are those of all types

@@ -15,8 +15,9 @@ from qfunc.specs._values import readable
 
 
 def _known_kind(instance: object, attribute: object, value: str) -> None:
-    if GgufLowering(value).scheme.searched:
-        raise refuse(instance, "kind", value, "'Q8_0', 'Q5_0' or 'Q4_0' for a whole decoder", "Choose one of them.")
+    if GgufLowering(value).scheme.scale.integers is not None:
+        wanted = "'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder"
+        raise refuse(instance, "kind", value, wanted, "Choose one of them.")
 
 
 @readable

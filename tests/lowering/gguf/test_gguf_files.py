@@ -203,7 +203,7 @@ def test_the_bytes_hold_the_codes_of_the_simulation() -> None:
     np.testing.assert_array_equal(codes * scale, held(model, "weight", layer))
 
 
-def test_a_whole_decoder_in_blocks_with_minimums_is_refused() -> None:
+def test_a_whole_decoder_in_super_blocks_is_refused() -> None:
     sizes = {
         "blocks": 1,
         "width": 64,
@@ -215,7 +215,8 @@ def test_a_whole_decoder_in_blocks_with_minimums_is_refused() -> None:
         "context": 256,
     }
     with pytest.raises(SpecError) as caught:
-        targets.gguf("Q4_1", DecoderConfig(architecture="llama", **sizes))  # type: ignore[arg-type]
+        targets.gguf("Q4_K", DecoderConfig(architecture="llama", **sizes))  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "LlamaCppLowering.kind: found 'Q4_1', wanted 'Q8_0', 'Q5_0' or 'Q4_0' for a whole decoder. Choose one of them."
+        "LlamaCppLowering.kind: found 'Q4_K', wanted 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder. "
+        "Choose one of them."
     )

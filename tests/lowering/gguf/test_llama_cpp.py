@@ -29,12 +29,12 @@ needs_tokenizers = pytest.mark.skipif(
 
 
 @needs_llama
-@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_logits_are_those_of_llama_cpp(architecture: str, kind: str) -> None:
-    """Sequences that are computed key by key and in tiles; a tied head with Q5_0."""
+    """Sequences that are computed key by key and in tiles; a tied head with Q5_0 and Q5_1."""
     d = decoder(architecture, head_size=32 if architecture == "qwen3" else 16)
-    model, target, _ = calibrated(d, kind, tied=kind == "Q5_0")
+    model, target, _ = calibrated(d, kind, tied=kind in ("Q5_0", "Q5_1"))
 
     report = qfunc.verify(target)(model, [tokens(2, n, d) for n in (1, 2, 37, 64, 150)])
 

@@ -32,7 +32,7 @@ def test_both_zero_points_are_subtracted() -> None:
     held = {s.module.site.name: s.module for s in quantizer_nodes(model)}
 
     def layer(codes, source: str, module: nn.Module, path: str, output: str, windows):
-        (s_x, z_x, _), (s_w, z_w, _), (s_y, z_y, _) = (held[n].qparams() for n in (source, f"{path}.weight", output))
+        (s_x, z_x, *_), (s_w, z_w, *_), (s_y, z_y, *_) = (held[n].qparams() for n in (source, f"{path}.weight", output))
         assert held[f"{path}.weight"].site.scheme.format == Int(8, signed=False)
         assert 0 < int(z_w) < 255
         w = np.array(
