@@ -143,6 +143,28 @@ def test_artifacts_of_vendors(target: Any, tmp_path: Path, capsys: Any) -> None:
     assert lines[0] == f"artifact for {target.name}: {passed}"
 
 
+@pytest.mark.parametrize(
+    "target",
+    [targets.gguf("Q4_0"), targets.gguf("Q6_K"), targets.onnxruntime_nbits(4, 32), targets.openvino_blocks(4, 32),
+     targets.compressed_tensors("NVFP4A16"), targets.compressed_tensors("W8A8")],
+    ids=lambda t: t.name,
+)  # fmt: skip
+def test_artifacts_with_weights_in_blocks(target: Any, tmp_path: Path, capsys: Any) -> None:
+    """The report has no scales of blocks: they are in the files."""
+    net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+    done = qfunc.calibrate([torch.randn(3, 256)], progress=False)(qfunc.quantize(target)(net))
+    place = qfunc.deploy(target)(done).save(tmp_path / "a")
+    assert main(["verify", str(place)]) == 0
+    assert said(capsys)[0].splitlines()[0].startswith(f"artifact for {target.name}: ")
+    file = next(p for p in sorted(place.iterdir()) if p.name.startswith("model."))
+    for given in (place, file):  # a file of the artifact names it, too
+        assert main(["inspect", str(given)]) == 0
+        lines = said(capsys)[0].splitlines()
+        assert lines[0].startswith(f"{target.name}: ")
+        assert lines[0].endswith(" of 3 units on integers, 2 quantized tensors")
+        assert sum("in blocks" in line for line in lines) == (0 if target.name.endswith("w8a8") else 2)
+
+
 def test_a_target_with_the_users_own_classes_is_skipped(artifact: Path, capsys: Any) -> None:
     text = (artifact / "qfunc.json").read_text()
     (artifact / "qfunc.json").write_text(text.replace("MinMax", "Mine"))

@@ -30,12 +30,13 @@ def targets_table() -> tuple[list[dict[str, Any]], str]:
 
 
 def inspect(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return the report of an artifact, as a JSON value and as tables.
+    """Return the report of an artifact, as a JSON value and as tables, by its folder or by one of its files.
 
     Raises:
         FileError: the report is damaged, or there is none.
     """
-    path = folder / REPORT if folder.is_dir() else folder
+    beside = folder.parent / REPORT
+    path = folder / REPORT if folder.is_dir() else beside if folder.suffix != ".json" and beside.is_file() else folder
     report = read_report(read_file(path), ARTIFACT, str(path))
     tensors = [
         (t["name"], t["role"], t["format"], _range(t["scale"]), _range(t["zero_point"]), ", ".join(t["readers"]))
@@ -53,7 +54,9 @@ def inspect(folder: Path) -> tuple[dict[str, Any], str]:
     return report, "\n".join(text)
 
 
-def _range(values: list[Any]) -> str:
+def _range(values: list[Any] | None) -> str:
+    if values is None:
+        return "in blocks"
     low, high = min(values), max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 

@@ -51,7 +51,7 @@ class LsqInit:
         low, high = observed(x, scheme)
         ratio, unit, axes = in_units(x, low, high, scheme)
         total = ratio.abs_().sum(axes).double() * unit
-        return Magnitudes(state.number + x.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
+        return Magnitudes(state.number + ratio.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
 
     def merge(self, a: Magnitudes, b: Magnitudes) -> Magnitudes:
         """Return the sums of both."""

@@ -39,7 +39,7 @@ def moments(x: Tensor, scheme: Scheme) -> Moments:
     ratio, unit, axes = in_units(x, low, high, scheme)
     mean = ratio.mean(axes, keepdim=True)
     squares = ratio.sub_(mean).square_().sum(axes)
-    number = torch.full((), x.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)
+    number = torch.full((), ratio.numel() // max(unit.numel(), 1), dtype=torch.int64, device=x.device)  # with filled zeros
     # Rounding may leave the mean of equal values one ulp off.
     inside = (mean.reshape(low.shape).double() * unit).clamp(low.double(), high.double())
     return Moments(number, inside, squares.double() * unit * unit, low, high)

@@ -14,6 +14,7 @@ from attrs import astuple, frozen
 from qfunc.errors import QfuncError, VerifyError, first_line
 from qfunc.files.bit_planes import require_planes
 from qfunc.files.folder import read_file, read_folder
+from qfunc.files.json_text import parse
 from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact, digests
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
@@ -70,8 +71,10 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     if found:
         wanted, do = f"a directory with {REPORT}", "Pass what artifact.save or qfunc.save wrote."
         raise VerifyError(where=f"verify({str(place)!r})", found=found, wanted=wanted, do=do)
-    saved = os.path.isfile(place / _TENSORS)
-    report = read_report(read_file(place / REPORT), SAVED_MODEL if saved else ARTIFACT, str(place / REPORT))
+    content, file = read_file(place / REPORT), str(place / REPORT)
+    artifact = isinstance(document := parse(content, file), dict) and "files" in document
+    saved = os.path.isfile(place / _TENSORS) and not artifact  # artifacts have files of this name, too
+    report = read_report(content, SAVED_MODEL if saved else ARTIFACT, file)
     target, row = _target(report)
     rows = _model_checks(place, report, target) if saved else _artifact_checks(place, report, target)
     name = target.name if target is not None else _name(report["target"].get("spec"))
@@ -140,16 +143,18 @@ def _artifact_checks(place: Path, report: dict[str, Any], target: Target | None)
         yield Check("files", "failed", ", ".join(changed))
     runner_of_target: Any = target.runtime.runner if target is not None else None
     if _MODEL not in artifact.files:
-        own = target is None or (
-            isinstance(runner_of_target, Runner) and not isinstance(runner_of_target, OnnxRuntimeRunner | OpenVinoRunner)
-        )
+        read = OnnxRuntimeRunner | OpenVinoRunner
+        own = target is None or (isinstance(runner_of_target, Runner) and not isinstance(runner_of_target, read))
+        own = own or (runner_of_target is None and _MODEL not in report["files"])
         others = [name for name in artifact.files if name != REPORT] if own else []
         if changed:  # a runtime may crash on a damaged file
             yield Check("run", "skipped", "the files are not those that were deployed")
             return
         yield Check("files" if own else _MODEL, "ok" if others else "failed", ", ".join(others) or "no such file")
-        if others and target is not None:
+        if others and runner_of_target is not None:
             yield from _runs(artifact, report, runner_of_target)
+        elif others and target is not None:
+            yield Check("run", "skipped", "the target has no runner")
         return
     # onnx is imported here, where it is first needed.
     import onnx
