@@ -88,7 +88,7 @@ def _signed(scale: Tensor, integers: Int, scheme: Scheme) -> tuple[Tensor, Tenso
 def _unsigned(scale: Tensor, integers: Int, scheme: Scheme) -> tuple[Tensor, Tensor]:
     # c and d of scales that are not negative, or of negative minimums: the largest has the highest c.
     outer = _super(scale, scheme)
-    largest = outer.amax(-1, keepdim=True).clamp(min=0)
+    largest = outer.amax(-1, keepdim=True).clamp(min=0) + 0.0  # 0 of any sign is +0
     steps = torch.where(largest > 0, quotient(float(integers.qmax), largest), 0.0)
     integer = nearest(steps * outer).clamp(max=integers.qmax)
     number = half(largest / torch.full_like(largest, integers.qmax))
