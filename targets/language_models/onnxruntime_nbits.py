@@ -1,7 +1,8 @@
 """ONNX Runtime's MatMulNBits: linear layers with weights of 2 to 8 bits in blocks; everything else in float.
 
 With accuracy level 4, the default of onnxruntime-genai, the operator quantizes its input to int8 at run time, with one scale
-a block of K; at lower levels it computes in float32.  The kernels are those of MLAS for AVX-512 with VNNI.
+a block of K; at lower levels it computes in float32, of 4 bits in an order that `emulate` has.  The kernels are those of MLAS
+for AVX-512 with VNNI.
 """
 
 from attrs import evolve
@@ -15,6 +16,7 @@ from qfunc.specs import (
     Algorithm,
     Build,
     DynamicProduct,
+    FloatKernel,
     Int,
     Kernel,
     Op,
@@ -31,6 +33,11 @@ from qfunc.specs import (
 from qfunc.targets.onnxruntime import FLOAT_KERNELS
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
+FLOAT_PRODUCTS = (
+    ("input", (FLOAT32,)),
+    ("weight", tuple(Int(n, signed=s) for n in (3, 4) for s in (True, False))),
+    ("output", (FLOAT32,)),
+)
 BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
 NO_KERNEL = (
     "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
@@ -66,6 +73,7 @@ def onnxruntime_nbits(
         return evolve(scheme, format=Int(width, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
 
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
+    in_float = (Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),)
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=weights(embedding_bits)),)
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables),
@@ -76,6 +84,7 @@ def onnxruntime_nbits(
                 DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),
                 formats=BLOCK_PRODUCTS,
             ),
+            *(in_float if accuracy_level < 4 and bits in (3, 4) else ()),
             *FLOAT_KERNELS,
         ),
         legality=(
@@ -88,6 +97,7 @@ def onnxruntime_nbits(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",
             "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
+            "onnxruntime, mlas/lib/sqnbitgemm_kernel_avx512.cpp, and the order of sums of level 0, measured entry by entry",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
         ),
         weight=Algorithm(MinMax(), Fixed()),
