@@ -25,6 +25,7 @@ try:
     from qfunc.corrections.equalize import equalize
     from qfunc.corrections.fit_accumulators import fit_accumulators
     from qfunc.corrections.relu6 import replace_relu6
+    from qfunc.corrections.rotation.rotate import rotate
     from qfunc.corrections.smooth import smooth_quant
     from qfunc.decoding.decoder import decoder
     from qfunc.decoding.generate import generate
@@ -78,8 +79,8 @@ __all__ = [
     "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
     "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
     "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
-    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
-    "smooth_quant", "specs", "verify", "verify_tokens",
+    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save",
+    "sensitivity", "smooth_quant", "specs", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")
