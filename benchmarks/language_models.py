@@ -1,6 +1,6 @@
 """Perplexities of a small Llama in formats of few bits, rounded by qfunc, llm-compressor and AutoRound in one run.
 
-python benchmarks/language_models.py --data DIR [--only WORD ...] [--tools qfunc llm-compressor AutoRound]
+python benchmarks/language_models.py --data DIR [--only WORD ...] [--tools NAME ...]
 
 DIR keeps the trained model.  All methods get the same 128 sequences of 128 bytes, and quantize all linear layers, the last
 one too.  `llmcompressor` and `auto-round` are optional: rows of tools that are not installed are left out.  Each row is printed
@@ -14,7 +14,7 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +29,32 @@ import qfunc
 SEQUENCES, SEED = 128, 12345
 
 
-def of_qfunc(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
-    """Yield the rows of qfunc: nearest, GPTQ, and AdaRound."""
-    batches = list(ids.split(16))
-    dynamic = ({0: torch.export.Dim.AUTO},)
+def _nearest(ids: Tensor, model: Llama, cell: Cell) -> Any:
+    batches, dynamic = list(ids.split(16)), ({0: torch.export.Dim.AUTO},)
     program = torch.export.export(model, (batches[0],), dynamic_shapes=dynamic, strict=False)
-    start = time.process_time()
-    nearest = qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(cell.target)(program))
+    return qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(cell.target)(program))
+
+
+def of_qfunc(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
+    """Yield the rows of qfunc: nearest, and GPTQ."""
+    batches, start = list(ids.split(16)), time.process_time()
+    nearest = _nearest(ids, model, cell)
     yield "qfunc, nearest", nearest, time.process_time() - start
-    method = qfunc.adaround(iterations=500, rounding_lr=0.05, batch=8)
-    steps: dict[str, Callable[[Any], Any]] = {
-        "qfunc, gptq": qfunc.gptq(batches, progress=False),
-        "qfunc, gptq(passes=2)": qfunc.gptq(batches, progress=False, passes=2),
-        "qfunc, adaround(500)": qfunc.reconstruct(method, batches, progress=False),
-    }
-    for name, step in steps.items():
+    for passes in (0, 2):
         start = time.process_time()
-        yield name, step(nearest), time.process_time() - start
+        rounded = qfunc.gptq(batches, progress=False, passes=passes)(nearest)
+        yield f"qfunc, gptq(passes={passes})", rounded, time.process_time() - start
 
 
-TOOLS = {"qfunc": of_qfunc, "llm-compressor": of_llm_compressor, "AutoRound": of_auto_round}
+def of_adaround(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
+    """Yield the row of AdaRound, by qfunc."""
+    nearest, method = _nearest(ids, model, cell), qfunc.adaround(iterations=500, rounding_lr=0.05, batch=8)
+    start = time.process_time()
+    rounded = qfunc.reconstruct(method, list(ids.split(16)), progress=False)(nearest)
+    yield "qfunc, adaround(500)", rounded, time.process_time() - start
+
+
+TOOLS = {"qfunc": of_qfunc, "llm-compressor": of_llm_compressor, "adaround": of_adaround, "AutoRound": of_auto_round}
 
 
 def table(rows: dict[str, dict[str, tuple[float, float]]]) -> str:

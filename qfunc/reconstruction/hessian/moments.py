@@ -1,4 +1,4 @@
-"""The second moments of the inputs of a layer, summed over batches."""
+"""The second moments of the inputs of a layer, summed over batches, and the weight that makes up for errors of the inputs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,37 @@ def second_moments(batches: Iterable[Tensor]) -> Tensor:
     return total
 
 
+def mixed_moments(batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return C = sum (y - x) x^T over all pairs of vectors along the last axis, [in, in] in float64, summed as second moments.
+
+    >>> mixed_moments([(torch.tensor([[3.0, 2.0]]), torch.tensor([[1.0, 2.0]]))]).tolist()
+    [[2.0, 4.0], [0.0, 0.0]]
+    """
+    total: Tensor | None = None
+    for wanted, found in batches:
+        y, x = (v.reshape(-1, v.shape[-1]) for v in (wanted, found))
+        y, x = (v if v.dtype == torch.float64 else v.float() for v in (y, x))
+        product = ((y - x).T @ x).double()
+        total = product if total is None else total.add_(product)
+    assert total is not None
+    return total
+
+
+def matching_weight(weight: Tensor, hessian: Tensor, mixed: Tensor) -> Tensor:
+    """Return  W + W C H^-1,  the real weight that computes W y from x with the least squared error.
+
+    Args:
+        weight: W, [out, in].
+        hessian: H = sum x x^T + d 1 for some d > 0, which holds the result near W, [in, in] in float64.
+        mixed: C = sum (y - x) x^T, [in, in] in float64.
+
+    >>> matching_weight(torch.tensor([[1.0, 0.0]]), torch.diag(torch.tensor([2.0, 4.0])), torch.tensor([[2.0, 4.0], [0.0, 0.0]]))
+    tensor([[2., 1.]])
+    """
+    change = torch.linalg.solve(hessian, (weight.to(hessian) @ mixed.to(hessian)).T, left=True).T
+    return (weight.to(hessian) + change).to(weight)
+
+
 def damped(hessian: Tensor, damping: float) -> Tensor:
     """Return H with `damping` times the mean of its diagonal added to the diagonal; with 1, if all inputs are 0.
 
@@ -36,4 +67,4 @@ def damped(hessian: Tensor, damping: float) -> Tensor:
     return hessian + (damping * mean or 1.0) * torch.eye(len(hessian)).to(hessian)
 
 
-__all__ = ["damped", "second_moments"]
+__all__ = ["damped", "matching_weight", "mixed_moments", "second_moments"]
