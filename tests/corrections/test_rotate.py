@@ -243,9 +243,10 @@ def test_what_cannot_be_rotated():
     assert refusal(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.RMSNorm(4), nn.Linear(4, 4))) == (
         "rotate: found '1' (relu) computes a residual stream, and rotations do not pass through it" + end
     )
-    with pytest.raises(SpecError) as e:
-        qfunc.rotate(-1)
-    assert str(e.value) == "rotate, seed: found -1, wanted an integer from 0. Write qfunc.rotate(seed=0)."
+    for seed, found in ((-1, "-1"), (0.5, "0.5"), (nn.ReLU(), "a ReLU")):
+        with pytest.raises(SpecError) as e:
+            qfunc.rotate(seed)
+        assert str(e.value) == f"rotate, seed: found {found}, wanted an integer from 0. Write qfunc.rotate(seed=0)(model)."
     quantized = qfunc.quantize(targets.academic(4, 8))(Llama().eval())
     with pytest.raises(
         CalibrationError, match=r"rotate: found .*, wanted a float model. Run qfunc.rotate before qfunc.quantize"

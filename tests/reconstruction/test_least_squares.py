@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.reconstruction.hessian.moments import damped, second_moments
+from qfunc.numerics.moments import damped, second_moments
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, inverse_factor, round_in_order
 
 STEP, LOW, HIGH = 0.25, -4, 3

@@ -13,7 +13,7 @@ from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.corrections.rotation.hadamard import rotation
 from qfunc.corrections.rotation.heads import Heads, heads
 from qfunc.corrections.rotation.streams import Residual, residuals
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, a_or_an
 from qfunc.graph.constants import AttributeNodes, read_attr, replace
 from qfunc.ops.node import attribute, kind_of
 from qfunc.passes.fuse_norms import NORMS
@@ -55,7 +55,8 @@ def rotate(seed: int = 0) -> Callable[[nn.Module], fx.GraphModule]:
     >>> torch.testing.assert_close(rotated(ids), embedding(ids), atol=1e-5, rtol=0)
     """
     if type(seed) is not int or seed < 0:
-        raise SpecError(where="rotate, seed", found=repr(seed), wanted="an integer from 0", do="Write qfunc.rotate(seed=0).")
+        found = repr(seed) if isinstance(seed, int | float) else a_or_an(type(seed))
+        raise SpecError(where="rotate, seed", found=found, wanted="an integer from 0", do="Write qfunc.rotate(seed=0)(model).")
 
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():

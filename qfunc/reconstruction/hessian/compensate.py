@@ -16,8 +16,8 @@ from qfunc.execution.progress import Progress
 from qfunc.graph.float_network import float_network
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.moments import damped, matching_weight, mixed_moments, second_moments
 from qfunc.reconstruction.cache import Collector
-from qfunc.reconstruction.hessian.moments import damped, matching_weight, mixed_moments, second_moments
 from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
 from qfunc.reconstruction.hessian.streams import Stream

@@ -50,7 +50,8 @@ def matching_weight(weight: Tensor, hessian: Tensor, mixed: Tensor) -> Tensor:
         hessian: H = sum x x^T + d 1 for some d > 0, which holds the result near W, [in, in] in float64.
         mixed: C = sum (y - x) x^T, [in, in] in float64.
 
-    >>> matching_weight(torch.tensor([[1.0, 0.0]]), torch.diag(torch.tensor([2.0, 4.0])), torch.tensor([[2.0, 4.0], [0.0, 0.0]]))
+    >>> hessian, mixed = torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([[2.0, 4.0], [0.0, 0.0]])
+    >>> matching_weight(torch.tensor([[1.0, 0.0]]), hessian, mixed)
     tensor([[2., 1.]])
     """
     change = torch.linalg.solve(hessian, (weight.to(hessian) @ mixed.to(hessian)).T, left=True).T
