@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from qfunc import targets
 from qfunc.specs import MATMUL_4BITS_AFFINE, Target
@@ -29,6 +29,13 @@ def _integers(bits: int, block: int) -> Cell:
         {"num_bits": bits, "type": "int", "symmetric": False, "strategy": "group", "group_size": block},
         {"bits": bits, "group_size": block, "sym": False},
     )
+
+
+def _with_inputs(target: Target) -> Target:
+    # The simulation of inputs in the format of the weights; no file has them.
+    (rule,) = target.rules
+    inputs = evolve(rule.weight, scale=evolve(rule.weight.scale, dynamic=True))
+    return evolve(target, name=f"{target.name}_inputs", rules=(evolve(rule, input=inputs),), lowering=None)
 
 
 _FLOAT4 = {"num_bits": 4, "type": "float", "symmetric": True}
@@ -63,7 +70,26 @@ CELLS = (
         {**_FLOAT4, "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"},
         {"bits": 4, "data_type": "nv_fp", "group_size": 16},
     ),
+    Cell(
+        "MXFP4, inputs too",
+        _with_inputs(targets.compressed_tensors("MXFP4A16")),
+        {**_FLOAT4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"},
+        {"bits": 4, "data_type": "mx_fp", "group_size": 32, "act_bits": 4, "act_data_type": "mx_fp", "act_group_size": 32,
+         "act_sym": True, "act_dynamic": True},
+        {**_FLOAT4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8", "dynamic": True},
+    ),
+    Cell(
+        "NVFP4, inputs too",
+        _with_inputs(targets.compressed_tensors("NVFP4A16")),
+        {**_FLOAT4, "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"},
+        {"bits": 4, "data_type": "nv_fp", "group_size": 16, "act_bits": 4, "act_data_type": "nv_fp4_with_static_gs",
+         "act_group_size": 16, "act_sym": True, "act_dynamic": True},
+        {**_FLOAT4, "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn", "dynamic": "local",
+         "observer": "static_minmax"},
+    ),
 )  # fmt: skip
-"""Activations stay in float but for W4A8 and FP8, which quantize them with one scale a token at run time."""
+"""Activations stay in float but for W4A8 and FP8, which quantize them with one scale a token at run time, and the last two,
+which quantize them in the blocks of the weights.  NVFP4's scale of the tensor is that of each call; of other tools it is static.
+"""
 
 __all__ = ["CELLS", "Cell"]

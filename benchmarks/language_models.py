@@ -29,16 +29,18 @@ import qfunc
 SEQUENCES, SEED = 128, 12345
 
 
-def _nearest(ids: Tensor, model: Llama, cell: Cell) -> Any:
-    batches, dynamic = list(ids.split(16)), ({0: torch.export.Dim.AUTO},)
-    program = torch.export.export(model, (batches[0],), dynamic_shapes=dynamic, strict=False)
-    return qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(cell.target)(program))
+def _program(model: Llama, batches: list[Tensor]) -> Any:
+    return torch.export.export(model, (batches[0],), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
+
+
+def _nearest(network: Any, batches: list[Tensor], cell: Cell) -> Any:
+    return qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(cell.target)(network))
 
 
 def of_qfunc(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
     """Yield the rows of qfunc: nearest, and GPTQ."""
     batches, start = list(ids.split(16)), time.process_time()
-    nearest = _nearest(ids, model, cell)
+    nearest = _nearest(_program(model, batches), batches, cell)
     yield "qfunc, nearest", nearest, time.process_time() - start
     for passes in (0, 2):
         start = time.process_time()
@@ -46,15 +48,32 @@ def of_qfunc(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, 
         yield f"qfunc, gptq(passes={passes})", rounded, time.process_time() - start
 
 
+def of_float_steps(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
+    """Yield the rows of qfunc's changes of the float model: awq and rotate, before nearest and GPTQ."""
+    batches = list(ids.split(16))
+    for name, step in (("awq", qfunc.awq(cell.target, batches, progress=False)), ("rotate", qfunc.rotate())):
+        start = time.process_time()
+        nearest = _nearest(step(_program(model, batches)), batches, cell)
+        yield f"qfunc, {name}, nearest", nearest, time.process_time() - start
+        rounded = qfunc.gptq(batches, progress=False, passes=2)(nearest)
+        yield f"qfunc, {name}, gptq(passes=2)", rounded, time.process_time() - start
+
+
 def of_adaround(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
     """Yield the row of AdaRound, by qfunc."""
-    nearest, method = _nearest(ids, model, cell), qfunc.adaround(iterations=500, rounding_lr=0.05, batch=8)
-    start = time.process_time()
-    rounded = qfunc.reconstruct(method, list(ids.split(16)), progress=False)(nearest)
+    batches, method = list(ids.split(16)), qfunc.adaround(iterations=500, rounding_lr=0.05, batch=8)
+    nearest, start = _nearest(_program(model, batches), batches, cell), time.process_time()
+    rounded = qfunc.reconstruct(method, batches, progress=False)(nearest)
     yield "qfunc, adaround(500)", rounded, time.process_time() - start
 
 
-TOOLS = {"qfunc": of_qfunc, "llm-compressor": of_llm_compressor, "adaround": of_adaround, "AutoRound": of_auto_round}
+TOOLS = {
+    "qfunc": of_qfunc,
+    "llm-compressor": of_llm_compressor,
+    "float": of_float_steps,
+    "adaround": of_adaround,
+    "AutoRound": of_auto_round,
+}
 
 
 def table(rows: dict[str, dict[str, tuple[float, float]]]) -> str:

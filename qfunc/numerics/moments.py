@@ -54,8 +54,9 @@ def matching_weight(weight: Tensor, hessian: Tensor, mixed: Tensor) -> Tensor:
     >>> matching_weight(torch.tensor([[1.0, 0.0]]), hessian, mixed)
     tensor([[2., 1.]])
     """
-    change = torch.linalg.solve(hessian, (weight.to(hessian) @ mixed.to(hessian)).T, left=True).T
-    return (weight.to(hessian) + change).to(weight)
+    wide = weight.to(hessian)
+    moved: Tensor = wide + torch.linalg.solve(hessian, (wide @ mixed.to(hessian)).T).T
+    return moved.to(weight)
 
 
 def damped(hessian: Tensor, damping: float) -> Tensor:

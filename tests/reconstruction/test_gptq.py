@@ -176,7 +176,7 @@ def test_what_is_refused(network: nn.Module) -> None:
     model = nearest(network, ENGINES["nbits4"])
     for make, message in (
         (lambda: qfunc.gptq(BATCHES, damping=0), "gptq, damping: found 0, wanted a positive number. Write damping=0.01."),
-        (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=1."),
+        (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=2."),
         (
             lambda: qfunc.gptq(BATCHES, select=edit.op("conv"))(model),
             "gptq, select: found Op('conv'), which matches no linear layer with a quantized weight, wanted a selector of "

@@ -33,7 +33,7 @@ def gptq(
     progress: bool = True,
     *,
     damping: float = 0.01,
-    passes: int = 0,
+    passes: int = 2,
     select: Selector | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds the weights of linear layers so that their errors cancel.
@@ -48,12 +48,13 @@ def gptq(
         tr (W' - V) H (W' - V)^T,    H = sum x x^T + d 1,    W' = W + W (sum (y - x) x^T) H^-1.
 
     It rounds one column after the other, in the order of decreasing H_ii, and moves all later columns to the best real
-    values for the columns rounded so far.  Scales and zero points stay those of the calibrated model, so that the result is an ordinary calibrated
-    model for the same target.  The float weights stay, too: the quantizers store the rounding (`Compensation`).  An output
-    for which rounding to nearest has a smaller error keeps its codes.  The model itself is not changed.
+    values for the columns rounded so far.  Scales and zero points stay those of the calibrated model, so that the result is
+    an ordinary calibrated model for the same target.  The float weights stay, too: the quantizers store the rounding
+    (`Compensation`).  An output for which rounding to nearest has a smaller error keeps its codes.  The model itself is not
+    changed.
 
-    Cost: each op runs twice on each batch.  Memory: all batches, and twice the values that later layers read, of all batches.  A
-    weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
+    Cost: each op runs twice on each batch.  Memory: all batches, and twice the values that later layers read, of all batches.
+    A weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
     are.  Submodules quantized by `quantize(submodules=)` get their inputs from the float network.
 
     Args:
@@ -83,7 +84,7 @@ def gptq(
     if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
         raise SpecError(where="gptq, damping", found=repr(damping), wanted="a positive number", do="Write damping=0.01.")
     if type(passes) is not int or passes < 0:
-        raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=1.")
+        raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=2.")
     if select is not None:
         require_selector("gptq, select", select)
 
