@@ -79,9 +79,9 @@ TOOLS = {
 def table(rows: dict[str, dict[str, tuple[float, float]]]) -> str:
     """Return the table in Markdown, from (perplexity, seconds) by cell and by name of the row."""
     names = list(dict.fromkeys(name for cell in rows.values() for name in cell))
-    lines = [["rounding", *rows], ["---"] * (1 + len(rows))]
-    for name in names:
-        lines.append([name, *("{:.4f}, {:.0f} s".format(*cell[name]) if name in cell else "-" for cell in rows.values())])
+    lines = [["format", *names], ["---"] * (1 + len(names))]
+    for cell, found in rows.items():
+        lines.append([cell, *("{:.4f}, {:.1f} s".format(*found[name]) if name in found else "-" for name in names)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
