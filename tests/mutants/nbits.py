@@ -9,14 +9,14 @@ IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_
 NBITS = (
     Mutation(
         "nbits-a-row-alone-along-k",
-        "qfunc.numerics.kernels.nbits:float_product",
+        "qfunc.numerics.sums.float_products:float_product",
         "len(rows) % _ROWS == 1",
         "len(rows) > _ROWS and len(rows) % _ROWS == 1",
         IN_FLOAT,
     ),
     Mutation(
         "nbits-lanes-of-all-channels-by-halves",
-        "qfunc.numerics.kernels.nbits:_in_lanes",
+        "qfunc.numerics.sums.float_products:_in_lanes",
         "len(w) // _TILE * _TILE",
         "0",
         IN_FLOAT,

@@ -14,7 +14,7 @@ import qfunc
 from qfunc import targets
 from qfunc.lowering.onnxruntime.block_weights import packed
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.numerics.kernels.nbits import float_product
+from qfunc.numerics.sums.float_products import float_product
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, Scheme, edit
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 from tests.lowering.onnxruntime.test_nbits_target import Gated, calibrated
