@@ -22,7 +22,7 @@ NAMES = (
     "openvino, openvino_blocks, ppl_cuda, ppl_cuda_affine, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
-COMMANDS = "quantize | diagnose | inspect | verify | targets | show | diff | check"
+COMMANDS = "quantize | deploy | diagnose | inspect | verify | targets | show | diff | check"
 LINES = (
     (
         "no command",
