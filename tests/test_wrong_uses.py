@@ -33,7 +33,7 @@ LINES = (
         "no such command",
         ["shaw"],
         f"python -m qfunc: argument {COMMANDS}: invalid choice: 'shaw' "
-        "(choose from 'quantize', 'diagnose', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
+        "(choose from 'quantize', 'deploy', 'diagnose', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
     ),
     ("one target to compare", ["diff", "vitis"], "python -m qfunc diff: the following arguments are required: B"),
     (

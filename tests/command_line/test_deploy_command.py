@@ -56,7 +56,7 @@ def test_mistakes(model: str, tmp_path: Path, capsys: Any) -> None:
     qfunc.save(saved)(qfunc.quantize(targets.onnxruntime)(torch.export.load(model)))
     other = exported(tmp_path / "other.pt2", torch.nn.Linear(3, 2), torch.ones(2, 3))
     for command, found in (
-        ([model, str(saved)], "deploy: found a quantized model, wanted a calibrated one."),
+        ([model, str(saved)], "deploy: found a quantized model without qparams at site '5.bias', wanted a calibrated model. "),
         ([other, str(saved)], f"load('{saved}'): found "),
         ([model, str(tmp_path / "nowhere")], f"load('{tmp_path / 'nowhere'}'): found "),
     ):
