@@ -14,6 +14,7 @@ html_theme = "furo"
 html_static_path, html_css_files = ["static"], ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False  # LICENSE has it
 myst_heading_anchors = 4
 default_role = "code"
 autodoc_typehints = "description"

@@ -3,6 +3,9 @@
     python -m qfunc quantize MODEL.pt2 --target A --data DATA.npz -o DIR
                                     from an exported program and examples to the files for a runtime: exit code 1 if
                                     the runtime and the emulation differ
+    python -m qfunc deploy MODEL.pt2 SAVED -o DIR
+                                    from an exported program and a folder of qfunc.save, or of quantize --save, to the files;
+                                    with --data, exit code 1 if the runtime and the emulation differ
     python -m qfunc diagnose MODEL.pt2 --target A --data DATA.npz
                                     print why a model loses accuracy on a target, and what recovers it
     python -m qfunc inspect DIR     print the quantized tensors and the units of an artifact
@@ -65,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from qfunc.command_line import diagnose, quantize
+    from qfunc.command_line import deploy, diagnose, quantize
 
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser("python -m qfunc", description=__doc__, formatter_class=formatter)
-    names = "quantize | diagnose | inspect | verify | targets | show | diff | check"
+    names = "quantize | deploy | diagnose | inspect | verify | targets | show | diff | check"
     commands = parser.add_subparsers(required=True, metavar=names)
 
     def add(name: str, command: Any, help_text: str, *arguments: str) -> argparse.ArgumentParser:
@@ -81,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     quantize.add_arguments(add("quantize", quantize.run, "quantize an exported program"))
+    deploy.add_arguments(add("deploy", deploy.run, "write the files of a saved quantized model"))
     diagnose.add_arguments(add("diagnose", diagnose.run, "find out why a model loses accuracy"))
     add("inspect", _inspect, "print the tensors and units of an artifact", "DIR")
     add("verify", _verify, "check a saved artifact or model", "DIR")

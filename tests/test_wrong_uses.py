@@ -22,7 +22,7 @@ NAMES = (
     "openvino, openvino_blocks, ppl_cuda, ppl_cuda_affine, ppl_w8a16, qdq, qnn_htp, snpe, stpu, tengine_u8,"
 )
 GIVE = "Give a name in qfunc.targets, module:attribute, or a JSON file."
-COMMANDS = "quantize | diagnose | inspect | verify | targets | show | diff | check"
+COMMANDS = "quantize | deploy | diagnose | inspect | verify | targets | show | diff | check"
 LINES = (
     (
         "no command",
@@ -33,7 +33,7 @@ LINES = (
         "no such command",
         ["shaw"],
         f"python -m qfunc: argument {COMMANDS}: invalid choice: 'shaw' "
-        "(choose from 'quantize', 'diagnose', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
+        "(choose from 'quantize', 'deploy', 'diagnose', 'inspect', 'verify', 'targets', 'show', 'diff', 'check')",
     ),
     ("one target to compare", ["diff", "vitis"], "python -m qfunc diff: the following arguments are required: B"),
     (

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from qfunc.command_line.calibration_data import inputs_of, read_batches
 from qfunc.command_line.target_argument import target_of
 from qfunc.errors import FileError, VerifyError
 from qfunc.files.folder import open_file
+from qfunc.specs import Target
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.quantize import quantize
+from qfunc.transforms.storage.save_load import save
 from qfunc.transforms.verify import verify
 
 
@@ -26,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", required=True, metavar="DATA", help="an .npz file with one array per input, or module:batches"
     )
+    parser.add_argument("--save", metavar="SAVED", type=Path, help="a folder for the calibrated model, which deploy reads")
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `write`."""
     parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="the folder for the files")
     parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="examples a batch (32)")
     parser.add_argument("--verify", type=_count, default=4, metavar="N", help="batches that verify compares (4; 0: none)")
@@ -34,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     """Quantize, calibrate, verify and write the artifact; return a JSON value, a text and the exit code.
 
-    The artifact is written even if the runtime disagrees with the emulation; the exit code is 1 then.
-
     Raises:
         QfuncError: of any step.
     """
@@ -43,10 +51,25 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     program = read_program(parsed.model)
     batches = read_batches(parsed.data, inputs_of(program), parsed.batch)
     model = calibrate(batches, progress=not parsed.json)(quantize(target)(program))
+    if parsed.save is not None:
+        save(parsed.save)(model)
+    return write(parsed, target, model, batches)
+
+
+def write(
+    parsed: argparse.Namespace, target: Target, model: fx.GraphModule, batches: Iterable[Any] | None
+) -> tuple[dict[str, Any], str, int]:
+    """Verify a calibrated model on batches, if there are any, and write its artifact; return as `run`.
+
+    The artifact is written even if the runtime disagrees with the emulation; the exit code is 1 then.
+
+    Raises:
+        QfuncError: of a step.
+    """
     artifact = deploy(target)(model)
     value: dict[str, Any] = {"target": target.name, "files": sorted(artifact.files), "folder": str(parsed.output)}
     code = 0
-    if parsed.verify:
+    if parsed.verify and batches is not None:
         try:
             report = verify(target)(model, itertools.islice(batches, parsed.verify))
         except VerifyError as e:
@@ -87,4 +110,4 @@ def _count(text: str) -> int:
     return int(text)
 
 
-__all__ = ["add_arguments", "read_program", "run"]
+__all__ = ["add_arguments", "add_output", "read_program", "run", "write"]

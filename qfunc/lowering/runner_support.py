@@ -69,7 +69,8 @@ def run_error(
     found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if len(given) == len(deployed) and any(a[1:] != b[1:] for a, b in zip(given, deployed, strict=True)):
         sizes = "; ".join(", ".join(map(str, ("n", *shape[1:]))) for shape in deployed)
-        do = f"Give batches of the shapes of the artifact in one call: [{sizes}]."
+        do = f"Give batches of the shapes of the artifact in one call: [{sizes}]. "
+        do += "For other sizes, calibrate on batches of several."
         return VerifyError(where=where, found=found, wanted="inputs that the artifact takes", do=do)
     name, own = type(runner).__name__, type(runner).__module__.startswith("qfunc.")
     do = f"Report the model and the version of {name}'s package: the shapes are right." if own else f"Correct {name}.run."

@@ -50,7 +50,8 @@ def test_inputs_of_another_length() -> None:
     text = (
         "verify, batch 1: found InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: "
         "input for the following indices index: 2 Got: 9 Expected: 8 Please fix either the inputs/outputs or the model., "
-        "wanted inputs that the artifact takes. Give batches of the shapes of the artifact in one call: [n, 2, 8]."
+        "wanted inputs that the artifact takes. Give batches of the shapes of the artifact in one call: [n, 2, 8]. "
+        "For other sizes, calibrate on batches of several."
     )
     told(lambda: qfunc.verify(TARGET)(free, [longer]), "VerifyError", text)
 
@@ -73,7 +74,7 @@ def test_a_file_that_does_not_run_on_the_shapes_of_calibration() -> None:
          "package: the shapes are right."),
         (Stuck(), shapes, "an artifact that Stuck runs. Correct Stuck.run."),
         (Stuck(), other, "inputs that the artifact takes. Give batches of the shapes of the artifact in one call: "
-                            "[n, 2, 8; n, 5]."),
+                            "[n, 2, 8; n, 5]. For other sizes, calibrate on batches of several."),
         (Stuck(), [(7, 2, 8), (7, 5)], "an artifact that Stuck runs. Correct Stuck.run."),
     )  # fmt: skip
     for runner, given, text in rows:

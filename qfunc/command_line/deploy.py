@@ -1,0 +1,38 @@
+"""The command `deploy`: from an exported program and what `qfunc.save` stored of it to the files for a runtime."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from qfunc.command_line.calibration_data import inputs_of, read_batches
+from qfunc.command_line.quantize import add_output, read_program, write
+from qfunc.graph.record import record_of
+from qfunc.transforms.storage.save_load import load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="the file of torch.export.save that was quantized")
+    parser.add_argument("saved", metavar="SAVED", type=Path, help="a folder of qfunc.save, or of quantize --save")
+    parser.add_argument("--data", metavar="DATA", help="examples to verify the files with, as for quantize")
+    add_output(parser)
+
+
+def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
+    """Load the quantized model, verify it if there are examples, and write its artifact; return as `quantize`.
+
+    Raises:
+        QfuncError: of any step.
+    """
+    program = read_program(parsed.model)
+    batches = None if parsed.data is None else read_batches(parsed.data, inputs_of(program), parsed.batch)
+    model = load(parsed.saved)(program)
+    record = record_of(model)
+    assert record is not None
+    assert record.target is not None
+    return write(parsed, record.target, model, batches)
+
+
+__all__ = ["add_arguments", "run"]
