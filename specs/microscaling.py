@@ -98,6 +98,14 @@ GGUF_Q5_K = evolve(GGUF_Q4_K, format=Int(5, signed=False))
 GGUF_Q6_K = Scheme(Int(6), Scale(PerBlock(-1, 16), signed=True, integers=Int(8), within=_SUPER))
 """llama.cpp's Q6_K: x_hat = d c q, with d for 256 elements and integers c for 16.  Source: as `GGUF_Q4_K`."""
 
+GGUF_Q3_K = evolve(GGUF_Q6_K, format=Int(3), scale=evolve(GGUF_Q6_K.scale, integers=Int(6)))
+"""llama.cpp's Q3_K: as `GGUF_Q6_K`, with codes of 3 bits and integers c of 6."""
+
+GGUF_Q2_K = evolve(
+    GGUF_Q4_K, format=Int(2, signed=False), scale=evolve(GGUF_Q4_K.scale, shared=PerBlock(-1, 16), integers=Int(4, signed=False))
+)  # fmt: skip
+"""llama.cpp's Q2_K: as `GGUF_Q4_K`, with codes of 2 bits, and integers c and k of 4 bits for 16 elements."""
+
 MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
 

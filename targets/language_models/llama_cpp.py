@@ -7,7 +7,7 @@ order of sums, and its cache rounds keys and values to float16.
 from attrs import evolve
 
 from qfunc.lowering import LlamaCppLowering, LlamaCppRunner
-from qfunc.specs import DecoderConfig, Op, Rule, Runtime, Target, cpus
+from qfunc.specs import DecoderConfig, Op, Rule, Runtime, Target, TokenTiles, cpus
 
 
 def of_decoder(layers: Target, kind: str, decoder: DecoderConfig) -> Target:
@@ -23,6 +23,7 @@ def of_decoder(layers: Target, kind: str, decoder: DecoderConfig) -> Target:
         layers,
         name=f"{layers.name}_{decoder.architecture}",
         lowering=LlamaCppLowering(kind, decoder),
+        kernels=tuple(evolve(k, arithmetic=_of_llama_cpp(k.arithmetic)) for k in layers.kernels),
         rules=(rule, Rule(Op("embedding"), weight=rule.weight)),
         runtime=Runtime("llama.cpp", ">=0.3.36", cpus.x86_64_vnni, "CPU", LlamaCppRunner()),
         source=(*layers.source,
@@ -30,3 +31,11 @@ def of_decoder(layers: Target, kind: str, decoder: DecoderConfig) -> Target:
                 "llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; src/llama-graph.cpp: build_attn_mha, build_ffn",
                 "ggml, src/ggml-cpu/ops.cpp, vec.h, vec.cpp and simd-gemm.h"),
     )  # fmt: skip
+
+
+def _of_llama_cpp(product):
+    if product.groups is not None:
+        return evolve(product, sequences="apart")
+    if product.multiplier == "first":
+        return evolve(product, tiles=TokenTiles(8), sequences="apart")
+    return product

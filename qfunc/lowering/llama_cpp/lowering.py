@@ -8,16 +8,11 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from qfunc.lowering.gguf.lowering import GgufLowering
+from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import DecoderConfig
-from qfunc.specs._check import instance_of, refuse
+from qfunc.specs._check import instance_of, one_of
 from qfunc.specs._values import readable
-
-
-def _known_kind(instance: object, attribute: object, value: str) -> None:
-    if GgufLowering(value).scheme.scale.integers is not None:
-        wanted = "'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder"
-        raise refuse(instance, "kind", value, wanted, "Choose one of them.")
 
 
 @readable
@@ -39,7 +34,7 @@ class LlamaCppLowering:
     'Q8_0'
     """
 
-    kind: str = field(validator=_known_kind)
+    kind: str = field(validator=one_of(tuple(WEIGHTS)))
     decoder: DecoderConfig = field(validator=instance_of(DecoderConfig))
     blocks: ClassVar[bool] = True
 

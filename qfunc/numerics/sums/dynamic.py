@@ -109,7 +109,7 @@ def weight_sums(weight: Tensor, scale: Tensor, run: int) -> Tensor:
 def block_sums(
     codes: Tensor, z: Tensor | None, s_x: Tensor | None, weight: Tensor, s_w: Tensor, count: int, run: int, fused: bool,
     flushes: bool, sums: Tensor | None = None, order: str = "halves", part: int | None = None,
-    more: tuple[Tensor, int] | None = None,
+    more: tuple[Tensor, int] | None = None, first: tuple[Tensor, Tensor, int] | None = None,
 ) -> Tensor:  # fmt: skip
     """Return v of each token and output: acc_b m_b added for one block after the other, in `count` lanes.
 
@@ -124,6 +124,7 @@ def block_sums(
         sums: v_0 [..., O], of lane 0.
         part: The most entries of one acc_b.
         more: Other integers [O, K] whose products are added to acc_b, in lanes of runs of this length.
+        first: Other integers [O, K] and their scales, whose a_b m_b is added to v before acc_b, in lanes of runs of this length.
 
     >>> x, w = torch.tensor([[2.0, 3.0]]), torch.tensor([[4.0, 5.0]])
     >>> block_sums(x, None, None, w, torch.tensor([[1.0, 0.5]]), 1, 1, True, False).tolist()
@@ -139,20 +140,24 @@ def block_sums(
     totals = [torch.zeros((*codes.shape[:-1], weight.shape[0]), device=weight.device) for _ in range(count)]
     if sums is not None:
         totals[0] = flushed(sums, flushes)
+    sides = [(terms, s_w)]
+    if first is not None:
+        sides.insert(0, ([(first[0], entries // first[2] % count)], first[1]))
     for b in range(blocks):
-        m = s_w[:, b * s_w.shape[1] // blocks]
-        if s_x is not None:
-            m = flushed(s_x[..., b * groups // blocks, None] * m, flushes)
         span = slice(b * width, (b + 1) * width)
         x = offsets[..., span].double()
-        for i in sorted({i for _, lane in terms for i in lane[span].tolist()}):
-            products = [x[..., lane[span] == i] @ w[:, span][:, lane[span] == i].double().T for w, lane in terms]
-            acc = sum(products[1:], products[0]).float()
-            totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
+        for added, scale in sides:
+            m = scale[:, b * scale.shape[1] // blocks]
+            if s_x is not None:
+                m = flushed(s_x[..., b * groups // blocks, None] * m, flushes)
+            for i in sorted({i for _, lane in added for i in lane[span].tolist()}):
+                products = [x[..., lane[span] == i] @ w[:, span][:, lane[span] == i].double().T for w, lane in added]
+                acc = sum(products[1:], products[0]).float()
+                totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
     while len(totals) > 1:
         half = len(totals) // 2
-        sides = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
-        totals = [flushed(a + b, flushes) for a, b in zip(*sides, strict=True)]
+        pairs = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
+        totals = [flushed(a + b, flushes) for a, b in zip(*pairs, strict=True)]
     return totals[0]
 
 
