@@ -102,7 +102,8 @@ GGUF_Q3_K = evolve(GGUF_Q6_K, format=Int(3), scale=evolve(GGUF_Q6_K.scale, integ
 """llama.cpp's Q3_K: as `GGUF_Q6_K`, with codes of 3 bits and integers c of 6."""
 
 GGUF_Q2_K = evolve(
-    GGUF_Q4_K, format=Int(2, signed=False), scale=evolve(GGUF_Q4_K.scale, shared=PerBlock(-1, 16), integers=Int(4, signed=False))
+    GGUF_Q4_K, format=Int(2, signed=False),
+    scale=evolve(GGUF_Q4_K.scale, shared=PerBlock(-1, 16), integers=Int(4, signed=False)),
 )  # fmt: skip
 """llama.cpp's Q2_K: as `GGUF_Q4_K`, with codes of 2 bits, and integers c and k of 4 bits for 16 elements."""
 

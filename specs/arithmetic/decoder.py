@@ -94,7 +94,9 @@ class DecoderConfig:
     @property
     def shares_values(self) -> bool:
         """True if llama.cpp takes the decoder for one of 70 B parameters, whose few values have more bits in its mixes."""
-        return self.blocks == 80 and (self.architecture == "qwen2" or (self.architecture == "llama" and self.heads != self.kv_heads))
+        return self.blocks == 80 and (
+            self.architecture == "qwen2" or (self.architecture == "llama" and self.heads != self.kv_heads)
+        )
 
     def matrices(self) -> tuple[str, ...]:
         """Return the names of the tensors that have rows: the table, the products of each block and the head."""

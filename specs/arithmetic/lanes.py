@@ -121,8 +121,8 @@ class TokenGroups:
 class TokenTiles:
     """Products of at least `least` tokens are added in tiles: one lane, block after block, with the minimums inside.
 
-    v <- fma(t_b, s_x, v) with t_b = fma(-e, a_b, float32(d acc_b)), or float32(d acc_b) for a weight without minimums.  acc_b and
-    a_b are exact sums of integers over the entries that share d, rounded to float32.
+    v <- fma(t_b, s_x, v) with t_b = fma(-e, a_b, float32(d acc_b)), or float32(d acc_b) for a weight without minimums.
+    acc_b and a_b are exact sums of integers over the entries that share d, rounded to float32.
 
     Source: ggml-cpu/tiled/tiled-kernel.cpp, tiled_run_micro_vnni_8x16; tiled.cpp, ggml_tiled_min_batch.
 

@@ -5,10 +5,26 @@ order of sums, and its cache rounds keys and values to float16.  Each tensor has
 it.
 """
 
+from collections.abc import Sequence
+
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.lowering import LlamaCppLowering, LlamaCppRunner
-from qfunc.specs import FLOAT32, Algorithm, AnyOf, DecoderConfig, Kernel, Name, Op, Override, Rule, Runtime, Selector, Target, cpus
+from qfunc.specs import (
+    FLOAT32,
+    Algorithm,
+    AnyOf,
+    DecoderConfig,
+    Kernel,
+    Name,
+    Op,
+    Override,
+    Rule,
+    Runtime,
+    Selector,
+    Target,
+    cpus,
+)
 from qfunc.targets.language_models.ggml_products import PRODUCTS_OF_DECODERS
 
 
@@ -25,17 +41,14 @@ def of_decoder(kind: str, decoder: DecoderConfig) -> Target:
     searched = any(lowering.scheme(name).searched for name in types.values())
     rules = [] if table is None else [Rule(Op("embedding"), weight=lowering.scheme(table))]
     kernels: list[Kernel] = []
-    overrides: list[Override] = []
-    if table is not None and searched and not lowering.scheme(table).searched:
-        overrides.append(Override(Op("embedding"), "weight", function=Fixed()))
+    fixed: list[Selector] = [] if table is None or lowering.scheme(table).searched else [Op("embedding")]
     for name, paths in layers.items():
         weight, products = lowering.scheme(name), PRODUCTS_OF_DECODERS[name]
         select = Op("linear") if paths is None else Op("linear") & _named(paths)
         formats = (("input", (FLOAT32,)), ("output", (FLOAT32,)), ("weight", (weight.format,)))
         rules.append(Rule(select, input=products[0][1].input, weight=weight))
         kernels += [Kernel(select if of is None else select & of, product, formats=formats) for of, product in products]
-        if searched and not weight.searched:
-            overrides.append(Override(select, "weight", function=Fixed()))
+        fixed += [] if weight.searched else [select]
     return Target(
         name=f"gguf_{kind.lower()}_{decoder.architecture}",
         lowering=lowering,
@@ -46,12 +59,17 @@ def of_decoder(kind: str, decoder: DecoderConfig) -> Target:
                 "llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; src/llama-graph.cpp: build_attn_mha, build_ffn",
                 "llama.cpp, src/llama-quant.cpp: llama_tensor_get_type_impl, tensor_type_fallback",
                 "ggml, src/ggml-quants.c: quantize_row_q8_0_ref, quantize_row_q4_K_ref and their like",
-                "ggml, src/ggml-cpu/ops.cpp, vec.h, vec.cpp and simd-gemm.h; tiled/tiled-kernel.cpp; arch/x86/quants.c, repack.cpp"),
+                "ggml, src/ggml-cpu/ops.cpp, vec.h, vec.cpp and simd-gemm.h",
+                "ggml, src/ggml-cpu/tiled/tiled-kernel.cpp, arch/x86/quants.c and arch/x86/repack.cpp"),
         weight=Algorithm(MinMax(), GgmlBlocks() if searched else Fixed()),
         activation=Algorithm(MinMax(), Fixed()),
-        overrides=tuple(overrides),
+        overrides=(Override(_any(fixed), "weight", function=Fixed()),) if searched and fixed else (),
     )  # fmt: skip
 
 
 def _named(paths: tuple[str, ...]) -> Selector:
-    return Name(paths[0]) if len(paths) == 1 else AnyOf(tuple(map(Name, paths)))
+    return _any([Name(path) for path in paths])
+
+
+def _any(selectors: Sequence[Selector]) -> Selector:
+    return selectors[0] if len(selectors) == 1 else AnyOf(tuple(selectors))

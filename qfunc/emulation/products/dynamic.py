@@ -48,7 +48,10 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     s_x = job.emitter.call(input_scales, x, r, *span, dtype, flushes, name=f"{job.name}_input_scale")
     weight = weight_of(job, tensors["weight"])
     inside = s_x if arithmetic.scales == "inside" else None
-    if any(part is not None for part in (weight.integers, arithmetic.minimums, arithmetic.offset, arithmetic.groups, arithmetic.tiles)):
+    if any(
+        part is not None
+        for part in (weight.integers, arithmetic.minimums, arithmetic.offset, arithmetic.groups, arithmetic.tiles)
+    ):
         single = None
         if arithmetic.minimums is not None and arithmetic.minimums.rounded is not None:
             single = job.emitter.call(input_scales, x, r, *span, "float32", flushes, name=f"{job.name}_input_scale_float32")

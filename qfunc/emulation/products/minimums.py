@@ -82,9 +82,10 @@ def sums_with_minimums(
         offsets = arithmetic.offset.offset * (torch.ones_like(weight.codes) if weight.integers is None else weight.integers)
         moved = _constant(job, weight.codes + offsets, "weight_with_offset")
         more = (_constant(job, -offsets, "offsets"), arithmetic.offset.run)
-    inside = minimums is not None and minimums.inside
-    sums = [(moved, scale, arithmetic.lanes, more, (k, lower, minimums.lanes.run) if inside else None)]  # type: ignore[union-attr]
-    if minimums is not None and rounded is None and not inside:
+    sums: list[tuple[Any, ...]] = [(moved, scale, arithmetic.lanes, more, None)]
+    if minimums is not None and minimums.inside:
+        sums = [(moved, scale, arithmetic.lanes, more, (k, lower, minimums.lanes.run))]
+    elif minimums is not None and rounded is None:
         sums.append((k, lower, minimums.lanes, None, None))
     if tiles is not None:
         plain = tuple(_arguments(*one) for one in sums)
@@ -112,9 +113,7 @@ def _arguments(codes: Any, scale: Any, lanes: Any, more: Any, first: Any) -> tup
     return (codes, scale, lanes.count, lanes.run, True, False, None, lanes.order, None, more, first)
 
 
-def _sums(
-    job: UnitContext, arithmetic: DynamicProduct, q: fx.Node, s_x: fx.Node, of: tuple[Any, ...], name: str
-) -> fx.Node:
+def _sums(job: UnitContext, arithmetic: DynamicProduct, q: fx.Node, s_x: fx.Node, of: tuple[Any, ...], name: str) -> fx.Node:
     node, groups = f"{job.name}_{name}", arithmetic.groups
     if groups is None:
         return job.emitter.call(block_sums, q, None, s_x, *_arguments(*of), name=node)

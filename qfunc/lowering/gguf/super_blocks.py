@@ -68,8 +68,8 @@ def pack_q6_k(codes: Array, scale: Array, outer: Array) -> Array:
 def pack_q2_k(codes: Array, scale: Array, outer: Array, minimum: Array, outer_minimum: Array) -> Array:
     """Return the bytes of codes [N, K] in Q2_K: uint8 [N, bytes of a row].
 
-    A super-block is 16 bytes with the integers c and k for 16 entries in their low and high halves, 64 bytes with four codes, of
-    entries i, i + 32, i + 64 and i + 96 of 128, and d and e in float16.
+    A super-block is 16 bytes with the integers c and k for 16 entries in their low and high halves, 64 bytes with four codes
+    each, of entries i, i + 32, i + 64 and i + 96 of 128, and d and e in float16.
 
     Args:
         codes: In [0, 3].
@@ -114,7 +114,7 @@ def pack_q3_k(codes: Array, scale: Array, outer: Array) -> Array:
 def _quarters(codes: Array) -> Array:
     # Four codes of 2 bits in a byte: of entries i, i + 32, i + 64 and i + 96 of 128.
     runs = codes.reshape(len(codes), -1, 2, 4, 32).astype(np.uint8)
-    packed = np.bitwise_or.reduce(runs << (2 * np.arange(4, dtype=np.uint8))[:, None], axis=-2)
+    packed: Array = np.bitwise_or.reduce(runs << (2 * np.arange(4, dtype=np.uint8))[:, None], axis=-2)
     return packed.reshape(*runs.shape[:2], 64)
 
 

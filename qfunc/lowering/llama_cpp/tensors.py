@@ -65,7 +65,11 @@ def _quantized(source: QdqModel, node: onnx.NodeProto, name: str, types: Mapping
     kind = types.get(name)
     block = source.attribute(node, "block_size")
     held = None if kind is None else WEIGHTS[kind].scheme
-    if kind is None or held is None or (held.searched, held.scale.shared) != (node.op_type == "DequantizeBlocks", PerBlock(-1, block)):
+    if (
+        kind is None
+        or held is None
+        or (held.searched, held.scale.shared) != (node.op_type == "DequantizeBlocks", PerBlock(-1, block))
+    ):
         found, wanted = f"blocks of {block}", "no blocks" if kind is None else f"those of {kind}"
         do = "Leave the schemes of the target as they are, or keep the layer in float by edit.skip."
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)

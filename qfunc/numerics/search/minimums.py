@@ -39,8 +39,9 @@ def codes_of_ends(x: Tensor, scale: Tensor, minimum: Tensor, bits: int) -> Tenso
 def search(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return (s, -m, q) of each block, the last axis, with a small error sum_i w_i (q_i s + m - x_i)^2, m <= 0.
 
-    w_i = sqrt(mean x^2) + |x_i|; with 2 bits the error is sum_i |x_i| |q_i s + m - x_i|.  From s = (max x - m) / (2^bits - 1) and m = min(min x, 0) on, codes of several scales are
-    tried, with the least-squares s and m of each; each better pair is the start of the next trial.
+    w_i = sqrt(mean x^2) + |x_i|; with 2 bits the error is sum_i |x_i| |q_i s + m - x_i|.  From s = (max x - m) / (2^bits - 1)
+    and m = min(min x, 0) on, codes of several scales are tried, with the least-squares s and m of each; each better pair is
+    the start of the next trial.
 
     Source: ggml, src/ggml-quants.c, make_qkx2_quants, quantize_row_q4_K_ref and quantize_row_q2_K_ref.
 

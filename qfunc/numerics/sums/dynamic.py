@@ -124,7 +124,7 @@ def block_sums(
         sums: v_0 [..., O], of lane 0.
         part: The most entries of one acc_b.
         more: Other integers [O, K] whose products are added to acc_b, in lanes of runs of this length.
-        first: Other integers [O, K] and their scales, whose a_b m_b is added to v before acc_b, in lanes of runs of this length.
+        first: Other integers [O, K] and their scales, whose a_b m_b is added to v before acc_b, in lanes of such runs.
 
     >>> x, w = torch.tensor([[2.0, 3.0]]), torch.tensor([[4.0, 5.0]])
     >>> block_sums(x, None, None, w, torch.tensor([[1.0, 0.5]]), 1, 1, True, False).tolist()
