@@ -150,7 +150,7 @@ ROWS = (
     *(Row(n, "llama.cpp, ggml-quants.c", "loop in NumPy's float32", of_ends(getattr(specs, n)))
       for n in ("GGUF_Q4_1", "GGUF_Q5_1")),
     *(Row(n, "llama.cpp, ggml-quants.c", "nearest codes in float64", of_super_blocks(getattr(specs, n)))
-      for n in ("GGUF_Q4_K", "GGUF_Q5_K", "GGUF_Q6_K")),
+      for n in ("GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_K", "GGUF_Q5_K", "GGUF_Q6_K")),
     Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q8_0, q8_0)),
     Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.MATMUL_4BITS, four_bits)),
     Row("MATMUL_4BITS_AFFINE", "ONNX Runtime, q4_dq.cpp", "loop in float64",

@@ -54,9 +54,8 @@ def emulated(product: DynamicProduct, x: torch.Tensor) -> tuple[torch.Tensor, di
     torch.manual_seed(0)
     layer = torch.nn.Linear(512, 2, bias=False)
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(layer))
-    quantizer = next(n for n in quantizer_nodes(model) if "weight" in n.name)
-    module = model.get_submodule(str(quantizer.target))
-    codes, q = module.site.function.export(module.qparams(), layer.weight.detach(), GGUF_Q2_K)
+    module = next(n.module for n in quantizer_nodes(model) if n.module.site.slot == "weight")
+    codes, q = module.export(layer.weight.detach())
     held = {"codes": codes, "c": q.scale, "d": q.outer, "k": -q.minimum, "e": q.outer_minimum}
     return qfunc.emulate(target)(model)(x), {name: t.double().tolist() for name, t in held.items()}
 
@@ -75,9 +74,8 @@ def inputs(x: list[float]) -> tuple[list[int], list[Fraction]]:
 def sums(q: list[int], w: dict[str, Any], o: int, span: Any) -> tuple[Fraction, Fraction]:
     """The sums of c q_w q_x and of k q_x over some entries, rounded to float32."""
     codes, c, k = (w[name][o] for name in ("codes", "c", "k"))
-    return tuple(
-        rounded(Fraction(sum(int(f(i)) * q[i] for i in span))) for f in (lambda i: c[i // 16] * codes[i], lambda i: k[i // 16])
-    )  # type: ignore[return-value]
+    products = sum(int(c[i // 16] * codes[i]) * q[i] for i in span)
+    return rounded(Fraction(products)), rounded(Fraction(sum(int(k[i // 16]) * q[i] for i in span)))
 
 
 def of_tiles(x: list[float], w: dict[str, Any], o: int) -> float:
@@ -119,8 +117,8 @@ def test_many_tokens_are_added_in_tiles(shape: tuple[int, ...], tiled: bool) -> 
     """Those of all sequences are counted together."""
     x = torch.randn(*shape, 512, generator=torch.Generator().manual_seed(1))
     found, w = emulated(TILED, x)
-    rows = x.reshape(-1, 512).double().tolist()
-    assert found.reshape(-1, 2).tolist() == [[(of_tiles if tiled else of_lanes)(row, w, o) for o in range(2)] for row in rows]
+    value, rows = of_tiles if tiled else of_lanes, x.reshape(-1, 512).double().tolist()
+    assert found.detach().reshape(-1, 2).tolist() == [[value(row, w, o) for o in range(2)] for row in rows]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])

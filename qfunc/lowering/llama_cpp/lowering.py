@@ -88,10 +88,11 @@ class LlamaCppLowering:
         from qfunc.lowering.gguf.file import gguf_file
         from qfunc.lowering.llama_cpp.tensors import decoder_tensors
 
-        return {"model.gguf": gguf_file(_values(self.decoder), decoder_tensors(model, self.types(), self.decoder))}
+        return {"model.gguf": gguf_file(described(self.decoder), decoder_tensors(model, self.types(), self.decoder))}
 
 
-def _values(d: DecoderConfig) -> dict[str, str | int | float]:
+def described(d: DecoderConfig) -> dict[str, str | int | float]:
+    """Return the named values of a file: the hyperparameters, as llama.cpp reads them."""
     own: dict[str, str | int | float] = {
         "context_length": d.context,
         "embedding_length": d.width,
@@ -110,4 +111,4 @@ def _values(d: DecoderConfig) -> dict[str, str | int | float]:
     return general | {f"{d.architecture}.{key}": value for key, value in own.items()} | {"tokenizer.ggml.model": "no_vocab"}
 
 
-__all__ = ["LlamaCppLowering"]
+__all__ = ["LlamaCppLowering", "described"]

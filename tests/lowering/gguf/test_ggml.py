@@ -23,7 +23,7 @@ from qfunc.testing import check_target
 INSTALLED = importlib.util.find_spec("libggml") is not None
 needs_ggml = pytest.mark.skipif(not INSTALLED, reason="libggml-python is not installed")
 KINDS = ("Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1")
-K_KINDS = ("Q6_K", "Q5_K", "Q4_K")
+K_KINDS = ("Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K")
 """Types with super-blocks of 256 inputs."""
 
 

@@ -22,7 +22,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.functions import Fixed
 from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import GGUF_Q4_1, DecoderConfig, edit
+from qfunc.specs import GGUF_Q4_1, edit
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -201,22 +201,3 @@ def test_the_bytes_hold_the_codes_of_the_simulation() -> None:
     scale, bytes_ = rows[:, :2].copy().view("<f2").astype(np.float32), rows[:, 2:]
     codes = np.concatenate([bytes_ & 15, bytes_ >> 4], -1).astype(np.float32) - 8
     np.testing.assert_array_equal(codes * scale, held(model, "weight", layer))
-
-
-def test_a_whole_decoder_in_super_blocks_is_refused() -> None:
-    sizes = {
-        "blocks": 1,
-        "width": 64,
-        "inner": 96,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_size": 16,
-        "vocabulary": 100,
-        "context": 256,
-    }
-    with pytest.raises(SpecError) as caught:
-        targets.gguf("Q4_K", DecoderConfig(architecture="llama", **sizes))  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "LlamaCppLowering.kind: found 'Q4_K', wanted 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder. "
-        "Choose one of them."
-    )

@@ -71,6 +71,7 @@ from qfunc.specs import (
     SumShifted,
     Target,
     TokenGroups,
+    TokenTiles,
     WeightSums,
     ZeroPoint,
 )
@@ -172,6 +173,8 @@ ONE_LANE = evolve(INSIDE, lanes=Lanes())
 GROUPED = evolve(ONE_LANE, groups=TokenGroups(4, part=4))
 WITH_MINIMUMS = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 16), format=FLOAT16, rounded="after"), minimum=True)
 BY_MINIMUMS = evolve(INSIDE, minimums=MinimumSums())
+TILED = evolve(INSIDE, tiles=TokenTiles(8))
+PAIR = TOKENS.reshape(2, 25, 32)
 
 
 def dynamic(
@@ -365,6 +368,10 @@ WITNESSES = {
     "MinimumSums.rounded": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(rounded=FLOAT16)),
     "LaneOffset.offset": dynamic(OFFSET, offset=LaneOffset(9, run=4)),
     "LaneOffset.run": dynamic(OFFSET, offset=LaneOffset(8, run=1)),
+    "DynamicProduct.tiles": dynamic(INSIDE, tiles=TokenTiles(8)),
+    "DynamicProduct.sequences": dynamic(GROUPED, x=PAIR, sequences="apart"),
+    "MinimumSums.inside": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(inside=True)),
+    "TokenTiles.least": dynamic(TILED, tiles=TokenTiles(51)),
     "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
