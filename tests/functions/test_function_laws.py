@@ -63,7 +63,7 @@ SEARCHED = [
 """Schemes of llama.cpp in blocks that divide the laws' tensors."""
 
 
-@pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K"])
 def test_blocks_of_llama_cpp_keep_the_laws(scheme: Scheme) -> None:
     check_function(GgmlBlocks(), schemes=[scheme], exempt=OF_SEARCHES, examples=1)
 

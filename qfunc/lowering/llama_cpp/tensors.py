@@ -14,7 +14,7 @@ from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.rewrite import stored_weight
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.qdq_reader import QdqModel
-from qfunc.specs import DecoderConfig, PerBlock
+from qfunc.specs import DecoderConfig, PerBlock, Scheme
 
 Array = np.ndarray[Any, Any]
 
@@ -63,17 +63,21 @@ def _where(decoder: DecoderConfig) -> str:
 
 def _quantized(source: QdqModel, node: onnx.NodeProto, name: str, types: Mapping[str, str]) -> GgufTensor:
     kind = types.get(name)
-    block = source.attribute(node, "block_size")
-    held = None if kind is None else WEIGHTS[kind].scheme
-    if (
-        kind is None
-        or held is None
-        or (held.searched, held.scale.shared) != (node.op_type == "DequantizeBlocks", PerBlock(-1, block))
-    ):
-        found, wanted = f"blocks of {block}", "no blocks" if kind is None else f"those of {kind}"
+    if kind is None or not _holds(WEIGHTS[kind].scheme, source, node):
+        found = f"blocks of {source.attribute(node, 'block_size')}"
+        wanted = "real numbers" if kind is None else f"blocks of {kind}"
         do = "Leave the schemes of the target as they are, or keep the layer in float by edit.skip."
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
     return stored_weight(source, node, kind)
+
+
+def _holds(scheme: Scheme, source: QdqModel, node: onnx.NodeProto) -> bool:
+    # True for blocks of the scheme's size, whose scales are integers if those of the scheme are.
+    searched = node.op_type == "DequantizeBlocks"
+    if scheme.searched != searched or scheme.scale.shared != PerBlock(-1, source.attribute(node, "block_size")):
+        return False
+    scale, outer = source.constant(node, 1), source.constant(node, 2)
+    return not searched or bool(((scale == np.rint(scale)) if scheme.scale.integers else (outer == 1)).all())
 
 
 def _is_parameter(source: QdqModel, name: str) -> bool:

@@ -13,9 +13,8 @@ from attrs import evolve
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.functions import Fixed
 from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
-from qfunc.specs import GGUF_Q8_0, Op, Override, Rule, edit
+from qfunc.specs import GGUF_Q5_1, Op, Rule, edit
 from tests.lowering.gguf.decoders import calibrated, decoder, float_file, tokens
 from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, quantized_file
 
@@ -102,18 +101,18 @@ def test_rows_that_no_block_divides_are_refused() -> None:
 
 
 def test_a_layer_in_another_type_than_the_mix_has_is_named() -> None:
-    """A scheme of some tensors of the mix at another tensor."""
+    """A scheme that other tensors of the file have, with codes of as many bits."""
     d = decoder("llama", **NARROW)
-    target, network = targets.gguf("Q6_K", d), calibrated(d, "Q8_0")[2]
-    down = Op("linear") & edit.name("model.layers.0.mlp.down_proj")
-    rules = (Rule(down, weight=GGUF_Q8_0), *target.rules)
-    other = evolve(target, rules=rules, overrides=(Override(down, "weight", function=Fixed()), *target.overrides))
+    target, network = targets.gguf("Q5_K", d), calibrated(d, "Q8_0")[2]
+    other = evolve(
+        target, rules=(Rule(Op("linear") & edit.name("model.layers.0.mlp.down_proj"), weight=GGUF_Q5_1), *target.rules)
+    )
     model = qfunc.calibrate([tokens(2, 7, d)], progress=False)(qfunc.quantize(other)(network))
 
     with pytest.raises(DeployError) as caught:
         qfunc.deploy(other)(model)
 
     assert str(caught.value) == (
-        "tensor 'blk.0.ffn_down.weight': found blocks of 32, wanted those of Q6_K. "
+        "tensor 'blk.0.ffn_down.weight': found blocks of 32, wanted blocks of Q5_K. "
         "Leave the schemes of the target as they are, or keep the layer in float by edit.skip."
     )
