@@ -34,6 +34,7 @@ from qfunc.specs import (
 )
 from tests.numerics.test_dynamic_products import rounded
 
+OUTPUTS = 12
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 256), dynamic=True), division=False)
 TILED = DynamicProduct(
     INPUT, scales="inside", lanes=Lanes(4, 16), minimums=MinimumSums(Lanes(4, 64), inside=True), tiles=TokenTiles(3)
@@ -52,7 +53,7 @@ def emulated(product: DynamicProduct, x: torch.Tensor) -> tuple[torch.Tensor, di
         weight=Algorithm(MinMax(), GgmlBlocks()), activation=Algorithm(MinMax(), Fixed()),
     )  # fmt: skip
     torch.manual_seed(0)
-    layer = torch.nn.Linear(512, 2, bias=False)
+    layer = torch.nn.Linear(512, OUTPUTS, bias=False)
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(layer))
     module = next(n.module for n in quantizer_nodes(model) if n.module.site.slot == "weight")
     codes, q = module.export(layer.weight.detach())
@@ -118,7 +119,7 @@ def test_many_tokens_are_added_in_tiles(shape: tuple[int, ...], tiled: bool) -> 
     x = torch.randn(*shape, 512, generator=torch.Generator().manual_seed(1))
     found, w = emulated(TILED, x)
     value, rows = of_tiles if tiled else of_lanes, x.reshape(-1, 512).double().tolist()
-    assert found.detach().reshape(-1, 2).tolist() == [[value(row, w, o) for o in range(2)] for row in rows]
+    assert found.detach().reshape(-1, OUTPUTS).tolist() == [[value(row, w, o) for o in range(OUTPUTS)] for row in rows]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -127,7 +128,7 @@ def test_sequences_apart_have_groups_of_their_own(length: int) -> None:
     x = torch.randn(2, length, 512, generator=torch.Generator().manual_seed(2))
     found, w = emulated(APART, x)
     wanted = [
-        [[of_parts(row, w, o, 128 if t < length // 2 * 2 else 256) for o in range(2)] for t, row in enumerate(sequence)]
+        [[of_parts(row, w, o, 128 if t < length // 2 * 2 else 256) for o in range(OUTPUTS)] for t, row in enumerate(sequence)]
         for sequence in x.double().tolist()
     ]
     assert found.tolist() == wanted
