@@ -44,6 +44,13 @@ MXINT8 = Scheme(Int(8, low=-127), _POWER)
 where the stored scale could still fall to 2^-133.  Source: as `MXFP8_E4M3`, section 5.3.4.
 """
 
+GGUF_MXFP4 = evolve(MXFP4, rounding="half_to_zero")
+"""llama.cpp's MXFP4: as `MXFP4`, with the smaller of two elements that are equally near.
+
+The bytes are llama.cpp's unless the absmax of a block is below 2^-125, or below a power of two by less than 2^-20 of it, where
+the float32 logarithm of llama.cpp is an integer.  Source: llama.cpp, ggml/src/ggml-quants.c, quantize_row_mxfp4_ref.
+"""
+
 NVFP4 = Scheme(E2M1, Scale(PerBlock(-1, 16), format=E4M3FN, within=Scale()))
 """NVIDIA NVFP4: E2M1 in blocks of 16, E4M3 scales of the blocks, one float32 scale of the tensor.
 
@@ -125,7 +132,7 @@ place.  Source: as `MATMUL_4BITS`.
 """
 
 READY = (
-    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0,
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, GGUF_MXFP4,
     MATMUL_4BITS, MATMUL_4BITS_AFFINE,
 )  # fmt: skip
 """All of them."""

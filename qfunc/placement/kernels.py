@@ -239,7 +239,8 @@ def _holds(
 
 def _takes(kernel: Kernel, encoded: Sequence[tuple[str, Encoding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
-    return all(slot not in wanted or _fits(e.format, wanted[slot], slot == "weight") for slot, e in encoded)
+    found = [(slot, e.quantizer.module.site.scheme.format) for slot, e in encoded]
+    return all(slot not in wanted or _fits(fmt, wanted[slot], slot == "weight") for slot, fmt in found)
 
 
 def _takes_real(kernel: Kernel, missing: Sequence[str]) -> bool:
@@ -247,8 +248,8 @@ def _takes_real(kernel: Kernel, missing: Sequence[str]) -> bool:
     return all(FLOAT32 in wanted.get(slot, ()) for slot in missing)
 
 
-def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
-    # Weights are quantized offline, so narrower codes fit; the hardware clamps activations to its own.
-    if offline:
+def _fits(fmt: Format, wanted: tuple[Format, ...], offline: bool) -> bool:
+    # Weights are quantized offline, so narrower integers fit; the hardware clamps activations to its own.
+    if offline and isinstance(fmt, Int):
         return any(isinstance(w, Int) and w.signed == fmt.signed and w.qmin <= fmt.qmin and fmt.qmax <= w.qmax for w in wanted)
     return fmt in wanted

@@ -36,6 +36,7 @@ PRODUCTS = {
     "Q4_0": ((EIGHTS, evolve(ROWS, lanes=Lanes())), (None, ROWS)),
     "Q5_1": ((None, WITH_MINIMUMS),),
     "Q4_1": ((None, WITH_MINIMUMS),),
+    "MXFP4": ((EIGHTS, evolve(ROWS, lanes=Lanes())), (None, evolve(ROWS, lanes=Lanes(16, 4, rest="after")))),
     "Q6_K": ((None, evolve(ROWS_K, offset=LaneOffset(32, run=32))),),
     "Q5_K": ((None, evolve(ROWS_K, minimums=MinimumSums())),),
     "Q4_K": ((EIGHTS, REPACKED_K), (None, evolve(ROWS_K, minimums=MinimumSums(Lanes(4, 64))))),

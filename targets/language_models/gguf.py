@@ -1,9 +1,9 @@
 """llama.cpp on x86-64 with AVX2: linear layers whose weights are blocks of llama.cpp's types, in a GGUF file.
 
-A weight has scales, and in some types minimums, as llama.cpp's own quantizer computes them: of 32 inputs in float16, or in the
-K types integers for 16 or 32 inputs beside numbers in float16 for 256.  The input is quantized to Q8_0, Q8_1 or Q8_K while the
-layer runs, so that nothing has to be calibrated but shapes.  Linear layers with a number of inputs that the block does not
-divide, 256 in K types, stay in float32, and so does all else.
+A weight has scales, and in some types minimums, as llama.cpp's own quantizer computes them: of 32 inputs in float16, or powers
+of two in MXFP4, or in the K types integers for 16 or 32 inputs beside numbers in float16 for 256.  The input is quantized to
+Q8_0, Q8_1 or Q8_K while the layer runs, so that nothing has to be calibrated but shapes.  Linear layers with a number of inputs
+that the block does not divide, 256 in K types, stay in float32, and so does all else.
 """
 
 from qfunc.estimators import MinMax
@@ -18,9 +18,9 @@ def gguf(kind: str, decoder: DecoderConfig | None = None) -> Target:
     """Return the target for weights of a type of llama.cpp, or of a mix of types in a whole decoder.
 
     Args:
-        kind: The type of the weights: "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q6_K", "Q5_K", "Q4_K", "Q3_K" or "Q2_K".  For a
-            whole decoder also a mix of llama.cpp's quantizer: "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "Q3_K_L", "Q3_K_M",
-            "Q3_K_S"; "Q2_K" is a mix there.
+        kind: The type of the weights: "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4", "Q6_K", "Q5_K", "Q4_K", "Q3_K" or "Q2_K".
+            For a whole decoder, which has no MXFP4, also a mix of llama.cpp's quantizer: "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S",
+            "Q3_K_L", "Q3_K_M" or "Q3_K_S"; "Q2_K" is a mix there.
         decoder: None for the linear layers of any network.  For a whole decoder in a file that llama.cpp loads, its
             hyperparameters: `qfunc.lowering.decoder_config(model.config)`.
 

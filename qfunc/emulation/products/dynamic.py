@@ -66,7 +66,8 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
             if offset := arithmetic.zero_point.offset:
                 q, z = (job.emitter.call(torch.add, t, offset, name=f"{t.name}_unsigned") for t in (q, z))
             start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
-        order = (arithmetic.lanes.count, arithmetic.lanes.run, arithmetic.fma, flushes, start, arithmetic.lanes.order)
+        lanes = arithmetic.lanes
+        order = (lanes.count, lanes.run, arithmetic.fma, flushes, start, lanes.order, None, None, None, lanes.rest)
         v = job.emitter.call(block_sums, q, z, inside, *nodes, *order, name=f"{job.name}_sums")
     bias = None if "bias" not in tensors else job.real(tensors["bias"], job.root)
     after = s_x if inside is None else None

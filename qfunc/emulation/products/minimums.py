@@ -110,7 +110,7 @@ def _constant(job: UnitContext, value: Tensor, name: str) -> fx.Node:
 def _arguments(codes: Any, scale: Any, lanes: Any, more: Any, first: Any) -> tuple[Any, ...]:
     # Those of block_sums from the weight on.
     assert isinstance(lanes, Lanes)  # DynamicProduct requires it
-    return (codes, scale, lanes.count, lanes.run, True, False, None, lanes.order, None, more, first)
+    return (codes, scale, lanes.count, lanes.run, True, False, None, lanes.order, None, more, first, lanes.rest)
 
 
 def _sums(job: UnitContext, arithmetic: DynamicProduct, q: fx.Node, s_x: fx.Node, of: tuple[Any, ...], name: str) -> fx.Node:
@@ -118,8 +118,8 @@ def _sums(job: UnitContext, arithmetic: DynamicProduct, q: fx.Node, s_x: fx.Node
     if groups is None:
         return job.emitter.call(block_sums, q, None, s_x, *_arguments(*of), name=node)
     codes, scale, lanes, more, _ = of
-    counted = (groups.tokens, groups.part, arithmetic.sequences)
-    return job.emitter.call(grouped_sums, *counted, q, s_x, codes, scale, lanes.count, lanes.run, lanes.order, more, name=node)
+    counted, order = (groups.tokens, groups.part, arithmetic.sequences), (lanes.count, lanes.run, lanes.order)
+    return job.emitter.call(grouped_sums, *counted, q, s_x, codes, scale, *order, more, lanes.rest, name=node)
 
 
 __all__ = ["DTYPES", "Stored", "sums_with_minimums", "weight_of"]

@@ -13,8 +13,8 @@ MIXES = {
 }  # fmt: skip
 """Name of a mix -> the type of most tensors; others have one type."""
 
-KINDS = tuple(dict.fromkeys((*WEIGHTS, *MIXES)))
-"""What a decoder may be quantized to."""
+KINDS = tuple(kind for kind in dict.fromkeys((*WEIGHTS, *MIXES)) if kind != "MXFP4")
+"""What a decoder may be quantized to; llama.cpp takes MXFP4 for experts only."""
 
 _SMALLER = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 """Type -> the type where 256 does not divide the rows."""

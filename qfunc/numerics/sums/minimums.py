@@ -31,7 +31,7 @@ def rounded_sums(codes: Tensor, s_x: Tensor, minimum: Tensor, dtype: str) -> Ten
 
 def grouped_sums(
     size: int, part: int, sequences: str, codes: Tensor, s_x: Tensor, weight: Tensor, s_w: Tensor, count: int, run: int,
-    order: str, more: tuple[Tensor, int] | None = None,
+    order: str, more: tuple[Tensor, int] | None = None, rest: str = "lanes",
 ) -> Tensor:  # fmt: skip
     """Return fused `block_sums`, in parts of `part` entries for whole groups of `size` tokens; see `specs.TokenGroups`.
 
@@ -45,6 +45,6 @@ def grouped_sums(
 
     def sums(chosen: slice, entries: int | None) -> Tensor:
         given = (rows[:, chosen], None, scales[:, chosen], weight, s_w, count, run)
-        return block_sums(*given, fused=True, flushes=False, order=order, part=entries, more=more)
+        return block_sums(*given, fused=True, flushes=False, order=order, part=entries, more=more, rest=rest)
 
     return torch.cat([sums(slice(whole), part), sums(slice(whole, None), None)], 1).reshape(*codes.shape[:-1], -1)

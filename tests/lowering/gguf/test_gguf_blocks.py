@@ -121,6 +121,17 @@ def test_a_block_by_hand(kind: str, codes: tuple[int, ...], wanted: str) -> None
     assert found.tobytes()[: len(bytes.fromhex(wanted))].hex(" ") == wanted
 
 
+def test_a_block_of_mxfp4_by_hand() -> None:
+    """The exponent of the scale plus 127, then entries i and i + 16 in a byte; bit 3 of an index is the sign, but not of zeros."""
+    block = np.zeros((1, 32))
+    block[0, [0, 1, 2, 3, 16, 17, 18]] = 0.5, -0.5, 6, -0.0, 4, -3, 1.5
+
+    found = WEIGHTS["MXFP4"].pack(Parts(block, np.float32([[0.25]]), block, block, block))
+
+    assert found.tobytes()[:5].hex(" ") == "7d 61 d9 37 00"
+    assert found.shape == (1, 17)
+
+
 def test_a_super_block_of_q4_k_by_hand() -> None:
     """d, e, then integers: c_0..c_3 with two high bits of c_4..c_7, k likewise, the low bits; entries i and i + 32 share."""
     codes, scale, minimum = np.zeros((1, 256)), np.arange(8.0)[None] + 40, -(np.arange(8.0)[None] + 10)

@@ -143,13 +143,13 @@ def test_a_scheme_that_the_file_does_not_have_is_refused() -> None:
     )
 
 
-def test_the_kinds_are_ten() -> None:
+def test_the_kinds_are_eleven() -> None:
     """Mixes are for whole decoders."""
     with pytest.raises(SpecError) as caught:
         targets.gguf("Q4_K_M")
     assert str(caught.value) == (
-        "GgufLowering.kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'Q6_K', 'Q5_K', 'Q4_K', "
-        "'Q3_K', 'Q2_K'. Choose one of them."
+        "GgufLowering.kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'MXFP4', 'Q6_K', 'Q5_K', "
+        "'Q4_K', 'Q3_K', 'Q2_K'. Choose one of them."
     )
 
 

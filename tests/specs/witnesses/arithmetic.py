@@ -156,6 +156,7 @@ POOL = nn.AvgPool2d(3, 1)
 BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 DYNAMIC = DynamicProduct(Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False))
 IN_LANES = evolve(DYNAMIC, lanes=Lanes(4, 2))
+RAGGED = evolve(DYNAMIC, lanes=Lanes(4, 3))
 BY_SUMS = evolve(DYNAMIC, zero_point=WeightSums(4))
 LINEAR, TOKENS = nn.Linear(32, 20), drawn(50, 32) * 3 + 1
 LINEAR.weight.data = drawn(20, 32) * 2.0 ** torch.arange(20)[:, None].sub(9) * 3.0 ** torch.arange(4).repeat_interleave(8)
@@ -381,6 +382,7 @@ WITNESSES = {
     "DynamicProduct.clamps": dynamic(DYNAMIC, x=FAR, clamps=True),
     "Lanes.count": dynamic(IN_LANES, lanes=Lanes(2, 2)),
     "Lanes.order": dynamic(IN_LANES, lanes=Lanes(4, 2, "pairs")),
+    "Lanes.rest": dynamic(RAGGED, lanes=Lanes(4, 3, rest="after")),
     "Lanes.run": dynamic(IN_LANES, lanes=Lanes(4, 1)),
     "BrgemmChunks": dynamic(CHUNKS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
     "RegisterLanes": dynamic(REGISTERS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
