@@ -18,9 +18,9 @@ def gguf(kind: str, decoder: DecoderConfig | None = None) -> Target:
     """Return the target for weights of a type of llama.cpp, or of a mix of types in a whole decoder.
 
     Args:
-        kind: The type of the weights: "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4", "Q6_K", "Q5_K", "Q4_K", "Q3_K" or "Q2_K".
-            For a whole decoder, which has no MXFP4, also a mix of llama.cpp's quantizer: "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S",
-            "Q3_K_L", "Q3_K_M" or "Q3_K_S"; "Q2_K" is a mix there.
+        kind: The type of the weights: "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4", "Q6_K", "Q5_K", "Q4_K", "Q3_K" or
+            "Q2_K".  For a whole decoder, which has no MXFP4, also a mix of llama.cpp's quantizer: "Q5_K_M", "Q5_K_S", "Q4_K_M",
+            "Q4_K_S", "Q3_K_L", "Q3_K_M" or "Q3_K_S"; "Q2_K" is a mix there.
         decoder: None for the linear layers of any network.  For a whole decoder in a file that llama.cpp loads, its
             hyperparameters: `qfunc.lowering.decoder_config(model.config)`.
 

@@ -122,7 +122,7 @@ def test_a_block_by_hand(kind: str, codes: tuple[int, ...], wanted: str) -> None
 
 
 def test_a_block_of_mxfp4_by_hand() -> None:
-    """The exponent of the scale plus 127, then entries i and i + 16 in a byte; bit 3 of an index is the sign, but not of zeros."""
+    """The exponent of the scale plus 127, then entries i and i + 16 in a byte; bit 3 is the sign, except of zeros."""
     block = np.zeros((1, 32))
     block[0, [0, 1, 2, 3, 16, 17, 18]] = 0.5, -0.5, 6, -0.0, 4, -3, 1.5
 
