@@ -38,6 +38,7 @@ try:
     from qfunc.reconstruction.reconstruct import reconstruct
     from qfunc.specs.text.codec import Codec as _Codec
     from qfunc.specs.text.codec import public_classes as _public_classes
+    from qfunc.sweeps.sweep import sweep
     from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
     from qfunc.transforms.bypass import bypass
     from qfunc.transforms.calibrate import calibrate
@@ -79,7 +80,7 @@ __all__ = [
     "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
     "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
     "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
-    "smooth_quant", "specs", "verify", "verify_tokens",
+    "smooth_quant", "specs", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

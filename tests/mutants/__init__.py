@@ -44,6 +44,7 @@ from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.sweeps import SWEEPS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
 from mutants.ties import TIES
@@ -85,6 +86,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *COMMAND_LINE,
     *CORRECTIONS,
     *DIAGNOSIS,
+    *SWEEPS,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,
