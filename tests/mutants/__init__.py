@@ -42,6 +42,7 @@ from mutants.proof import PROOF
 from mutants.qnn_htp import QNN_HTP
 from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
+from mutants.resumed import RESUMED
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
 from mutants.sweeps import SWEEPS
@@ -87,6 +88,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CORRECTIONS,
     *DIAGNOSIS,
     *SWEEPS,
+    *RESUMED,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,
