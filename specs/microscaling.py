@@ -44,6 +44,13 @@ MXINT8 = Scheme(Int(8, low=-127), _POWER)
 where the stored scale could still fall to 2^-133.  Source: as `MXFP8_E4M3`, section 5.3.4.
 """
 
+GGUF_MXFP4 = evolve(MXFP4, rounding="half_to_zero")
+"""llama.cpp's MXFP4: as `MXFP4`, with the smaller of two elements that are equally near.
+
+The bytes are llama.cpp's unless the absmax of a block is below 2^-125, or below a power of two by less than 2^-20 of it, where
+the float32 logarithm of llama.cpp is an integer.  Source: llama.cpp, ggml/src/ggml-quants.c, quantize_row_mxfp4_ref.
+"""
+
 NVFP4 = Scheme(E2M1, Scale(PerBlock(-1, 16), format=E4M3FN, within=Scale()))
 """NVIDIA NVFP4: E2M1 in blocks of 16, E4M3 scales of the blocks, one float32 scale of the tensor.
 
@@ -98,6 +105,15 @@ GGUF_Q5_K = evolve(GGUF_Q4_K, format=Int(5, signed=False))
 GGUF_Q6_K = Scheme(Int(6), Scale(PerBlock(-1, 16), signed=True, integers=Int(8), within=_SUPER))
 """llama.cpp's Q6_K: x_hat = d c q, with d for 256 elements and integers c for 16.  Source: as `GGUF_Q4_K`."""
 
+GGUF_Q3_K = evolve(GGUF_Q6_K, format=Int(3), scale=evolve(GGUF_Q6_K.scale, integers=Int(6)))
+"""llama.cpp's Q3_K: as `GGUF_Q6_K`, with codes of 3 bits and integers c of 6."""
+
+GGUF_Q2_K = evolve(
+    GGUF_Q4_K, format=Int(2, signed=False),
+    scale=evolve(GGUF_Q4_K.scale, shared=PerBlock(-1, 16), integers=Int(4, signed=False)),
+)  # fmt: skip
+"""llama.cpp's Q2_K: as `GGUF_Q4_K`, with codes of 2 bits, and integers c and k of 4 bits for 16 elements."""
+
 MATMUL_4BITS = evolve(GGUF_Q4_0, scale=Scale(PerBlock(-1, 32), divisor="-qmin", signed=True))
 """ONNX Runtime's MatMulNBits without zero points: s = (signed extreme) / -8, codes -8 to 7, stored plus 8.
 
@@ -116,7 +132,7 @@ place.  Source: as `MATMUL_4BITS`.
 """
 
 READY = (
-    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0,
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, GGUF_MXFP4,
     MATMUL_4BITS, MATMUL_4BITS_AFFINE,
 )  # fmt: skip
 """All of them."""

@@ -13,8 +13,10 @@ from qfunc.numerics.qparams import Affine
 from qfunc.numerics.search.blocks import codes_of, nearest_codes, qparams_of
 from qfunc.specs import Int, PerBlock, Scheme
 
-_BITS = {False: (6,), True: (4, 5)}
+_BITS = {False: (3, 6), True: (2, 4, 5)}
 """Minimum or not -> the bits of codes in blocks with integers as scales."""
+_BITS_OF_ENDS = (4, 5)
+"""The bits of codes in blocks with a minimum and a scale that is no integer."""
 
 
 @frozen
@@ -25,8 +27,8 @@ class GgmlBlocks:
     minimums are those that llama.cpp writes.
 
     Raises:
-        SpecError: by `init`, for a scheme other than `GGUF_Q4_1`, `GGUF_Q5_1`, `GGUF_Q4_K`, `GGUF_Q5_K` and `GGUF_Q6_K`, apart
-            from the sizes of its blocks.
+        SpecError: by `init`, for a scheme other than `GGUF_Q4_1`, `GGUF_Q5_1`, `GGUF_Q2_K`, `GGUF_Q3_K`, `GGUF_Q4_K`,
+            `GGUF_Q5_K` and `GGUF_Q6_K`, apart from the sizes of its blocks.
     Source: ggml, src/ggml-quants.c.
 
     >>> import torch
@@ -66,8 +68,10 @@ def _inside(x: Tensor, params: Affine, scheme: Scheme) -> Tensor:
 def _require_known(scheme: Scheme) -> None:
     shared, fmt = scheme.scale.shared, scheme.format
     known = scheme.searched and isinstance(shared, PerBlock) and shared.axis == -1 and not shared.partial
-    bits = _BITS[scheme.minimum] if scheme.scale.integers is not None else _BITS[True]
+    bits = _BITS[scheme.minimum] if scheme.scale.integers is not None else _BITS_OF_ENDS
     if not known or not isinstance(fmt, Int) or fmt.bits not in bits:
-        wanted = "blocks of the last axis, as GGUF_Q4_1, GGUF_Q5_1, GGUF_Q4_K, GGUF_Q5_K or GGUF_Q6_K has them"
+        wanted = (
+            "blocks of the last axis, as GGUF_Q4_1, GGUF_Q5_1, GGUF_Q2_K, GGUF_Q3_K, GGUF_Q4_K, GGUF_Q5_K or GGUF_Q6_K has them"
+        )
         do = "Give one of these schemes, or the function Fixed()."
         raise SpecError(where="GgmlBlocks()", found=repr(scheme), wanted=wanted, do=do)

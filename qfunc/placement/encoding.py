@@ -15,6 +15,7 @@ from qfunc.numerics.scales import stored_scale
 from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
+    Float,
     FloatKernel,
     FloatMultiplier,
     FloatRequantize,
@@ -106,7 +107,7 @@ def has_kernel_codes(quantizer: QuantizerNode, target: Target) -> bool:
     """
     products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
     site = quantizer.module.site
-    blocks = site.constant and isinstance(site.scheme.scale.shared, PerBlock) and isinstance(site.scheme.format, Int)
+    blocks = site.constant and isinstance(site.scheme.scale.shared, PerBlock) and isinstance(site.scheme.format, Int | Float)
     found = (bool(products) and blocks) or any(quantizer.module.dynamic and p.input == site.scheme for p in products)
     return found or is_integer_encoding(quantizer)
 

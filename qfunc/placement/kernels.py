@@ -171,7 +171,7 @@ def refused_formats(
     for kernel in kernels if encoded else ():
         if not is_float_kernel(kernel) and matches(kernel.unit, group.root, context) and _takes_real(kernel, missing):
             taken = dict(kernel.formats)
-            slots = {s: (s, e.format, taken[s]) for s, e in encoded if not _takes(kernel, [(s, e)])}
+            slots = {s: (s, _format(e), taken[s]) for s, e in encoded if not _takes(kernel, [(s, e)])}
             refused.append(tuple(slots.values()))
     return min(refused, key=len, default=())
 
@@ -195,7 +195,7 @@ def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:
     wanted = dict(kernel.formats).get("weight", ())
     found = [o.encoding for o in operands if o.slot == "weight"] if wanted else []
     in_blocks = (e is not None and isinstance(e.quantizer.module.site.scheme.scale.shared, PerBlock) for e in found)
-    return all(in_blocks) and all(e is not None and e.format in wanted for e in found)
+    return all(in_blocks) and all(e is not None and _format(e) in wanted for e in found)
 
 
 def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
@@ -251,7 +251,12 @@ def _holds(
 
 def _takes(kernel: Kernel, encoded: Sequence[tuple[str, Encoding]]) -> bool:
     wanted: dict[str, tuple[Format, ...]] = dict(kernel.formats)
-    return all(slot not in wanted or _fits(e.format, wanted[slot], slot == "weight") for slot, e in encoded)
+    return all(slot not in wanted or _fits(_format(e), wanted[slot], slot == "weight") for slot, e in encoded)
+
+
+def _format(encoding: Encoding) -> Format:
+    # Of weights in blocks also floats, which `Encoding.format` has not.
+    return encoding.quantizer.module.site.scheme.format
 
 
 def _takes_real(kernel: Kernel, missing: Sequence[str]) -> bool:
@@ -259,8 +264,8 @@ def _takes_real(kernel: Kernel, missing: Sequence[str]) -> bool:
     return all(FLOAT32 in wanted.get(slot, ()) for slot in missing)
 
 
-def _fits(fmt: Int, wanted: tuple[Format, ...], offline: bool) -> bool:
-    # Weights are quantized offline, so narrower codes fit; the hardware clamps activations to its own.
-    if offline:
+def _fits(fmt: Format, wanted: tuple[Format, ...], offline: bool) -> bool:
+    # Weights are quantized offline, so narrower integers fit; the hardware clamps activations to its own.
+    if offline and isinstance(fmt, Int):
         return any(isinstance(w, Int) and w.signed == fmt.signed and w.qmin <= fmt.qmin and fmt.qmax <= w.qmax for w in wanted)
     return fmt in wanted

@@ -25,7 +25,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import Copy, DynamicProduct, Host, Int, Kernel, PerBlock, Target
+from qfunc.specs import Copy, DynamicProduct, Float, Host, Int, Kernel, PerBlock, Target
 from qfunc.specs.protocols import DecoderLowering, StoringLowering
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
@@ -122,10 +122,12 @@ class Partition:
         return self._run_time.get((producer.name, reader.name))
 
     def in_blocks(self, encoding: Encoding) -> bool:
-        """Return True for integers in blocks that are the weight of products of real inputs."""
+        """Return True for integers or floats in blocks that are the weight of products of real inputs."""
         seat = encoding.quantizer
         site = seat.module.site
-        blocks = isinstance(site.scheme.format, Int) and isinstance(site.scheme.scale.shared, PerBlock)
+        kernels = bool(seat.readers) and self._dynamic.issuperset(seat.readers)
+        coded = isinstance(site.scheme.format, Int) or (isinstance(site.scheme.format, Float) and kernels)
+        blocks = coded and isinstance(site.scheme.scale.shared, PerBlock)
         return blocks and site.slot == "weight" and bool(seat.readers) and self._coded.isdisjoint(seat.readers)
 
     def output_encoding(self, node: fx.Node) -> Encoding | None:

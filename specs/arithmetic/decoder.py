@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import integer, number, one_of, refuse
+from qfunc.specs._check import instance_of, integer, number, one_of, refuse
 from qfunc.specs._values import readable
 
 _ADJACENT = ("llama",)
@@ -34,6 +34,7 @@ class DecoderConfig:
         context: The most tokens of a sequence that it was trained for.
         epsilon: Of the norms.
         rope_base: Of the angles: position * rope_base^(-2 i / head_size) for pair i.
+        tied: The head has the weights of the embedding.
     Raises:
         SpecError: heads that kv_heads does not divide, or a head_size that 8 does not divide.
     Source: llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; ggml, docs/gguf.md.
@@ -54,6 +55,7 @@ class DecoderConfig:
     context: int = field(validator=integer(1))
     epsilon: float = field(default=1e-6, validator=number(positive=True))
     rope_base: float = field(default=1e4, validator=number(positive=True))
+    tied: bool = field(default=False, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -88,6 +90,39 @@ class DecoderConfig:
         if not inside or rest not in known or (kind == "bias" and known[rest] not in self._biased):
             return None
         return f"blk.{start}.{known[rest]}.{kind}" if kind in ("weight", "bias") else None
+
+    @property
+    def shares_values(self) -> bool:
+        """True if llama.cpp takes the decoder for one of 70 B parameters, whose few values have more bits in its mixes."""
+        return self.blocks == 80 and (
+            self.architecture == "qwen2" or (self.architecture == "llama" and self.heads != self.kv_heads)
+        )
+
+    def matrices(self) -> tuple[str, ...]:
+        """Return the names of the tensors that have rows: the table, the products of each block and the head."""
+        parts = [p for p in _INSIDE.values() if not p.endswith("_norm")]
+        return ("token_embd.weight", *(f"blk.{i}.{p}.weight" for i in range(self.blocks) for p in parts), "output.weight")
+
+    def row(self, tensor: str) -> int:
+        """Return the entries of a row of a matrix.
+
+        >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
+        >>> DecoderConfig(architecture="llama", **sizes).row("blk.0.ffn_down.weight")
+        96
+        """
+        rows = {"attn_output": self.heads * self.head_size, "ffn_down": self.inner}
+        return rows.get(tensor.split(".")[-2], self.width)
+
+    def module(self, tensor: str) -> str:
+        """Return the path of the module of transformers that has a tensor as its weight.
+
+        >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
+        >>> DecoderConfig(architecture="llama", **sizes).module("blk.0.ffn_up.weight")
+        'model.layers.0.mlp.up_proj'
+        """
+        part = tensor.split(".")[-2]
+        paths = {name: path for path, name in {**_OUTSIDE, **_INSIDE, **_OF_HEADS}.items()}
+        return f"model.layers.{tensor.split('.')[1]}.{paths[part]}" if tensor.startswith("blk.") else paths[part]
 
     @property
     def _biased(self) -> tuple[str, ...]:

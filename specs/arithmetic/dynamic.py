@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from qfunc.specs._check import instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups
+from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.formats import BFLOAT16, FLOAT16, FLOAT32, Float, Int
 from qfunc.specs.scheme import PerBlock, PerToken, Scheme
 
@@ -42,8 +42,12 @@ class MinimumSums:
     Args:
         lanes: The partial sums.
         rounded: The format of s_x sum(q_x), with s_x in float32: w <- w + m rounded(s_x sum(q_x)).  None: as above.
+        inside: True: a_b m_b is added to v before acc_b, in the lanes of v with the runs of `lanes`, and y = v + bias.
+    Raises:
+        SpecError: both rounded sums and sums inside.
 
-    Source: ggml-cpu/arch/x86/quants.c, ggml_vec_dot_q4_1_q8_1 (FLOAT16), ggml_vec_dot_q4_K_q8_K (4 lanes of 64).
+    Source: ggml-cpu/arch/x86/quants.c, ggml_vec_dot_q4_1_q8_1 (FLOAT16), ggml_vec_dot_q4_K_q8_K (4 lanes of 64),
+        ggml_vec_dot_q2_K_q8_K (inside).
 
     >>> MinimumSums(Lanes(4, 64))
     MinimumSums(Lanes(4, run=64))
@@ -51,6 +55,11 @@ class MinimumSums:
 
     lanes: Lanes = field(default=Lanes(), validator=instance_of(Lanes))
     rounded: Float | None = field(default=None, kw_only=True, validator=instance_of(Float, optional=True))
+    inside: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+
+    def __attrs_post_init__(self) -> None:
+        if self.inside and self.rounded is not None:
+            raise refuse(self, "rounded", self.rounded, "None for minimums inside of v", "Drop one of them.")
 
 
 @readable
@@ -83,6 +92,9 @@ class DynamicProduct:
         lanes: The partial sums.
         offset: Another sum of unsigned codes; None: acc_b is as above.
         groups: Another sum for whole groups of tokens; None: all tokens are added alike.
+        tiles: Another sum for products of many tokens; None: the number of tokens changes nothing.
+        sequences: "together": the tokens of all sequences [..., T, K] are those of one product; "apart": each sequence is a
+            product of its own.  Groups and tiles count the tokens of a product.
         fma: v + acc_b m_b has one rounding.
         fused_bias: v s_x + bias has one rounding.
         denormals: False: operands and results below 2^-126 are 0.
@@ -90,7 +102,8 @@ class DynamicProduct:
     Raises:
         SpecError: a scheme that is static, divides, has other codes than integers, or scales of other formats than float32,
             float16 and bfloat16; blocks whose scales come after the sum, or weight sums whose scales come inside;
-            minimums, an offset or groups without fused sums in Lanes whose scales come inside; RegisterLanes or
+            minimums, an offset, groups or tiles without fused sums in Lanes whose scales come inside; groups with tiles or
+            with minimums inside; sequences that are apart without groups or tiles; RegisterLanes or
             BrgemmChunks with another input than symmetric blocks, or other sums than they state.
 
     Source: XNNPACK, src/xnnpack/quantization.h and qd8-f32-qb4w-gemm; measured on executorch 1.5.1.
@@ -110,6 +123,8 @@ class DynamicProduct:
     minimums: MinimumSums | None = field(default=None, kw_only=True, validator=instance_of(MinimumSums, optional=True))
     offset: LaneOffset | None = field(default=None, kw_only=True, validator=instance_of(LaneOffset, optional=True))
     groups: TokenGroups | None = field(default=None, kw_only=True, validator=instance_of(TokenGroups, optional=True))
+    tiles: TokenTiles | None = field(default=None, kw_only=True, validator=instance_of(TokenTiles, optional=True))
+    sequences: str = field(default="together", kw_only=True, validator=one_of(("together", "apart")))
     fma: bool = field(default=True, kw_only=True, validator=instance_of(bool))
     fused_bias: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     denormals: bool = field(default=True, kw_only=True, validator=instance_of(bool))
@@ -133,10 +148,15 @@ class DynamicProduct:
             wanted = 'None with scales="inside", for WeightSums are in units of s_w'
             raise refuse(self, "zero_point", self.zero_point, wanted, 'Drop it, or give scales="after".')
         inside = self.scales == "inside" and self.fma and self.denormals and isinstance(self.lanes, Lanes)
-        for name in ("minimums", "offset", "groups"):
+        for name in ("minimums", "offset", "groups", "tiles"):
             if getattr(self, name) is not None and not inside:
                 wanted = 'None, except for fused sums in Lanes, scales="inside" and denormals'
                 raise refuse(self, name, getattr(self, name), wanted, 'Drop it, or give scales="inside".')
+        if self.groups is not None and (self.tiles is not None or (self.minimums is not None and self.minimums.inside)):
+            raise refuse(self, "groups", self.groups, "None with tiles, or with minimums inside", "Drop one of them.")
+        if self.sequences == "apart" and self.groups is None and self.tiles is None:
+            wanted = '"together", unless groups or tiles count tokens'
+            raise refuse(self, "sequences", self.sequences, wanted, "Drop it, or give groups or tiles.")
         if not isinstance(self.lanes, Lanes):
             quotient = "both" if isinstance(self.lanes, RegisterLanes) else "last"
             blocks = isinstance(scale.shared, PerBlock) and zero is None and self.input.format == Int(8, low=-127)

@@ -14,11 +14,13 @@ class Lanes:
     """A sum over K in `count` partial sums: entry k belongs to lane floor(k / run) mod count.
 
     Each lane has its own acc_b and v; v_0 is that of the first.  At the end the lanes are added, n to n/2 until one is left:
-    by "halves", v_i + v_(i + n/2), or by "pairs", v_2i + v_(2i + 1).
+    by "halves", v_i + v_(i + n/2), or by "pairs", v_2i + v_(2i + 1).  The entries after the last whole round, of count * run
+    entries, are in lanes like all others; with rest="after", their blocks are added to that sum, without lanes.
 
     Raises:
         SpecError: a count that is no power of two.
-    Source: ggml-cpu/arch/x86/quants.c, hsum_float_8 (8 lanes of 4 entries); XNNPACK, MRx8c8-avx2.c.in (4 of 2, pairs).
+    Source: ggml-cpu/arch/x86/quants.c, hsum_float_8 (8 lanes of 4 entries), ggml_vec_dot_mxfp4_q8_0 (16 and a rest);
+        XNNPACK, MRx8c8-avx2.c.in (4 of 2, pairs).
 
     >>> Lanes(8, 4)
     Lanes(8, run=4)
@@ -27,6 +29,7 @@ class Lanes:
     count: int = field(default=1, validator=integer(1))
     run: int = field(default=1, validator=integer(1))
     order: str = field(default="halves", validator=one_of(("halves", "pairs")))
+    rest: str = field(default="lanes", kw_only=True, validator=one_of(("lanes", "after")))
 
     def __attrs_post_init__(self) -> None:
         if self.count & (self.count - 1):
@@ -114,3 +117,20 @@ class TokenGroups:
 
     tokens: int = field(validator=integer(2))
     part: int = field(validator=integer(1))
+
+
+@readable
+@frozen
+class TokenTiles:
+    """Products of at least `least` tokens are added in tiles: one lane, block after block, with the minimums inside.
+
+    v <- fma(t_b, s_x, v) with t_b = fma(-e, a_b, float32(d acc_b)), or float32(d acc_b) for a weight without minimums.
+    acc_b and a_b are exact sums of integers over the entries that share d, rounded to float32.
+
+    Source: ggml-cpu/tiled/tiled-kernel.cpp, tiled_run_micro_vnni_8x16; tiled.cpp, ggml_tiled_min_batch.
+
+    >>> TokenTiles(8)
+    TokenTiles(8)
+    """
+
+    least: int = field(validator=integer(2))

@@ -18,6 +18,8 @@ from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import in_range
 from qfunc.specs import (
     FLOAT16,
+    GGUF_Q2_K,
+    GGUF_Q3_K,
     GGUF_Q4_1,
     GGUF_Q5_K,
     GGUF_Q6_K,
@@ -56,12 +58,12 @@ ROLES = {"AdaRound": ("weight",), "Compensation": ("weight",)}
 
 SEARCHED = [
     evolve(s, scale=evolve(s.scale, shared=PerBlock(-1, 4), within=s.scale.within and Scale(PerBlock(-1, 8), format=FLOAT16)))
-    for s in (GGUF_Q4_1, GGUF_Q5_K, GGUF_Q6_K)
+    for s in (GGUF_Q4_1, GGUF_Q2_K, GGUF_Q3_K, GGUF_Q5_K, GGUF_Q6_K)
 ]
 """Schemes of llama.cpp in blocks that divide the laws' tensors."""
 
 
-@pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K"])
 def test_blocks_of_llama_cpp_keep_the_laws(scheme: Scheme) -> None:
     check_function(GgmlBlocks(), schemes=[scheme], exempt=OF_SEARCHES, examples=1)
 

@@ -137,8 +137,8 @@ EXECUTORCH = (
     ),
     Mutation(
         "run-time-blocks-from-the-last", "qfunc.numerics.sums.dynamic:block_sums",
-        "for b in range(blocks):",
-        "for b in reversed(range(blocks)):",
+        "for b in range(end // width):",
+        "for b in reversed(range(end // width)):",
         EQUATION,
     ),
     Mutation(

@@ -6,6 +6,9 @@ BLOCKS = "tests/numerics/test_blocks.py::test_integer_blocks_follow_their_formul
 BYTES = "tests/lowering/gguf/test_gguf_blocks.py::test_a_block_by_hand"
 SUPER = "tests/lowering/gguf/test_gguf_blocks.py::test_a_super_block_of_q4_k_by_hand"
 FOUND = "tests/numerics/test_block_searches.py::test_codes_of_minimums"
+TILES = "tests/numerics/test_tiles.py::test_many_tokens_are_added_in_tiles"
+APART = "tests/numerics/test_tiles.py::test_sequences_apart_have_groups_of_their_own"
+MIXES = "tests/lowering/gguf/test_mixes.py::test_more_bits_go_to_the_first_and_last_blocks_and_each_third_between"
 FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
 GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
 
@@ -45,6 +48,24 @@ GGUF = (
         "* inverse[..., None] + 0.5)",
         "* inverse[..., None])",
         FOUND,
+    ),
+    Mutation(
+        "gguf-tiles-scale-their-minimums", "qfunc.numerics.sums.tiles:tiled_sums",
+        "fma(sums, minimum[:, at].expand_as(sums), inner)",
+        "inner + sums * minimum[:, at]",
+        TILES,
+    ),
+    Mutation(
+        "gguf-groups-across-sequences", "qfunc.numerics.sums.tiles:tokens",
+        'sequences == "together"',
+        'sequences != "neither"',
+        APART,
+    ),
+    Mutation(
+        "gguf-last-blocks-have-no-more-bits", "qfunc.lowering.llama_cpp.mixes:_more_bits",
+        "7 * blocks // 8",
+        "8 * blocks // 8",
+        MIXES,
     ),
     Mutation(
         "gguf-neighbours-in-one-byte", "qfunc.lowering.gguf.blocks:pack",

@@ -48,7 +48,10 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     s_x = job.emitter.call(input_scales, x, r, *span, dtype, flushes, name=f"{job.name}_input_scale")
     weight = weight_of(job, tensors["weight"])
     inside = s_x if arithmetic.scales == "inside" else None
-    if any(part is not None for part in (weight.integers, arithmetic.minimums, arithmetic.offset, arithmetic.groups)):
+    if any(
+        part is not None
+        for part in (weight.integers, arithmetic.minimums, arithmetic.offset, arithmetic.groups, arithmetic.tiles)
+    ):
         single = None
         if arithmetic.minimums is not None and arithmetic.minimums.rounded is not None:
             single = job.emitter.call(input_scales, x, r, *span, "float32", flushes, name=f"{job.name}_input_scale_float32")
@@ -63,7 +66,8 @@ def dynamic_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
             if offset := arithmetic.zero_point.offset:
                 q, z = (job.emitter.call(torch.add, t, offset, name=f"{t.name}_unsigned") for t in (q, z))
             start, z = job.emitter.call(torch.mul, k, z, name=f"{job.name}_start"), None
-        order = (arithmetic.lanes.count, arithmetic.lanes.run, arithmetic.fma, flushes, start, arithmetic.lanes.order)
+        lanes = arithmetic.lanes
+        order = (lanes.count, lanes.run, arithmetic.fma, flushes, start, lanes.order, None, None, None, lanes.rest)
         v = job.emitter.call(block_sums, q, z, inside, *nodes, *order, name=f"{job.name}_sums")
     bias = None if "bias" not in tensors else job.real(tensors["bias"], job.root)
     after = s_x if inside is None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -11,8 +11,9 @@ from qfunc.emulation.context import UnitContext
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.sums.dynamic import block_sums
 from qfunc.numerics.sums.minimums import grouped_sums, rounded_sums
+from qfunc.numerics.sums.tiles import sums_by_tokens
 from qfunc.ops.node import channel_axis
-from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, DynamicProduct, Lanes
+from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, DynamicProduct, Float, Lanes
 
 DTYPES = {FLOAT32: "float32", FLOAT16: "float16", BFLOAT16: "bfloat16"}
 """The torch types of formats of scales."""
@@ -66,45 +67,59 @@ def sums_with_minimums(
         weight: Its weight.
         input: The codes of the input, their scales, and their scales in float32 where sums are rounded.
     """
-    lanes, path = arithmetic.lanes, job.unit.path
-    assert isinstance(lanes, Lanes)  # DynamicProduct requires it
-    codes, more = weight.codes, None
-    if arithmetic.offset is not None:
-        moved = arithmetic.offset.offset * (torch.ones_like(codes) if weight.integers is None else weight.integers)
-        codes, more = codes + moved, (job.emitter.constant(-moved, f"{path}.offsets"), arithmetic.offset.run)
-    constants = [job.emitter.constant(codes, f"{path}.weight"), job.emitter.constant(weight.scale, f"{path}.weight_scale")]
     q, s_x, single = input
-    v = _sums(job, arithmetic, q, s_x, constants, lanes, more, f"{job.name}_sums")
-    if arithmetic.minimums is None:
-        return v
-    assert weight.minimum is not None  # the kernel requires it
-    minimum = job.emitter.constant(weight.minimum, f"{path}.minimum")
-    name = f"{job.name}_minimum_sums"
-    if arithmetic.minimums.rounded is not None:
-        w = job.emitter.call(rounded_sums, q, single, minimum, DTYPES[arithmetic.minimums.rounded], name=name)
-    else:
-        integers = torch.ones_like(weight.codes) if weight.minimum_integers is None else weight.minimum_integers
-        constants = [job.emitter.constant(integers, f"{path}.minimum_integers"), minimum]
-        w = _sums(job, arithmetic, q, s_x, constants, arithmetic.minimums.lanes, None, name)
-    return job.emitter.call(torch.add, v, w, name=f"{job.name}_with_minimums")
+    minimums, rounded, tiles = arithmetic.minimums, _rounded(arithmetic), arithmetic.tiles
+    codes, scale = _constant(job, weight.codes, "weight"), _constant(job, weight.scale, "weight_scale")
+    k = lower = None
+    if minimums is not None:
+        assert weight.minimum is not None  # the kernel requires it
+        lower = _constant(job, weight.minimum, "minimum")
+        if rounded is None:
+            integers = torch.ones_like(weight.codes) if weight.minimum_integers is None else weight.minimum_integers
+            k = _constant(job, integers, "minimum_integers")
+    moved, more = codes, None
+    if arithmetic.offset is not None:
+        offsets = arithmetic.offset.offset * (torch.ones_like(weight.codes) if weight.integers is None else weight.integers)
+        moved = _constant(job, weight.codes + offsets, "weight_with_offset")
+        more = (_constant(job, -offsets, "offsets"), arithmetic.offset.run)
+    sums: list[tuple[Any, ...]] = [(moved, scale, arithmetic.lanes, more, None)]
+    if minimums is not None and minimums.inside:
+        sums = [(moved, scale, arithmetic.lanes, more, (k, lower, minimums.lanes.run))]
+    elif minimums is not None and rounded is None:
+        sums.append((k, lower, minimums.lanes, None, None))
+    if tiles is not None:
+        plain = tuple(_arguments(*one) for one in sums)
+        tiled = (codes, scale, k, lower)
+        name = f"{job.name}_with_minimums"
+        return job.emitter.call(sums_by_tokens, tiles.least, arithmetic.sequences, q, s_x, tiled, plain, name=name)
+    ends = [_sums(job, arithmetic, q, s_x, one, name) for one, name in zip(sums, ("sums", "minimum_sums"), strict=False)]
+    if rounded is not None:
+        ends.append(job.emitter.call(rounded_sums, q, single, lower, DTYPES[rounded], name=f"{job.name}_minimum_sums"))
+    v, *w = ends
+    return job.emitter.call(torch.add, v, *w, name=f"{job.name}_with_minimums") if w else v
 
 
-def _sums(
-    job: UnitContext,
-    arithmetic: DynamicProduct,
-    q: fx.Node,
-    s_x: fx.Node,
-    constants: list[fx.Node],
-    lanes: Lanes,
-    more: tuple[fx.Node, int] | None,
-    name: str,
-) -> fx.Node:
-    order = (lanes.count, lanes.run, lanes.order)
-    if arithmetic.groups is not None:
-        groups = (arithmetic.groups.tokens, arithmetic.groups.part)
-        return job.emitter.call(grouped_sums, *groups, q, s_x, *constants, *order, more, name=name)
-    sums = (*order[:2], True, False, None, order[2], None, more)
-    return job.emitter.call(block_sums, q, None, s_x, *constants, *sums, name=name)
+def _rounded(arithmetic: DynamicProduct) -> Float | None:
+    return None if arithmetic.minimums is None else arithmetic.minimums.rounded
+
+
+def _constant(job: UnitContext, value: Tensor, name: str) -> fx.Node:
+    return job.emitter.constant(value, f"{job.unit.path}.{name}")
+
+
+def _arguments(codes: Any, scale: Any, lanes: Any, more: Any, first: Any) -> tuple[Any, ...]:
+    # Those of block_sums from the weight on.
+    assert isinstance(lanes, Lanes)  # DynamicProduct requires it
+    return (codes, scale, lanes.count, lanes.run, True, False, None, lanes.order, None, more, first, lanes.rest)
+
+
+def _sums(job: UnitContext, arithmetic: DynamicProduct, q: fx.Node, s_x: fx.Node, of: tuple[Any, ...], name: str) -> fx.Node:
+    node, groups = f"{job.name}_{name}", arithmetic.groups
+    if groups is None:
+        return job.emitter.call(block_sums, q, None, s_x, *_arguments(*of), name=node)
+    codes, scale, lanes, more, _ = of
+    counted, order = (groups.tokens, groups.part, arithmetic.sequences), (lanes.count, lanes.run, lanes.order)
+    return job.emitter.call(grouped_sums, *counted, q, s_x, codes, scale, *order, more, lanes.rest, name=node)
 
 
 __all__ = ["DTYPES", "Stored", "sums_with_minimums", "weight_of"]

@@ -15,6 +15,7 @@ BITS = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
 """Name of a type -> the bits of its codes."""
 
 _HALF = BLOCK // 2
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def pack(codes: Array, scale: Array, kind: str, minimum: Array | None = None) -> Array:
@@ -41,8 +42,28 @@ def pack(codes: Array, scale: Array, kind: str, minimum: Array | None = None) ->
     return np.concatenate(parts, -1).reshape(len(codes), -1)
 
 
+def pack_mxfp4(values: Array, scale: Array) -> Array:
+    """Return the bytes of values [N, K] in MXFP4: uint8 [N, bytes of a row].
+
+    A block is log2 of its scale plus 127, then 16 bytes with the indices of two values; byte i has entry i in its low half and
+    entry i + 16 in its high half.  The index of -v is that of v plus 8, and that of zeros 0.
+
+    Args:
+        values: Elements of E2M1.
+        scale: Powers of two, [N, K / 32].
+    Source: ggml, src/ggml-common.h, block_mxfp4 and kvalues_mxfp4.
+
+    >>> pack_mxfp4(np.full((1, 32), -6.0), np.float32([[2.0]])).tobytes()[:4].hex()
+    '80ffffff'
+    """
+    blocks = values.reshape(len(values), -1, BLOCK)
+    index = (np.searchsorted(_E2M1, np.abs(blocks)) + 8 * (blocks < 0)).astype(np.uint8)
+    exponents = (np.frexp(scale)[1] + 126).astype(np.uint8)[..., None]
+    return np.concatenate([exponents, index[..., :_HALF] | index[..., _HALF:] << 4], -1).reshape(len(values), -1)
+
+
 def _half(numbers: Array) -> Array:
     return np.ascontiguousarray(numbers.astype("<f2")[..., None]).view(np.uint8)
 
 
-__all__ = ["BITS", "BLOCK", "pack"]
+__all__ = ["BITS", "BLOCK", "pack", "pack_mxfp4"]

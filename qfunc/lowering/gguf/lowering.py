@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, PerBlock, Scheme
+from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, Float, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
 
@@ -29,7 +29,8 @@ class GgufLowering:
     hyperparameters of an architecture, which llama.cpp reads.
 
     Args:
-        kind: The type of the weights, one of "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q6_K", "Q5_K" and "Q4_K".
+        kind: The type of the weights, one of "Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4", "Q6_K", "Q5_K", "Q4_K",
+            "Q3_K" and "Q2_K".
     Source: ggml, docs/gguf.md, src/ggml-common.h.
 
     >>> GgufLowering("Q4_0")
@@ -43,6 +44,10 @@ class GgufLowering:
     def scheme(self) -> Scheme:
         """The scheme of the weights."""
         return WEIGHTS[self.kind].scheme
+
+    def stores(self, scheme: Any, constant: bool) -> bool:
+        """Return True for weights whose codes are floats, as those of MXFP4 are."""
+        return constant and isinstance(scheme.format, Float) and not self.refuses(scheme, constant)
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""

@@ -12,7 +12,8 @@ from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.types import WEIGHTS, Parts
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq_reader import REAL, QdqModel
-from qfunc.specs import Int
+from qfunc.numerics.minifloat import largest
+from qfunc.specs import Float, Format, Int
 
 DOMAIN, PRODUCT = "ggml", "MulMat"
 """y = x W^T: a node of this domain and type has the input x and the name of W as its attribute `weight`."""
@@ -59,15 +60,21 @@ def stored_weight(source: QdqModel, node: onnx.NodeProto, kind: str) -> GgufTens
     Raises:
         DeployError: codes that the type does not have.
     """
-    codes, scale = np.asarray(source.constant(node, 0)).astype(np.int8), np.asarray(source.constant(node, 1))
+    codes, scale = np.asarray(source.constant(node, 0)).astype(np.float32), np.asarray(source.constant(node, 1))
     name, fmt = node.input[0].removesuffix(".codes"), WEIGHTS[kind].scheme.format
-    assert isinstance(fmt, Int)  # so are those of all types
-    low, high = -(1 << fmt.bits - 1) if fmt.signed else 0, (1 << fmt.bits - fmt.signed) - 1
+    low, high = _ends(fmt)
     if codes.min(initial=0) < low or codes.max(initial=0) > high:
         found, do = f"codes in [{codes.min()}, {codes.max()}]", f"Use targets.gguf({kind!r})."
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"[{low}, {high}], those of {kind}", do=do)
     others = [source.constant(node, i, scale) for i in (2, 3, 4)] if node.op_type == "DequantizeBlocks" else [scale] * 3
     return GgufTensor(name, TYPES[kind], codes.shape, WEIGHTS[kind].pack(Parts(codes, scale, *others)))
+
+
+def _ends(fmt: Format) -> tuple[float, float]:
+    if isinstance(fmt, Float):
+        return -largest(fmt), largest(fmt)
+    assert isinstance(fmt, Int)  # so are those of all other types
+    return -(1 << fmt.bits - 1) if fmt.signed else 0, (1 << fmt.bits - fmt.signed) - 1
 
 
 __all__ = ["DOMAIN", "PRODUCT", "stored_weight", "with_products"]

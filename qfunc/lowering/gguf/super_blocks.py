@@ -65,6 +65,59 @@ def pack_q6_k(codes: Array, scale: Array, outer: Array) -> Array:
     return np.concatenate(parts, -1).reshape(len(codes), -1)
 
 
+def pack_q2_k(codes: Array, scale: Array, outer: Array, minimum: Array, outer_minimum: Array) -> Array:
+    """Return the bytes of codes [N, K] in Q2_K: uint8 [N, bytes of a row].
+
+    A super-block is 16 bytes with the integers c and k for 16 entries in their low and high halves, 64 bytes with four codes
+    each, of entries i, i + 32, i + 64 and i + 96 of 128, and d and e in float16.
+
+    Args:
+        codes: In [0, 3].
+        scale, minimum: Integers c and -k for 16 entries, [N, K / 16].
+        outer, outer_minimum: d and e, in the same shape.
+    Source: ggml, src/ggml-common.h, block_q2_K; src/ggml-quants.c, quantize_row_q2_K_ref.
+
+    >>> ones = np.ones((1, 16))
+    >>> pack_q2_k(np.full((1, 256), 3), ones, ones, -ones, ones).tobytes()[14:].hex(" ", 2)[-14:]
+    'ffff 003c 003c'
+    """
+    shape = (len(codes), -1, 16)
+    integers = scale.reshape(shape).astype(np.uint8) | (-minimum).reshape(shape).astype(np.uint8) << 4
+    halves = [_half(outer[:, ::16]), _half(outer_minimum[:, ::16])]
+    return np.concatenate([integers, _quarters(codes), *halves], -1).reshape(len(codes), -1)
+
+
+def pack_q3_k(codes: Array, scale: Array, outer: Array) -> Array:
+    """Return the bytes of codes [N, K] in Q3_K: uint8 [N, bytes of a row].
+
+    A super-block is 32 bytes with the highest bits of codes + 4, entries i + 32 j in bit j of byte i, the other bits as in
+    Q2_K, 12 bytes with 16 integers c + 32 of 6 bits, and d in float16.
+
+    Args:
+        codes: In [-4, 3].
+        scale: Integers c for 16 entries, [N, K / 16].
+        outer: d, in the same shape.
+    Source: ggml, src/ggml-common.h, block_q3_K; src/ggml-quants.c, quantize_row_q3_K_ref.
+
+    >>> pack_q3_k(np.full((1, 256), 3), np.ones((1, 16)), np.ones((1, 16))).tobytes()[94:].hex(" ", 4)
+    'ffff1111 11111111 1111aaaa aaaa003c'
+    """
+    index = (codes + 4).reshape(len(codes), -1, 8, 32).astype(np.uint8)
+    highest = np.bitwise_or.reduce(index >> 2 << np.arange(8, dtype=np.uint8)[:, None], axis=2)
+    c = (scale + 32).reshape(len(codes), -1, 4, 4).astype(np.uint8)
+    lows = (c[..., :2, :] & 15 | (c[..., 2:, :] & 15) << 4).reshape(*c.shape[:2], 8)
+    highs = np.bitwise_or.reduce(c >> 4 << (2 * np.arange(4, dtype=np.uint8))[:, None], axis=2)
+    parts = [highest, _quarters(index.reshape(codes.shape) & 3), lows, highs, _half(outer[:, ::16])]
+    return np.concatenate(parts, -1).reshape(len(codes), -1)
+
+
+def _quarters(codes: Array) -> Array:
+    # Four codes of 2 bits in a byte: of entries i, i + 32, i + 64 and i + 96 of 128.
+    runs = codes.reshape(len(codes), -1, 2, 4, 32).astype(np.uint8)
+    packed: Array = np.bitwise_or.reduce(runs << (2 * np.arange(4, dtype=np.uint8))[:, None], axis=-2)
+    return packed.reshape(*runs.shape[:2], 64)
+
+
 def _half(number: Array) -> Array:
     return np.ascontiguousarray(number.astype("<f2")[..., None]).view(np.uint8)
 
@@ -80,4 +133,4 @@ def _sixes(scale: Array, minimum: Array) -> Array:
     return np.concatenate([*heads, last[0] & 15 | (last[1] & 15) << 4], -1)
 
 
-__all__ = ["SUPER", "pack_q4_k", "pack_q6_k"]
+__all__ = ["SUPER", "pack_q2_k", "pack_q3_k", "pack_q4_k", "pack_q6_k"]

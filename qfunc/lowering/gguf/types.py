@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from attrs import frozen
 
-from qfunc.lowering.gguf.blocks import pack
-from qfunc.lowering.gguf.super_blocks import pack_q4_k, pack_q6_k
+from qfunc.lowering.gguf.blocks import pack, pack_mxfp4
+from qfunc.lowering.gguf.super_blocks import pack_q2_k, pack_q3_k, pack_q4_k, pack_q6_k
 from qfunc.specs import (
+    GGUF_MXFP4,
+    GGUF_Q2_K,
+    GGUF_Q3_K,
     GGUF_Q4_0,
     GGUF_Q4_1,
     GGUF_Q4_K,
@@ -60,9 +63,12 @@ WEIGHTS = {
     "Q4_0": WeightType(GGUF_Q4_0, "Q8_0", lambda p: pack(p.codes, p.scale, "Q4_0")),
     "Q5_1": WeightType(GGUF_Q5_1, "Q8_1", lambda p: pack(p.codes, p.scale, "Q5_1", p.minimum)),
     "Q4_1": WeightType(GGUF_Q4_1, "Q8_1", lambda p: pack(p.codes, p.scale, "Q4_1", p.minimum)),
+    "MXFP4": WeightType(GGUF_MXFP4, "Q8_0", lambda p: pack_mxfp4(p.codes, p.scale)),
     "Q6_K": WeightType(GGUF_Q6_K, "Q8_K", lambda p: pack_q6_k(p.codes, p.scale, p.outer)),
     "Q5_K": WeightType(GGUF_Q5_K, "Q8_K", lambda p: pack_q4_k(*p, bits=5)),
     "Q4_K": WeightType(GGUF_Q4_K, "Q8_K", lambda p: pack_q4_k(*p)),
+    "Q3_K": WeightType(GGUF_Q3_K, "Q8_K", lambda p: pack_q3_k(p.codes, p.scale, p.outer)),
+    "Q2_K": WeightType(GGUF_Q2_K, "Q8_K", lambda p: pack_q2_k(*p)),
 }
 """Name of a type -> the type."""
 

@@ -44,6 +44,7 @@ def decoder_config(config: Any) -> DecoderConfig:
         context=config.max_position_embeddings,
         epsilon=float(config.rms_norm_eps),
         rope_base=float(rope["rope_theta"]),
+        tied=bool(getattr(config, "tie_word_embeddings", False)),
     )
 
 

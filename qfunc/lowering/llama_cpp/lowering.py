@@ -8,16 +8,12 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from qfunc.lowering.gguf.lowering import GgufLowering
+from qfunc.lowering.gguf.types import WEIGHTS
+from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import DecoderConfig
-from qfunc.specs._check import instance_of, refuse
+from qfunc.specs import DecoderConfig, Scheme
+from qfunc.specs._check import instance_of, one_of, refuse
 from qfunc.specs._values import readable
-
-
-def _known_kind(instance: object, attribute: object, value: str) -> None:
-    if GgufLowering(value).scheme.scale.integers is not None:
-        wanted = "'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder"
-        raise refuse(instance, "kind", value, wanted, "Choose one of them.")
 
 
 @readable
@@ -30,22 +26,57 @@ class LlamaCppLowering:
     `with_tokenizer` adds one.  qfunc writes the file; llama.cpp is needed only to run it.
 
     Args:
-        kind: The type of the weights, one of those of `GgufLowering`.
+        kind: The type of the weights, one of those of `GgufLowering`, or a mix of llama.cpp's quantizer: "Q2_K", "Q3_K_S",
+            "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S" or "Q5_K_M".
         decoder: The hyperparameters, as `decoder_config(model.config)` returns them.
-    Source: ggml, docs/gguf.md; llama.cpp, src/llama-arch.cpp and src/llama-model.cpp.
+    Raises:
+        SpecError: another kind, or rows that no block divides.
+    Source: ggml, docs/gguf.md; llama.cpp, src/llama-arch.cpp, src/llama-model.cpp and src/llama-quant.cpp.
 
     >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
     >>> LlamaCppLowering("Q8_0", DecoderConfig(architecture="llama", **sizes)).kind
     'Q8_0'
     """
 
-    kind: str = field(validator=_known_kind)
+    kind: str = field(validator=one_of(KINDS))
     decoder: DecoderConfig = field(validator=instance_of(DecoderConfig))
     blocks: ClassVar[bool] = True
 
+    def __attrs_post_init__(self) -> None:
+        if not self.types():
+            wanted = "a width that 32 divides"
+            raise refuse(self, "decoder", f"rows of {self.decoder.width}", wanted, "Leave such a decoder in float.")
+
+    def types(self) -> dict[str, str]:
+        """Return tensor -> type, for the tensors that are quantized."""
+        return tensor_types(self.kind, self.decoder)
+
+    def scheme(self, kind: str) -> Scheme:
+        """Return the scheme of a type."""
+        return WEIGHTS[kind].scheme
+
+    def layers(self) -> dict[str, tuple[str, ...] | None]:
+        """Return type -> patterns of the paths of the linear layers whose weights have it; None for all of them."""
+        types, (_, *matrices) = self.types(), self.decoder.matrices()
+        kinds = {types.get(name) for name in matrices}
+        if len(kinds) == 1:
+            return {kind: None for kind in kinds if kind is not None}
+        parts: dict[str, list[str]] = {}
+        for name in matrices:
+            parts.setdefault(name.split(".")[-2], []).append(name)
+        found: dict[str, list[str]] = {}
+        for names in parts.values():
+            every = len({types.get(name) for name in names}) == 1 and names[0].startswith("blk.")
+            for name in names[:1] if every else names:
+                if name in types:
+                    path = self.decoder.module(name)
+                    found.setdefault(types[name], []).append(path.replace(".0.", ".*.", 1) if every else path)
+        return {kind: tuple(paths) for kind, paths in found.items()}
+
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""
-        return GgufLowering(self.kind).refuses(scheme, constant)
+        found = [GgufLowering(kind).refuses(scheme, constant) for kind in dict.fromkeys(self.types().values())]
+        return "" if "" in found else found[0]
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the file's bytes.
@@ -57,10 +88,11 @@ class LlamaCppLowering:
         from qfunc.lowering.gguf.file import gguf_file
         from qfunc.lowering.llama_cpp.tensors import decoder_tensors
 
-        return {"model.gguf": gguf_file(_values(self.decoder), decoder_tensors(model, self.kind, self.decoder))}
+        return {"model.gguf": gguf_file(described(self.decoder), decoder_tensors(model, self.types(), self.decoder))}
 
 
-def _values(d: DecoderConfig) -> dict[str, str | int | float]:
+def described(d: DecoderConfig) -> dict[str, str | int | float]:
+    """Return the named values of a file: the hyperparameters, as llama.cpp reads them."""
     own: dict[str, str | int | float] = {
         "context_length": d.context,
         "embedding_length": d.width,
@@ -79,4 +111,4 @@ def _values(d: DecoderConfig) -> dict[str, str | int | float]:
     return general | {f"{d.architecture}.{key}": value for key, value in own.items()} | {"tokenizer.ggml.model": "no_vocab"}
 
 
-__all__ = ["LlamaCppLowering"]
+__all__ = ["LlamaCppLowering", "described"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,22 @@ from qfunc.errors import DeployError
 from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.rewrite import stored_weight
+from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.qdq_reader import QdqModel
-from qfunc.specs import DecoderConfig
+from qfunc.specs import DecoderConfig, PerBlock, Scheme
 
 Array = np.ndarray[Any, Any]
 
 _TABLE, _HEAD = "token_embd.weight", "output.weight"
 
 
-def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -> list[GgufTensor]:
+def decoder_tensors(model: onnx.ModelProto, types: Mapping[str, str], decoder: DecoderConfig) -> list[GgufTensor]:
     """Return the tensors in the order in which the model reads them.
 
+    Args:
+        model: A Q/DQ model.
+        types: Tensor -> the type of its blocks.
+        decoder: The hyperparameters.
     Raises:
         DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
     """
@@ -40,7 +46,7 @@ def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -
                 raise DeployError(where=_where(decoder), found=what, wanted="a tensor of the architecture", do=do)
             name = decoder.role(known, looked_up=node.op_type == "Gather")
             origin[name] = parameter
-            tensor = stored_weight(source, stored, kind) if stored is not None and blocks else _real(source, read)
+            tensor = _quantized(source, stored, name, types) if stored is not None and blocks else _real(source, read)
             found[name] = GgufTensor(name, tensor.kind, tensor.shape, _in_order(tensor.data, name, decoder))
     if origin.get(_HEAD) == origin.get(_TABLE) and found[_HEAD].kind == found[_TABLE].kind:
         del found[_HEAD]  # llama.cpp multiplies by the table then
@@ -53,6 +59,25 @@ def decoder_tensors(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -
 
 def _where(decoder: DecoderConfig) -> str:
     return f"deploy, {decoder.architecture}"
+
+
+def _quantized(source: QdqModel, node: onnx.NodeProto, name: str, types: Mapping[str, str]) -> GgufTensor:
+    kind = types.get(name)
+    if kind is None or not _holds(WEIGHTS[kind].scheme, source, node):
+        found = f"blocks of {source.attribute(node, 'block_size')}"
+        wanted = "real numbers" if kind is None else f"blocks of {kind}"
+        do = "Leave the schemes of the target as they are, or keep the layer in float by edit.skip."
+        raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
+    return stored_weight(source, node, kind)
+
+
+def _holds(scheme: Scheme, source: QdqModel, node: onnx.NodeProto) -> bool:
+    # True for blocks of the scheme's size, whose scales are integers if those of the scheme are.
+    searched = node.op_type == "DequantizeBlocks"
+    if scheme.searched != searched or scheme.scale.shared != PerBlock(-1, source.attribute(node, "block_size")):
+        return False
+    scale, outer = source.constant(node, 1), source.constant(node, 2)
+    return not searched or bool(((scale == np.rint(scale)) if scheme.scale.integers else (outer == 1)).all())
 
 
 def _is_parameter(source: QdqModel, name: str) -> bool:

@@ -6,6 +6,8 @@ smaller one key by key, with the query and the sums in float16.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -52,7 +54,19 @@ def attend(
     if adjacent:
         q, k = (t.reshape(*t.shape[:-1], 2, -1).transpose(-1, -2).flatten(-2) for t in (q, k))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    return attention(q, k, v, head_size**-0.5).transpose(1, 2).flatten(2)
+    return attention(q, k, v, scale_of(head_size)).transpose(1, 2).flatten(2)
+
+
+def scale_of(head_size: int) -> float:
+    """Return 1 / sqrt(head_size) with a rounding to float32 of both, which for 96 is not that of head_size^(-1/2).
+
+    Source: llama.cpp, src/models/llama.cpp, kq_scale.
+
+    >>> scale_of(64)
+    0.125
+    """
+    root = torch.tensor(math.sqrt(head_size))
+    return float(1 / root)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -148,4 +162,4 @@ def _chain(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     return total
 
 
-__all__ = ["TILE", "attend", "attention", "dot_float16"]
+__all__ = ["TILE", "attend", "attention", "dot_float16", "scale_of"]

@@ -47,7 +47,7 @@ def codes_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
         return codes
     groups, fmt = _groups(x, scheme), _format(scheme)
     found = minimums.search(groups, fmt.bits)[2] if scheme.minimum else scales.search(groups, fmt.bits)[1]
-    if not scheme.minimum:
+    if not scheme.minimum and fmt.bits != 3:
         found = torch.where(_of_zeros(qparams.scale, scheme)[..., None], float(fmt.qmin), found)
     return _with_nan(torch.where(nothing[..., None], found, codes.reshape(groups.shape)), x)
 
@@ -78,9 +78,11 @@ def _signed(scale: Tensor, integers: Int, scheme: Scheme) -> tuple[Tensor, Tenso
     # c and d of scales: the first of the largest magnitude has the lowest c.
     outer = _super(scale, scheme)
     largest = outer.gather(-1, outer.abs().argmax(-1, keepdim=True))
-    zero = largest.abs() < torch.tensor(scales.NOTHING)
+    # Bytes of zeros are 0 of c in Q6_K, and the lowest c in Q3_K.
+    three = _format(scheme).bits == 3
+    zero = largest == 0 if three else largest.abs() < torch.tensor(scales.NOTHING)
     steps = quotient(float(integers.qmin), largest)
-    integer = torch.where(zero, 0.0, nearest(steps * outer).clamp(max=integers.qmax))
+    integer = torch.where(zero, float(integers.qmin * three), nearest(steps * outer).clamp(integers.qmin, integers.qmax))
     number = torch.where(zero, 0.0, half(quotient(1.0, steps)))
     return integer.reshape(scale.shape), number.expand_as(outer).reshape(scale.shape)
 

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from qfunc.numerics.search.steps import nearest, ordered_sum, quotient
 
-_STEPS = {4: (-1.0, 20), 5: (-0.5, 15)}
+_STEPS = {2: (-0.5, 15), 4: (-1.0, 20), 5: (-0.5, 15)}
 """Bits of the codes -> (the first step of the search from the number of codes, the last of its steps of 0.1)."""
+_ABSOLUTE = 2
+"""Bits of the codes whose search has the errors |x_hat - x| and the weights |x|."""
 
 
 def of_ends(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -37,24 +39,27 @@ def codes_of_ends(x: Tensor, scale: Tensor, minimum: Tensor, bits: int) -> Tenso
 def search(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return (s, -m, q) of each block, the last axis, with a small error sum_i w_i (q_i s + m - x_i)^2, m <= 0.
 
-    w_i = sqrt(mean x^2) + |x_i|.  From s = (max x - m) / (2^bits - 1) and m = min(min x, 0) on, codes of several scales are
-    tried, with the least-squares s and m of each; each better pair is the start of the next trial.
+    w_i = sqrt(mean x^2) + |x_i|; with 2 bits the error is sum_i |x_i| |q_i s + m - x_i|.  From s = (max x - m) / (2^bits - 1)
+    and m = min(min x, 0) on, codes of several scales are tried, with the least-squares s and m of each; each better pair is
+    the start of the next trial.
 
-    Source: ggml, src/ggml-quants.c, make_qkx2_quants and quantize_row_q4_K_ref.
+    Source: ggml, src/ggml-quants.c, make_qkx2_quants, quantize_row_q4_K_ref and quantize_row_q2_K_ref.
 
     >>> [t.round(decimals=3).tolist() for t in search(torch.tensor([[0.0, 15.0, 30.0]]), 4)][1:]
     [[0.0], [[0.0, 7.0, 14.0]]]
     """
     top, (first, last) = float(2**bits - 1), _STEPS[bits]
-    # In float64: torch's float32 roots are not always rounded correctly.
-    weight = (ordered_sum(x * x) / x.shape[-1]).double().sqrt().float()[..., None] + x.abs()
+    weight, absolute = x.abs(), bits == _ABSOLUTE
+    if not absolute:
+        # In float64: torch's float32 roots are not always rounded correctly.
+        weight = (ordered_sum(x * x) / x.shape[-1]).double().sqrt().float()[..., None] + weight
     total, moment = ordered_sum(weight), ordered_sum(weight * x)
     low, high = x.amin(-1).clamp(max=0), x.amax(-1)
     constant = high == low
     steps = quotient(top, high - low)
     scale, minimum = quotient(1.0, steps), low
     codes = nearest(steps[..., None] * (x - low[..., None])).clamp(0, top)
-    error = _error(x, weight, codes, scale, minimum)
+    error = _error(x, weight, codes, scale, minimum, absolute)
     for step in range(last + 1):
         number = torch.tensor(0.1) * step + first + top
         steps = quotient(number, high - minimum)
@@ -67,7 +72,7 @@ def search(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
         positive = new_minimum > 0
         new_scale = torch.where(positive, product / square, new_scale)
         new_minimum = torch.where(positive, 0.0, new_minimum)
-        new_error = _error(x, weight, tried, new_scale, new_minimum)
+        new_error = _error(x, weight, tried, new_scale, new_minimum, absolute)
         better = (determinant > 0) & (new_error < error)
         error, scale = torch.where(better, new_error, error), torch.where(better, new_scale, scale)
         minimum, codes = torch.where(better, new_minimum, minimum), torch.where(better[..., None], tried, codes)
@@ -75,9 +80,9 @@ def search(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     return scale, -minimum, torch.where(constant[..., None], 0.0, codes)
 
 
-def _error(x: Tensor, weight: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+def _error(x: Tensor, weight: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor, absolute: bool) -> Tensor:
     difference = scale[..., None] * codes + minimum[..., None] - x
-    return ordered_sum(weight * (difference * difference))
+    return ordered_sum(weight * (difference.abs() if absolute else difference * difference))
 
 
 __all__ = ["codes_of_ends", "of_ends", "search"]

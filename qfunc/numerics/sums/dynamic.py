@@ -109,7 +109,8 @@ def weight_sums(weight: Tensor, scale: Tensor, run: int) -> Tensor:
 def block_sums(
     codes: Tensor, z: Tensor | None, s_x: Tensor | None, weight: Tensor, s_w: Tensor, count: int, run: int, fused: bool,
     flushes: bool, sums: Tensor | None = None, order: str = "halves", part: int | None = None,
-    more: tuple[Tensor, int] | None = None,
+    more: tuple[Tensor, int] | None = None, first: tuple[Tensor, Tensor, int] | None = None,
+    rest: str = "lanes",
 ) -> Tensor:  # fmt: skip
     """Return v of each token and output: acc_b m_b added for one block after the other, in `count` lanes.
 
@@ -118,12 +119,13 @@ def block_sums(
         z: Zero points [..., G]; None if there are none, or if `sums` has their part.
         s_x: Scales [..., G] that are multiplied inside; None if they come after the sum.
         weight: q_w [O, K]; s_w: their scales [O, K / block].
-        count, run, order: See `specs.Lanes`.
+        count, run, order, rest: See `specs.Lanes`.
         fused: v + acc_b m_b has one rounding.
         flushes: Values below 2^-126 are 0.
         sums: v_0 [..., O], of lane 0.
         part: The most entries of one acc_b.
         more: Other integers [O, K] whose products are added to acc_b, in lanes of runs of this length.
+        first: Other integers [O, K] and their scales, whose a_b m_b is added to v before acc_b, in lanes of such runs.
 
     >>> x, w = torch.tensor([[2.0, 3.0]]), torch.tensor([[4.0, 5.0]])
     >>> block_sums(x, None, None, w, torch.tensor([[1.0, 0.5]]), 1, 1, True, False).tolist()
@@ -139,21 +141,34 @@ def block_sums(
     totals = [torch.zeros((*codes.shape[:-1], weight.shape[0]), device=weight.device) for _ in range(count)]
     if sums is not None:
         totals[0] = flushed(sums, flushes)
-    for b in range(blocks):
-        m = s_w[:, b * s_w.shape[1] // blocks]
-        if s_x is not None:
-            m = flushed(s_x[..., b * groups // blocks, None] * m, flushes)
+    sides = [(terms, s_w)]
+    if first is not None:
+        sides.insert(0, ([(first[0], entries // first[2] % count)], first[1]))
+    end = size // (count * run) * count * run if rest == "after" else size
+
+    def factor(scale: Tensor, b: int) -> Tensor:
+        m = scale[:, b * scale.shape[1] // blocks]
+        return m if s_x is None else flushed(s_x[..., b * groups // blocks, None] * m, flushes)
+
+    for b in range(end // width):
         span = slice(b * width, (b + 1) * width)
         x = offsets[..., span].double()
-        for i in sorted({i for _, lane in terms for i in lane[span].tolist()}):
-            products = [x[..., lane[span] == i] @ w[:, span][:, lane[span] == i].double().T for w, lane in terms]
-            acc = sum(products[1:], products[0]).float()
-            totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
+        for added, scale in sides:
+            m = factor(scale, b)
+            for i in sorted({i for _, lane in added for i in lane[span].tolist()}):
+                products = [x[..., lane[span] == i] @ w[:, span][:, lane[span] == i].double().T for w, lane in added]
+                acc = sum(products[1:], products[0]).float()
+                totals[i] = flushed(_add(acc, m.expand_as(acc), totals[i], fused, flushes), flushes)
     while len(totals) > 1:
         half = len(totals) // 2
-        sides = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
-        totals = [flushed(a + b, flushes) for a, b in zip(*sides, strict=True)]
-    return totals[0]
+        pairs = (totals[:half], totals[half:]) if order == "halves" else (totals[::2], totals[1::2])
+        totals = [flushed(a + b, flushes) for a, b in zip(*pairs, strict=True)]
+    (total,) = totals
+    for b in range(end // width, blocks):
+        span = slice(b * width, (b + 1) * width)
+        acc = (offsets[..., span].double() @ weight[:, span].double().T).float()
+        total = flushed(_add(acc, factor(s_w, b).expand_as(acc), total, fused, flushes), flushes)
+    return total
 
 
 def _add(acc: Tensor, m: Tensor, total: Tensor, fused: bool, flushes: bool) -> Tensor:

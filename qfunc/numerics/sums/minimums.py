@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
 from qfunc.numerics.sums.dynamic import block_sums
+from qfunc.numerics.sums.tiles import tokens
 
 
 def rounded_sums(codes: Tensor, s_x: Tensor, minimum: Tensor, dtype: str) -> Tensor:
@@ -29,20 +30,21 @@ def rounded_sums(codes: Tensor, s_x: Tensor, minimum: Tensor, dtype: str) -> Ten
 
 
 def grouped_sums(
-    tokens: int, part: int, codes: Tensor, s_x: Tensor, weight: Tensor, s_w: Tensor, count: int, run: int, order: str,
-    more: tuple[Tensor, int] | None = None,
+    size: int, part: int, sequences: str, codes: Tensor, s_x: Tensor, weight: Tensor, s_w: Tensor, count: int, run: int,
+    order: str, more: tuple[Tensor, int] | None = None, rest: str = "lanes",
 ) -> Tensor:  # fmt: skip
-    """Return fused `block_sums`, in parts of `part` entries for whole groups of `tokens` tokens; see `specs.TokenGroups`.
+    """Return fused `block_sums`, in parts of `part` entries for whole groups of `size` tokens; see `specs.TokenGroups`.
 
     >>> x, w = torch.tensor([[2.0, 3.0]] * 3), torch.tensor([[4.0, 5.0]])
-    >>> grouped_sums(2, 1, x, torch.ones(3, 1), w, torch.ones(1, 1), 1, 1, "halves").tolist()
+    >>> grouped_sums(2, 1, "together", x, torch.ones(3, 1), w, torch.ones(1, 1), 1, 1, "halves").tolist()
     [[23.0], [23.0], [23.0]]
     """
-    rows, scales = codes.reshape(-1, codes.shape[-1]), s_x.reshape(-1, s_x.shape[-1])
-    whole = len(rows) - len(rows) % tokens
+    length = tokens(codes, sequences)
+    rows, scales = (t.reshape(-1, length, t.shape[-1]) for t in (codes, s_x))
+    whole = length - length % size
 
     def sums(chosen: slice, entries: int | None) -> Tensor:
-        given = (rows[chosen], None, scales[chosen], weight, s_w, count, run)
-        return block_sums(*given, fused=True, flushes=False, order=order, part=entries, more=more)
+        given = (rows[:, chosen], None, scales[:, chosen], weight, s_w, count, run)
+        return block_sums(*given, fused=True, flushes=False, order=order, part=entries, more=more, rest=rest)
 
-    return torch.cat([sums(slice(whole), part), sums(slice(whole, None), None)]).reshape(*codes.shape[:-1], -1)
+    return torch.cat([sums(slice(whole), part), sums(slice(whole, None), None)], 1).reshape(*codes.shape[:-1], -1)

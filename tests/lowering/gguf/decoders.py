@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.lowering.gguf.engine import TYPES
+from qfunc.lowering.gguf.file import GgufTensor, gguf_file
+from qfunc.lowering.llama_cpp.lowering import described
 from qfunc.specs import DecoderConfig
 
 SIZES = {"blocks": 2, "width": 64, "inner": 96, "heads": 4, "kv_heads": 2, "head_size": 16, "vocabulary": 96, "context": 512}
@@ -129,3 +133,16 @@ def calibrated(d: DecoderConfig, kind: str, tied: bool = False) -> Any:
     target = targets.gguf(kind, d)
     network = Network(d, tied).eval()
     return qfunc.calibrate([tokens(2, 7, d), tokens(2, 9, d)], progress=False)(qfunc.quantize(target)(network)), target, network
+
+
+def float_file(network: Network, d: DecoderConfig) -> bytes:
+    """A GGUF file of a network in float32; in Llama, entries i and i + head_size / 2 of a head become neighbours."""
+    tensors = []
+    for parameter, value in network.named_parameters():
+        name, rows = d.tensor(parameter), value.detach().numpy()
+        assert name is not None
+        if d.architecture == "llama" and name.split(".")[-2] in ("attn_q", "attn_k"):
+            order = np.arange(d.head_size).reshape(2, -1).T.flatten()
+            rows = rows.reshape(-1, d.head_size, *rows.shape[1:])[:, order].reshape(rows.shape)
+        tensors.append(GgufTensor(name, TYPES["F32"], rows.shape, rows))
+    return gguf_file(described(d), tensors)

@@ -108,3 +108,18 @@ def tokenized(path: str, texts: list[str]) -> tuple[list[list[int]], int]:
         count = llama.llama_tokenize(vocabulary, held, len(held), found, 200, False, True)
         tokens.append(found[:count])
     return tokens, llama.llama_vocab_eos(vocabulary)
+
+
+_FILE_TYPES = {
+    "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
+}  # fmt: skip
+"""Name -> llama_ftype."""
+
+
+def quantized_file(path: str, result: str, kind: str) -> None:
+    """Write the file that llama.cpp's own quantizer makes of a file in float."""
+    llama = importlib.import_module("llama_cpp.llama_cpp")
+    llama.llama_backend_init()
+    parameters = llama.llama_model_quantize_default_params()
+    parameters.nthread, parameters.ftype = 1, _FILE_TYPES[kind]
+    assert llama.llama_model_quantize(path.encode(), result.encode(), ctypes.byref(parameters)) == 0

@@ -200,7 +200,7 @@ def test_hyperparameters_that_no_decoder_has_are_refused() -> None:
         "DecoderConfig.head_size: found 12, wanted a multiple of 8. "
         "Smaller rests of a head are rotated in another order, which is not described."
     )
-    assert str(kind.value).startswith("GgufLowering.kind: found 'Q2_0', wanted one of 'Q8_0'")
+    assert str(kind.value).startswith("LlamaCppLowering.kind: found 'Q2_0', wanted one of 'Q8_0'")
 
 
 def config(**changes: Any) -> Any:

@@ -22,8 +22,8 @@ from qfunc.testing import check_target
 
 INSTALLED = importlib.util.find_spec("libggml") is not None
 needs_ggml = pytest.mark.skipif(not INSTALLED, reason="libggml-python is not installed")
-KINDS = ("Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1")
-K_KINDS = ("Q6_K", "Q5_K", "Q4_K")
+KINDS = ("Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4")
+K_KINDS = ("Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K")
 """Types with super-blocks of 256 inputs."""
 
 
@@ -47,15 +47,13 @@ def values(draw: st.DrawFn, count: int, width: int, largest: int, least: int) ->
 def products(draw: st.DrawFn) -> tuple[str, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """A type, a weight, whose outputs 8 divides or not, and a batch of rows.
 
-    Scales of subnormal numbers are left out in K types, where ggml converts infinite quotients to integers.
+    Scales of subnormal numbers are left out in K types, where ggml converts infinite quotients to integers, and in MXFP4, where
+    it converts negative exponents to unsigned integers.
     """
     kind = draw(st.sampled_from((*KINDS, *K_KINDS)))
     width = 256 * draw(st.integers(1, 4)) if kind in K_KINDS else 32 * draw(st.integers(1, 20))
-    outputs, count, least = (
-        draw(st.sampled_from((1, 3, 8, 13, 16, 24))),
-        draw(st.integers(1, 9)),
-        -100 if kind in K_KINDS else -140,
-    )
+    outputs, count = draw(st.sampled_from((1, 3, 8, 13, 16, 24))), draw(st.integers(1, 9))
+    least = -100 if kind in (*K_KINDS, "MXFP4") else -140
     return kind, draw(values(outputs, width, 8, least)), draw(values(count, width, 30, least))
 
 

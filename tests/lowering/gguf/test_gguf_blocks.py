@@ -121,6 +121,17 @@ def test_a_block_by_hand(kind: str, codes: tuple[int, ...], wanted: str) -> None
     assert found.tobytes()[: len(bytes.fromhex(wanted))].hex(" ") == wanted
 
 
+def test_a_block_of_mxfp4_by_hand() -> None:
+    """The exponent of the scale plus 127, then entries i and i + 16 in a byte; bit 3 is the sign, except of zeros."""
+    block = np.zeros((1, 32))
+    block[0, [0, 1, 2, 3, 16, 17, 18]] = 0.5, -0.5, 6, -0.0, 4, -3, 1.5
+
+    found = WEIGHTS["MXFP4"].pack(Parts(block, np.float32([[0.25]]), block, block, block))
+
+    assert found.tobytes()[:5].hex(" ") == "7d 61 d9 37 00"
+    assert found.shape == (1, 17)
+
+
 def test_a_super_block_of_q4_k_by_hand() -> None:
     """d, e, then integers: c_0..c_3 with two high bits of c_4..c_7, k likewise, the low bits; entries i and i + 32 share."""
     codes, scale, minimum = np.zeros((1, 256)), np.arange(8.0)[None] + 40, -(np.arange(8.0)[None] + 10)
@@ -145,3 +156,30 @@ def test_a_super_block_of_q6_k_by_hand() -> None:
     assert (found[0], found[32], found[64]) == (0x01, 0x5F, 0x02)
     assert found[128] == 0b10101100  # 37, 32, 63 and 1, shifted by 4
     assert found[192:].hex(" ") == "f8 f9 fa fb fc fd fe ff 00 01 02 03 04 05 06 07 00 3e"
+
+
+def test_a_super_block_of_q3_k_by_hand() -> None:
+    """High bits of codes + 4, the other bits of four entries, low and high bits of integers + 32, and d."""
+    codes = np.full((1, 256), -4)
+    codes[0, [0, 32, 64, 96, 128]] = 3, -3, -2, -1, 1
+    integers = np.arange(-32, 0, 2)[None]
+
+    found = WEIGHTS["Q3_K"].pack(Parts(codes, integers, np.full((1, 16), 1.5), codes, codes)).tobytes()
+
+    assert found[0] == 0b10001  # entries 0 and 128 are at least 0
+    assert (found[32], found[64]) == (0b11100111, 0b01)
+    assert found[96:].hex(" ") == "00 22 44 66 88 aa cc ee 50 50 50 50 00 3e"
+    assert len(found) == 110
+
+
+def test_a_super_block_of_q2_k_by_hand() -> None:
+    """Integers c and k of 4 bits in a byte, codes of four entries, d and e."""
+    codes = np.zeros((1, 256))
+    codes[0, [0, 32, 64, 96, 128]] = 1, 2, 3, 0, 2
+    scale, minimum = np.arange(16)[None], -np.arange(15, -1, -1)[None]
+
+    found = WEIGHTS["Q2_K"].pack(Parts(codes, scale, np.full((1, 16), 1.0), minimum, np.full((1, 16), 2.0))).tobytes()
+
+    assert found[:16].hex() == "f0e1d2c3b4a5968778695a4b3c2d1e0f"
+    assert (found[16], found[48]) == (0b00111001, 0b10)
+    assert found[80:].hex(" ") == "00 3c 00 40"

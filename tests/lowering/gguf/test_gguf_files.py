@@ -22,7 +22,7 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.functions import Fixed
 from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import GGUF_Q4_1, DecoderConfig, edit
+from qfunc.specs import GGUF_Q4_1, edit
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -143,12 +143,13 @@ def test_a_scheme_that_the_file_does_not_have_is_refused() -> None:
     )
 
 
-def test_the_kinds_are_eight() -> None:
+def test_the_kinds_are_eleven() -> None:
+    """Mixes are for whole decoders."""
     with pytest.raises(SpecError) as caught:
-        targets.gguf("Q2_K")
+        targets.gguf("Q4_K_M")
     assert str(caught.value) == (
-        "GgufLowering.kind: found 'Q2_K', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'Q6_K', 'Q5_K', 'Q4_K'. "
-        "Choose one of them."
+        "GgufLowering.kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'MXFP4', 'Q6_K', 'Q5_K', "
+        "'Q4_K', 'Q3_K', 'Q2_K'. Choose one of them."
     )
 
 
@@ -201,22 +202,3 @@ def test_the_bytes_hold_the_codes_of_the_simulation() -> None:
     scale, bytes_ = rows[:, :2].copy().view("<f2").astype(np.float32), rows[:, 2:]
     codes = np.concatenate([bytes_ & 15, bytes_ >> 4], -1).astype(np.float32) - 8
     np.testing.assert_array_equal(codes * scale, held(model, "weight", layer))
-
-
-def test_a_whole_decoder_in_super_blocks_is_refused() -> None:
-    sizes = {
-        "blocks": 1,
-        "width": 64,
-        "inner": 96,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_size": 16,
-        "vocabulary": 100,
-        "context": 256,
-    }
-    with pytest.raises(SpecError) as caught:
-        targets.gguf("Q4_K", DecoderConfig(architecture="llama", **sizes))  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "LlamaCppLowering.kind: found 'Q4_K', wanted 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1' or 'Q4_1' for a whole decoder. "
-        "Choose one of them."
-    )

@@ -43,6 +43,29 @@ def test_logits_are_those_of_llama_cpp(architecture: str, kind: str) -> None:
     assert simulated.mismatches > simulated.elements / 2  # the simulation has another order of sums
 
 
+WIDE = {"width": 256, "inner": 512, "head_size": 64, "vocabulary": 104}
+NARROW = {"width": 96, "inner": 256, "head_size": 24, "vocabulary": 100}
+"""256 divides the rows of the last product of a block only, 8 not all outputs, and the scale of scores is no power of two."""
+DRAWN = [
+    ("Q4_K", "llama", WIDE), ("Q5_K", "qwen2", WIDE), ("Q6_K", "qwen3", WIDE), ("Q3_K", "llama", WIDE),
+    ("Q2_K", "qwen2", WIDE), ("Q4_K_M", "qwen3", {**WIDE, "blocks": 4}), ("Q3_K_M", "llama", NARROW),
+    ("Q5_K", "llama", NARROW), ("Q2_K", "qwen3", NARROW),
+]  # fmt: skip
+
+
+@needs_llama
+@pytest.mark.parametrize(("kind", "architecture", "sizes"), DRAWN)
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_of_k_types_are_those_of_llama_cpp(kind: str, architecture: str, sizes: dict[str, int], tied: bool) -> None:
+    """Batches of fewer tokens than a tile and of more, of no whole group and of several."""
+    d = decoder(architecture, tied=tied, **sizes)
+    model, target, _ = calibrated(d, kind, tied=tied)
+
+    report = qfunc.verify(target)(model, [tokens(2, n, d) for n in (1, 7, 8, 70)])
+
+    assert report.agreement == f"bit-exact: 0 of {2 * 86 * d.vocabulary:,} elements differ"
+
+
 @needs_llama
 def test_a_head_in_float_is_compared_as_such() -> None:
     """llama.cpp adds products in float32 in an order that is not emulated: nothing is called bit-exact then."""

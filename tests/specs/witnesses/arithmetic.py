@@ -71,6 +71,7 @@ from qfunc.specs import (
     SumShifted,
     Target,
     TokenGroups,
+    TokenTiles,
     WeightSums,
     ZeroPoint,
 )
@@ -155,6 +156,7 @@ POOL = nn.AvgPool2d(3, 1)
 BYTES = Scheme(Int(8, signed=False), zero_point=ZeroPoint())
 DYNAMIC = DynamicProduct(Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False))
 IN_LANES = evolve(DYNAMIC, lanes=Lanes(4, 2))
+RAGGED = evolve(DYNAMIC, lanes=Lanes(4, 3))
 BY_SUMS = evolve(DYNAMIC, zero_point=WeightSums(4))
 LINEAR, TOKENS = nn.Linear(32, 20), drawn(50, 32) * 3 + 1
 LINEAR.weight.data = drawn(20, 32) * 2.0 ** torch.arange(20)[:, None].sub(9) * 3.0 ** torch.arange(4).repeat_interleave(8)
@@ -172,6 +174,8 @@ ONE_LANE = evolve(INSIDE, lanes=Lanes())
 GROUPED = evolve(ONE_LANE, groups=TokenGroups(4, part=4))
 WITH_MINIMUMS = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 16), format=FLOAT16, rounded="after"), minimum=True)
 BY_MINIMUMS = evolve(INSIDE, minimums=MinimumSums())
+TILED = evolve(INSIDE, tiles=TokenTiles(8))
+PAIR = TOKENS.reshape(2, 25, 32)
 
 
 def dynamic(
@@ -366,6 +370,10 @@ WITNESSES = {
     "MinimumSums.rounded": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(rounded=FLOAT16)),
     "LaneOffset.offset": dynamic(OFFSET, offset=LaneOffset(9, run=4)),
     "LaneOffset.run": dynamic(OFFSET, offset=LaneOffset(8, run=1)),
+    "DynamicProduct.tiles": dynamic(INSIDE, tiles=TokenTiles(8)),
+    "DynamicProduct.sequences": dynamic(GROUPED, x=PAIR, sequences="apart"),
+    "MinimumSums.inside": dynamic(BY_MINIMUMS, weight=WITH_MINIMUMS, minimums=MinimumSums(inside=True)),
+    "TokenTiles.least": dynamic(TILED, tiles=TokenTiles(51)),
     "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
@@ -375,6 +383,7 @@ WITNESSES = {
     "DynamicProduct.clamps": dynamic(DYNAMIC, x=FAR, clamps=True),
     "Lanes.count": dynamic(IN_LANES, lanes=Lanes(2, 2)),
     "Lanes.order": dynamic(IN_LANES, lanes=Lanes(4, 2, "pairs")),
+    "Lanes.rest": dynamic(RAGGED, lanes=Lanes(4, 3, rest="after")),
     "Lanes.run": dynamic(IN_LANES, lanes=Lanes(4, 1)),
     "BrgemmChunks": dynamic(CHUNKS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
     "RegisterLanes": dynamic(REGISTERS, weight=Scheme(Int(4), Scale(PerBlock(-1, 16))), lanes=Lanes(8, 4)),
