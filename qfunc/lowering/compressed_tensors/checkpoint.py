@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
 import torch
-from attrs import frozen
 from onnx import numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
+from qfunc.files.part import Part
+from qfunc.files.stored_tensor import StoredTensor
 from qfunc.lowering.compressed_tensors.layers import Layer, layer_of, module_of
 from qfunc.lowering.qdq_reader import QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
@@ -20,16 +21,8 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 _PRODUCTS = ("Gemm", "MatMul")
 
 
-@frozen(eq=False)
-class Checkpoint:
-    """Tensors by name, and the fields of the config."""
-
-    tensors: Mapping[str, Tensor]
-    config: Mapping[str, Any]
-
-
-def checkpoint_of(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> Checkpoint:
-    """Return the checkpoint of a Q/DQ model whose metadata names its parameters.
+def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> Part:
+    """Return the tensors of a Q/DQ model whose metadata names its parameters; the notes describe its layers.
 
     Raises:
         DeployError: a parameter that the model does not have as it is, or a layer that the format does not have.
@@ -60,7 +53,16 @@ def checkpoint_of(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> C
             wanted = "the parameter as it is, or as the weight of a linear layer"
             raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
         tensors[name] = torch.from_numpy(numpy_helper.to_array(held).copy())
-    return Checkpoint(tensors, _config(list(layers.values()), sorted(ignored)))
+    described = [{"name": x.name, "form": x.form, "weights": x.weights, "inputs": x.inputs} for x in layers.values()]
+    notes = {"layers": described, "ignored": sorted(ignored)}
+    names = [i.name for i in model.graph.input], [o.name for o in model.graph.output]
+    return Part({name: _stored(tensor) for name, tensor in tensors.items()}, notes, *names)
+
+
+def _stored(tensor: Tensor) -> StoredTensor:
+    kinds = {"float32": "F32", "uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64", "float8_e4m3fn": "F8_E4M3"}
+    kind = kinds[str(tensor.dtype).removeprefix("torch.")]
+    return StoredTensor(kind, tuple(tensor.shape), lambda: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _before_copies(source: QdqModel, name: str) -> str:
@@ -69,29 +71,32 @@ def _before_copies(source: QdqModel, name: str) -> str:
     return name
 
 
-def _config(layers: list[Layer], ignored: list[str]) -> dict[str, Any]:
-    groups: dict[str, list[Layer]] = {}
+def quantization_config(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the fields of a config that describe the quantized layers of some parts."""
+    layers = [layer for part in parts for layer in part.notes["layers"]]
+    groups: dict[str, list[dict[str, Any]]] = {}
     for layer in layers:
-        groups.setdefault(json.dumps([layer.form, layer.weights, layer.inputs], sort_keys=True), []).append(layer)
-    forms = {layer.form for layer in layers}
+        key = json.dumps([layer["form"], layer["weights"], layer["inputs"]], sort_keys=True)
+        groups.setdefault(key, []).append(layer)
+    forms = {layer["form"] for layer in layers}
     return {
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",
         "format": forms.pop() if len(forms) == 1 else "mixed-precision",
         "config_groups": {
             f"group_{i}": {
-                "targets": ["Linear"] if len(groups) == 1 else [layer.name for layer in group],
-                "weights": dict(group[0].weights),
-                "input_activations": group[0].inputs,
+                "targets": ["Linear"] if len(groups) == 1 else [layer["name"] for layer in group],
+                "weights": group[0]["weights"],
+                "input_activations": group[0]["inputs"],
                 "output_activations": None,
-                "format": group[0].form,
+                "format": group[0]["form"],
             }
             for i, group in enumerate(groups.values())
         },
-        "ignore": ignored,
+        "ignore": sorted({name for part in parts for name in part.notes["ignored"]}),
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
 
 
-__all__ = ["Checkpoint", "checkpoint_of"]
+__all__ = ["checkpoint_part", "quantization_config"]
