@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from qfunc.errors import CaptureError, a_or_an, first_line
+from qfunc.errors import CaptureError, QfuncError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 from qfunc.streaming.forms import filled, form_of
 from qfunc.streaming.weights import Weights, fill
@@ -83,6 +83,8 @@ class Network:
             self._before(**named)
         except _LastLayer:
             pass
+        except QfuncError:
+            raise
         except Exception as e:
             do = "Pass batches with the arguments of the model's forward."
             raise CaptureError(where=self.where, found=first_line(e), wanted="a model that runs", do=do) from e

@@ -38,7 +38,8 @@ class Parts:
         index = self.folder / _INDEX
         for draft in self.folder.glob(".*"):
             draft.unlink()  # of a file that was not finished
-        if not index.is_file():
+        if not self.finished():
+            index.unlink(missing_ok=True)
             if others := sorted(p.name for p in self.folder.iterdir()):
                 self._refuse(f"other files ({', '.join(others[:3])})", "an empty folder, or the parts of this stream")
             write(index, [(json.dumps(dict(digests), indent=1, sort_keys=True) + "\n").encode()])
@@ -46,7 +47,7 @@ class Parts:
         stored = require(Keyed(Text()), parse(index.read_bytes(), str(index)), str(index))
         for name, digest in digests.items():
             if stored.get(name) != digest:
-                self._refuse(f"parts with another {name}", f"those of this {name}")
+                self._refuse(f"parts of another stream, by its {name}", "the parts of this one")
 
     def _refuse(self, found: str, wanted: str) -> None:
         do = "Delete that folder, or choose another output."

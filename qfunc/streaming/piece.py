@@ -38,9 +38,10 @@ def exported(piece: nn.Module, inputs: Inputs) -> ExportedProgram:
         CaptureError: torch.export refuses it.
     """
     example = max(inputs, key=lambda given: sum(t.numel() for t in given))
-    axes = [_varying([given[i] for given in inputs]) for i in range(len(example))]
+    first, *others = (_varying([given[i] for given in inputs]) for i in range(len(example)))
+    axes = (first, tuple(others)) if others else (first,)  # forward(x, *others)
     try:
-        return torch.export.export(piece, example, dynamic_shapes=(axes[0], tuple(axes[1:])), strict=False)
+        return torch.export.export(piece, example, dynamic_shapes=axes, strict=False)
     except Exception as e:
         do = "Check that its forward has no branch on the values of a tensor."
         where, wanted = f"stream, {type(piece).__name__}", "a network that torch.export accepts"

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from qfunc import specs
 from qfunc._transform import Transform
-from qfunc.errors import CalibrationError, DeployError
+from qfunc.errors import CalibrationError, CaptureError, DeployError, SpecError, a_or_an
 from qfunc.execution.batches import infos, require_batches, tensors_of
 from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
+from qfunc.placement.legality.constraints import violations
+from qfunc.placement.legality.violation import raise_violations
 from qfunc.placement.unused_rules import require_used
 from qfunc.specs import Target
 from qfunc.specs.protocols import PartwiseLowering
@@ -74,12 +76,16 @@ def stream(
     require_batches(batches, "stream", progress)
     require_directory(checkpoint, "stream")
     require_directory(output, "stream")
+    _require_arguments(rounding, states, layers)
     if not isinstance(target.lowering, PartwiseLowering):
         do = "Use targets.compressed_tensors, or targets.gguf(kind, lowering.decoder_config(config))."
         found = f"{type(target.lowering).__name__}, which writes a whole model"
         raise DeployError(where=f"stream({target.name})", found=found, wanted="a lowering that joins parts", do=do)
 
     def write(model: nn.Module) -> Path:
+        if not isinstance(model, nn.Module):
+            do = 'Build it by: with torch.device("meta"): model = ...'
+            raise CaptureError(where="stream", found=a_or_an(type(model)), wanted="a language model", do=do)
         given = list(batches)
         if not given:
             do = "Pass a non-empty iterable, not one already used up."
@@ -114,7 +120,7 @@ class _Stream:
         """Write all parts that are not finished, and then the files."""
         calls = self.network.enter(batches)
         if (finished := self.parts.finished()) <= self.count:
-            self._require_used(calls)
+            self._require_placeable(calls)
             position, first, states = self._start(finished, calls)
             with Progress("stream", self.count + 1 - position, "part", progress) as bar:
                 for i in range(position, self.count + 1):
@@ -163,14 +169,15 @@ class _Stream:
             self.parts.add(i, evolve(part, inputs=self.network.arguments, outputs=part.outputs[1:]))
         return following
 
-    def _require_used(self, calls: list[Call]) -> None:
-        # As `quantize` does, before any weight is read: what the target selects must exist in one of the pieces.
+    def _require_placeable(self, calls: list[Call]) -> None:
+        # As `quantize` does, before any weight is read: what the target selects must be in one of the pieces, and be allowed.
         with torch.device("meta"):
             pieces = [*(self.network.layer(i) for i in range(self.count)), self.network.outside()]
             entering = [call.entering for call in calls]
             programs = {str(i): exported(p, _on_meta(self._inputs(i, calls, entering))) for i, p in enumerate(pieces)}
             found = placed(programs, self.target).values()
         require_used(self.target, [p.plan for p in found], [p.before for p in found])
+        raise_violations([v for p in found for v in violations(p.plan, self.target)], self.target)
 
     def _join(self, calls: list[Call]) -> Path:
         found, lowering = self.parts.read(self.count + 1), self.target.lowering
@@ -178,6 +185,18 @@ class _Stream:
         report = report_of(self.target, infos(calls[0].values), (), ())
         report |= {name: [entry for part in found for entry in part.report[name]] for name in ("tensors", "units")}
         return self.parts.finish(lowering.join(found), report)
+
+
+def _require_arguments(rounding: Any, states: Any, layers: Any) -> None:
+    if isinstance(rounding, Transform) or not (rounding is None or callable(rounding)):
+        do, wanted = "Write rounding=qfunc.gptq, without its batches.", "a function from batches to a transform"
+        raise SpecError(where="stream, rounding", found=repr(rounding), wanted=wanted, do=do)
+    if not isinstance(states, StatesInMemory | StatesOnDisk):
+        do = "Write states=qfunc.StatesOnDisk()."
+        raise SpecError(where="stream, states", found=repr(states), wanted="StatesInMemory() or StatesOnDisk()", do=do)
+    if not isinstance(layers, str):
+        do = "Write layers='model.layers'."
+        raise SpecError(where="stream, layers", found=repr(layers), wanted="the path of a ModuleList or Sequential", do=do)
 
 
 def _on_meta(inputs: Inputs) -> Inputs:
