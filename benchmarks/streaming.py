@@ -2,9 +2,9 @@
 
     python benchmarks/streaming.py --folder DIR [--layers 26 --width 3200 --inner 8640 --heads 32 --vocabulary 32000]
 
-The weights are random, in bfloat16 shards, one a layer; with the default sizes 3.4 billion.  They are streamed twice, each time in
-a process of its own (Linux), the second of which is killed by SIGKILL in the middle and started again.  "peak" is the most
-resident memory of the process, "base" that before the stream begins.  Needs the extra `transformers`, and disk for the
+The weights are random, in bfloat16 shards, one a layer; with the default sizes 3.4 billion.  They are streamed twice, each
+time in a process of its own (Linux), the second of which is killed by SIGKILL in the middle and started again.  "peak" is the
+most resident memory of the process, "base" that before the stream begins.  Needs the extra `transformers`, and disk for the
 shards and three times the packed file.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def stream(options: Any, shards: Path, output: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, options.vocabulary, (SEQUENCES, LENGTH), generator=generator)
     rounding = partial(qfunc.gptq, progress=False) if options.gptq else None
-    made = qfunc.stream(target, shards, output, [{"input_ids": ids}], progress=False, rounding=rounding, states=qfunc.StatesOnDisk())
+    made = qfunc.stream(
+        target, shards, output, [{"input_ids": ids}], progress=False, rounding=rounding, states=qfunc.StatesOnDisk()
+    )
     model = network(options)
     print(status(os.getpid(), "VmRSS"), flush=True)
     made(model)
@@ -126,7 +129,7 @@ def run(arguments: list[str], output: Path, kill_after: int | None = None) -> di
             return {"killed": seen}
     assert child.returncode == 0
     assert child.stdout is not None
-    steps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+    steps = sorted(b - a for a, b in pairwise(times))
     return {"base": int(child.stdout.read()), "peak": peak, "seconds": time.perf_counter() - start,
             "layer": steps[len(steps) // 2] if steps else 0.0, "first": times[0], "parts": len(times)}  # fmt: skip
 
@@ -164,8 +167,13 @@ def main() -> None:
         shutil.rmtree(output.with_name(f"{output.name}.parts"), ignore_errors=True)
     first = run(arguments, whole)
     size = sum(p.stat().st_size for p in whole.iterdir())
-    print(f"{options.target}: {size / 2**20:,.0f} MB; base {first['base'] / 2**20:,.0f} MB, peak {first['peak'] / 2**20:,.0f} MB")
-    print(f"seconds: {first['seconds']:.0f}, a layer {first['layer']:.1f}, to the end of the first {first['first']:.1f}", flush=True)
+    print(
+        f"{options.target}: {size / 2**20:,.0f} MB; base {first['base'] / 2**20:,.0f} MB, peak {first['peak'] / 2**20:,.0f} MB"
+    )
+    print(
+        f"seconds: {first['seconds']:.0f}, a layer {first['layer']:.1f}, to the end of the first {first['first']:.1f}",
+        flush=True,
+    )
     print(run(arguments, resumed, options.layers // 2 + 1), flush=True)
     again = run(arguments, resumed)
     print(f"resumed: {again['parts']} parts, {again['seconds']:.0f} s, peak {again['peak'] / 2**20:,.0f} MB")

@@ -75,13 +75,13 @@ specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 __version__ = "0.1.0"
 
 __all__ = [
-    "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
-    "OutputMse", "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass",
-    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
-    "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
-    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
-    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
-    "smooth_quant", "specs", "stream", "verify", "verify_tokens",
+    "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse",
+    "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq",
+    "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic",
+    "decoder", "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain",
+    "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision",
+    "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save",
+    "sensitivity", "smooth_quant", "specs", "stream", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

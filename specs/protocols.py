@@ -232,7 +232,7 @@ class PartwiseLowering(Protocol):
     """
 
     def part(self, model: Any, sites: Any) -> Any:
-        """Return what the files have of a part of the network, a `qfunc.files.part.Part`; the arguments are those of `lower`."""
+        """Return what the files have of a part of the network, a `files.part.Part`; the arguments are those of `lower`."""
         ...
 
     def join(self, parts: Any) -> Mapping[str, Any]:
@@ -396,7 +396,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner",
     "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
-    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
-    "ParameterLowering", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic",
-    "Runner", "ScalableFunction", "SearchingFunction", "StoringLowering", "VersionedLowering", "WideLowering",
+    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "ParameterLowering",
+    "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
+    "ScalableFunction", "SearchingFunction", "StoringLowering", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

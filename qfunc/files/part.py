@@ -9,12 +9,14 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
+from qfunc.files.fields import JsonObject, Many, Object, Text, require
 from qfunc.files.json_text import parse
 from qfunc.files.stored_tensor import StoredTensor, file_of_tensors, stored_tensors
 
 __all__ = ["Part", "file_of_part", "read_part"]
 
 _KEY = "part"
+_PART = JsonObject({"notes": Object(), "inputs": Many(Text()), "outputs": Many(Text()), "report": Object()})
 
 
 @frozen(eq=False)
@@ -26,8 +28,8 @@ class Part:
 
     tensors: Mapping[str, StoredTensor]
     notes: Mapping[str, Any]
-    inputs: tuple[str, ...] = field(default=(), converter=tuple)
-    outputs: tuple[str, ...] = field(default=(), converter=tuple)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(factory=dict)
 
 
@@ -44,4 +46,5 @@ def read_part(path: Path) -> Part:
         FileError: the file is damaged.
     """
     tensors, metadata = stored_tensors(path)
-    return Part(tensors, **parse(metadata.get(_KEY, "{}").encode(), str(path)))
+    data = require(_PART, parse(metadata.get(_KEY, "").encode(), str(path)), str(path), _KEY)
+    return Part(tensors, data["notes"], tuple(data["inputs"]), tuple(data["outputs"]), data["report"])

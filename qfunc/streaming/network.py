@@ -103,7 +103,9 @@ class Network:
         return Call(tuple(named.values()), tensors[0][0], tuple(tuple(held[1:]) for held in tensors))
 
     def _named(self, batch: Any) -> dict[str, Tensor]:
-        args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch if isinstance(batch, tuple | list) else (batch,), {})
+        args, kwargs = (
+            ((), batch) if isinstance(batch, Mapping) else (batch if isinstance(batch, tuple | list) else (batch,), {})
+        )
         try:
             named = dict(self.forward.bind(*args, **kwargs).arguments)
         except TypeError as e:
@@ -177,7 +179,9 @@ def _rebuild_buffers(model: nn.Module, where: str) -> None:
         config = getattr(module, "config", None)
         if config is None:
             do = "Compute it in the forward, or make it persistent."
-            raise CaptureError(where=where, found=f"buffer {lost[0]!r} on the meta device", wanted="one in the checkpoint", do=do)
+            raise CaptureError(
+                where=where, found=f"buffer {lost[0]!r} on the meta device", wanted="one in the checkpoint", do=do
+            )
         made: Any = type(module)(config)
         module._buffers.update(made._buffers)
 

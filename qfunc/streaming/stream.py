@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch import Tensor, nn
 
 from qfunc import specs
@@ -19,6 +18,7 @@ from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, CaptureError, DeployError, SpecError, a_or_an
 from qfunc.execution.batches import infos, require_batches, tensors_of
 from qfunc.execution.progress import Progress
+from qfunc.files.part import Part
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.constraints import violations
 from qfunc.placement.legality.violation import raise_violations
@@ -49,15 +49,17 @@ def stream(
 
     The model has no weights: it is on the meta device.  Each layer gets its own from the checkpoint when it is due, in
     float32, and is quantized, calibrated on what the layers before it compute, rounded, checked and packed as by
-    `compose(quantize(target), calibrate(batches), rounding(batches))` and `deploy`; then its weights are dropped.  The files are
-    those that `deploy` writes for the whole model, byte for byte.
+    `compose(quantize(target), calibrate(batches), rounding(batches))` and `deploy`; then its weights are dropped.  The files
+    are those that `deploy` writes for the whole model, byte for byte.
 
-    Memory: the weights of a layer about 4 times, or of all that is outside of the layers, and the inputs of a layer for all batches.
+    Memory: about 4 times the float32 weights of a layer, or of what is outside of the layers, and the inputs of a layer for
+    all batches.
     Disk: the finished layers are in the folder OUTPUT.parts until the files are complete, so twice the size of the files.
     The same call after a kill goes on behind the last finished layer.
 
     Args:
-        target: The hardware; its lowering writes the files from parts: `targets.compressed_tensors`, or `targets.gguf` with a decoder.
+        target: The hardware, whose lowering writes its files from parts: `targets.compressed_tensors`, or `targets.gguf`
+            with a decoder.
         checkpoint: A folder with model.safetensors, or with shards and model.safetensors.index.json.
         output: A new or empty folder.
         batches: As for `calibrate`, of any sizes; all of them are in memory.
@@ -163,10 +165,10 @@ class _Stream:
             following["float"] = results(QuantizedModel(model).float_network, each["float"])
             if self.rounding is not None:
                 following["rounded"] = results(model, each["rounded"])
-            self.parts.add(i, evolve(part, inputs=(), outputs=()))
+            self.parts.add(i, Part(part.tensors, part.notes, report=part.report))
             self.states.keep(self.parts.folder, i + 1, following)
         else:  # the first output enters the layers
-            self.parts.add(i, evolve(part, inputs=self.network.arguments, outputs=part.outputs[1:]))
+            self.parts.add(i, Part(part.tensors, part.notes, self.network.arguments, part.outputs[1:], part.report))
         return following
 
     def _require_placeable(self, calls: list[Call]) -> None:

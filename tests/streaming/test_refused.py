@@ -25,7 +25,8 @@ TARGET = target_of("W4A16", SHAPE)
 def message(folder: Path, model: Any = None, **changes: Any) -> str:
     """The message of a call with some other arguments."""
     arguments: dict[str, Any] = {
-        "target": TARGET, "checkpoint": folder / "shards", "output": folder / "out", "batches": SHAPE.batches, "progress": False,
+        "target": TARGET, "checkpoint": folder / "shards", "output": folder / "out", "batches": SHAPE.batches,
+        "progress": False,
     }  # fmt: skip
     if not (folder / "shards").exists():
         SHAPE.write(folder / "shards")
@@ -58,7 +59,7 @@ def test_arguments(tmp_path: Path) -> None:
 
 def test_models(tmp_path: Path) -> None:
     assert message(tmp_path, model="llama") == (
-        "stream: found a str, wanted a language model. Build it by: with torch.device(\"meta\"): model = ..."
+        'stream: found a str, wanted a language model. Build it by: with torch.device("meta"): model = ...'
     )
     assert message(tmp_path, model=SHAPE.whole()) == (
         "stream, Network: found 'model.embed_tokens.weight' in memory, wanted a model on the meta device. "

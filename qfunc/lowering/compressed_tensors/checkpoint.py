@@ -55,8 +55,8 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
         tensors[name] = torch.from_numpy(numpy_helper.to_array(held).copy())
     described = [{"name": x.name, "form": x.form, "weights": x.weights, "inputs": x.inputs} for x in layers.values()]
     notes = {"layers": described, "ignored": sorted(ignored)}
-    names = [i.name for i in model.graph.input], [o.name for o in model.graph.output]
-    return Part({name: _stored(tensor) for name, tensor in tensors.items()}, notes, *names)
+    inputs, outputs = (tuple(value.name for value in values) for values in (model.graph.input, model.graph.output))
+    return Part({name: _stored(tensor) for name, tensor in tensors.items()}, notes, inputs, outputs)
 
 
 def _stored(tensor: Tensor) -> StoredTensor:
