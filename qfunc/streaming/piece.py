@@ -16,7 +16,6 @@ from qfunc.files.part import Part
 from qfunc.frontend.capture import capture
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering.onnx_names import Names
 from qfunc.ops.node import kind_of
 from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm
@@ -95,12 +94,12 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
     """
     deployed = deployment(model, target)
     proto, tensors = checked_model(deployed)
-    if any(own := names_of_outputs(deployed.model)):
-        proto, tensors = Names().with_own(own).apply(proto, tensors)
     lowering: Any = target.lowering
     part: Part = lowering.part(proto, tensors)
+    own = names_of_outputs(deployed.model)
+    outputs = tuple(name or other for name, other in zip(own or part.outputs, part.outputs, strict=True))
     report = report_of(target, deployed.inputs, tensors, deployed.partition.units)
-    return evolve(part, report={name: report[name] for name in ("tensors", "units")})
+    return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
 
 
 __all__ = ["Inputs", "Rounding", "calibrated", "exported", "part_of", "placed", "results", "so_far"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from torch import Tensor
 
 from qfunc.errors import DeployError
@@ -19,6 +19,11 @@ from qfunc.lowering.qdq_reader import QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 _PRODUCTS = ("Gemm", "MatMul")
+_KINDS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3",
+}  # fmt: skip
+"""Name of a dtype -> that of safetensors."""
 
 
 def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) -> Part:
@@ -40,7 +45,7 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
         elif name in parameters:
             ignored |= {module_of(name), node.name.removesuffix(".rows")}
     weights = {f"{name}.weight" for name in layers}
-    tensors = {f"{layer.name}.{key}": value for layer in layers.values() for key, value in layer.tensors.items()}
+    tensors = {f"{layer.name}.{key}": _stored(value) for layer in layers.values() for key, value in layer.tensors.items()}
     for name, shape in parameters.items():
         held, quantized = source.initializers.get(name), name in weights
         if quantized and held is None:
@@ -52,16 +57,20 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
             found, do = "another form of the parameter in ONNX", "Deploy the layers that are quantized, as submodules."
             wanted = "the parameter as it is, or as the weight of a linear layer"
             raise DeployError(where=f"tensor {name!r}", found=found, wanted=wanted, do=do)
-        tensors[name] = torch.from_numpy(numpy_helper.to_array(held).copy())
+        tensors[name] = _as_it_is(held)
     described = [{"name": x.name, "form": x.form, "weights": x.weights, "inputs": x.inputs} for x in layers.values()]
     notes = {"layers": described, "ignored": sorted(ignored)}
     inputs, outputs = (tuple(value.name for value in values) for values in (model.graph.input, model.graph.output))
-    return Part({name: _stored(tensor) for name, tensor in tensors.items()}, notes, inputs, outputs)
+    return Part(tensors, notes, inputs, outputs)
+
+
+def _as_it_is(held: onnx.TensorProto) -> StoredTensor:
+    kind = _KINDS[helper.tensor_dtype_to_np_dtype(held.data_type).name]
+    return StoredTensor(kind, tuple(held.dims), lambda: numpy_helper.to_array(held).tobytes())
 
 
 def _stored(tensor: Tensor) -> StoredTensor:
-    kinds = {"float32": "F32", "uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64", "float8_e4m3fn": "F8_E4M3"}
-    kind = kinds[str(tensor.dtype).removeprefix("torch.")]
+    kind = _KINDS[str(tensor.dtype).removeprefix("torch.")]
     return StoredTensor(kind, tuple(tensor.shape), lambda: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
