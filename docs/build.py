@@ -50,6 +50,7 @@ CONTENTS = {
         "corrections",
         "reconstruction",
         "mixed_precision",
+        "sweeps",
         "transformers",
         "language_models",
         "reports",

@@ -40,6 +40,7 @@ try:
     from qfunc.specs.text.codec import public_classes as _public_classes
     from qfunc.streaming.states import StatesInMemory, StatesOnDisk
     from qfunc.streaming.stream import stream
+    from qfunc.sweeps.sweep import sweep
     from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
     from qfunc.transforms.bypass import bypass
     from qfunc.transforms.calibrate import calibrate
@@ -81,7 +82,7 @@ __all__ = [
     "decoder", "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain",
     "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision",
     "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save",
-    "sensitivity", "smooth_quant", "specs", "stream", "verify", "verify_tokens",
+    "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

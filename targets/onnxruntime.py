@@ -79,10 +79,12 @@ POOL = Kernel(
     formats=BYTES,
 )
 GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES)
+SOFTMAX = Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES)
+SATURATED = (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable(saturates=True)))
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
 ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
-ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))),)
-ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)),)
+ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))), SATURATED)
+ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)), SATURATED)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
@@ -117,7 +119,7 @@ onnxruntime = Target(
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),
-        Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES),
+        SOFTMAX,
         Kernel(Op((*MOVES, *EXTREMES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         REAL_PRODUCTS,
         *FLOAT_KERNELS,

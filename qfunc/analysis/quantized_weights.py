@@ -103,9 +103,19 @@ def _width(fmt: Format) -> int:
             return (len(fmt.values) - 1).bit_length()
 
 
+class _Global:
+    """Counts all ops under one name: torch's own tracker hooks into the modules of all threads, which then fail."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
 def multiply_accumulates(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
     """Return the multiply-accumulates of each op for one batch, by torch's FLOP counter."""
     values, counts, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
+    counter.mod_tracker = _Global()  # type: ignore[assignment]
     with counter:
         for node in ops.nodes:
             before = counter.get_total_flops()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
+from qfunc.decoding.experts import with_separate_experts
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 from qfunc.graph.record import TensorInfo
@@ -78,7 +79,8 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
 
     The model is called with `input_ids`, `position_ids`, `past_key_values` and `use_cache=True`, and the first value that
     it returns are the logits.  Its cache needs no more than `past_key_values.update(keys, values, layer)`.  The model is
-    evaluated; it does not change.
+    evaluated; it does not change.  Stacked weights of experts become a linear layer for each expert and projection, through
+    which all tokens go: see `with_separate_experts`.
 
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
@@ -101,7 +103,7 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
         if not isinstance(model, nn.Module):
             do = "Pass a model like LlamaForCausalLM, that computes logits from tokens."
             raise CaptureError(where="decoder", found=a_or_an(type(model)), wanted="a causal language model", do=do)
-        return _exported(own_copy(model).eval(), length)
+        return _exported(with_separate_experts(own_copy(model)).eval(), length)
 
     return Transform(decoder, {"length": length}, transform)
 

@@ -144,7 +144,8 @@ class _Study:
         self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
         binder = Binder(calibrated)
         binder.warned = metric is not None  # it reads the labels that are behind the inputs
-        self.scorer = Scorer(self.view.float_network, lambda batch: binder(batch, "diagnose"), setting.batches, metric)
+        network = self.view.float_network
+        self.scorer = Scorer(network, lambda batch: binder(batch, "diagnose"), setting.batches, metric, "diagnose")
         self.base = self._trial(Plan(), (), calibrated, None)
 
     def diagnosis(self) -> Diagnosis:

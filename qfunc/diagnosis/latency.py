@@ -50,15 +50,21 @@ class RunTime:
 
     def __call__(self, artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
         """Return the seconds of one batch for each artifact."""
-        runner, taken = self.runner, [list[float]() for _ in artifacts]
+        runner = self.runner
         loads = isinstance(runner, LoadingRunner)
         runs = [runner.loaded(a) if loads else partial(runner.run, a) for a in artifacts]
-        for _ in range(_WARM + self.runs):
-            for run, times in zip(runs, taken, strict=True):
-                start = time.perf_counter()
-                run(inputs)
-                times.append(time.perf_counter() - start)
-        return [min(times[_WARM:]) for times in taken]
+        return fastest_in_turns(runs, inputs, self.runs)
 
 
-__all__ = ["Latency", "RunTime"]
+def fastest_in_turns(runs: Sequence[Callable[[Sequence[Tensor]], Any]], inputs: Sequence[Tensor], count: int) -> list[float]:
+    """Return the least seconds of each function, which run `count` times in turns, and twice before."""
+    taken = [list[float]() for _ in runs]
+    for _ in range(_WARM + count):
+        for run, times in zip(runs, taken, strict=True):
+            start = time.perf_counter()
+            run(inputs)
+            times.append(time.perf_counter() - start)
+    return [min(times[_WARM:]) for times in taken]
+
+
+__all__ = ["Latency", "RunTime", "fastest_in_turns"]

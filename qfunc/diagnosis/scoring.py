@@ -48,13 +48,21 @@ class Scorer:
         bind: Returns the arguments of a batch.
         batches: The batches.
         metric: The metric, or None.
+        step: The name of the public function, for messages.
+        best: The metric of the float network; None if it is not known yet.
     """
 
     def __init__(
-        self, network: fx.GraphModule, bind: Callable[[Any], tuple[Any, ...]], batches: Iterable[Any], metric: Metric | None
+        self,
+        network: fx.GraphModule,
+        bind: Callable[[Any], tuple[Any, ...]],
+        batches: Iterable[Any],
+        metric: Metric | None,
+        step: str,
+        best: float | None = None,
     ) -> None:
-        self.network, self.bind, self.batches, self.metric = network, bind, batches, metric
-        self.best = None if metric is None else self._mean(network, metric)
+        self.network, self.bind, self.batches, self.metric, self.step = network, bind, batches, metric, step
+        self.best = self._mean(network, metric) if metric is not None and best is None else best
 
     def score(self, network: fx.GraphModule) -> Score:
         """Return the score of a simulation."""
@@ -71,7 +79,7 @@ class Scorer:
         return Score(found.sqnr, found.noise / found.signal if found.signal else found.noise)
 
     def _outputs(self, network: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
-        return tensors_of(evaluated_value(network, leaves, "diagnose"))
+        return tensors_of(evaluated_value(network, leaves, self.step))
 
     def _mean(self, network: fx.GraphModule, metric: Metric) -> float:
         found = []
@@ -80,12 +88,12 @@ class Scorer:
             try:
                 value = metric(outputs, batch)
             except Exception as e:
-                raise raised(e, "diagnose, metric", CalibrationError) from e
+                raise raised(e, f"{self.step}, metric", CalibrationError) from e
             try:
                 found.append(torch.as_tensor(value, dtype=torch.float64).flatten().cpu())
             except (TypeError, ValueError, RuntimeError) as e:
                 do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
-                where = "diagnose, metric"
+                where = f"{self.step}, metric"
                 raise CalibrationError(where=where, found=repr(value)[:80], wanted="one number per example", do=do) from e
         return float(torch.cat(found).mean())
 

@@ -72,6 +72,7 @@ def _softmax_by_table(job: UnitContext, arithmetic: SoftmaxTable) -> fx.Node:
         zero,
         high,
         arithmetic.rounding,
+        arithmetic.saturates,
         name=job.name,
         result=True,
     )

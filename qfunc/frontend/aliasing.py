@@ -40,6 +40,7 @@ class Storage:
         self.base: dict[fx.Node, fx.Node] = {}  # value -> the value with which it may share storage
         self.same: dict[fx.Node, fx.Node] = {}  # value -> another name of the same tensor
         self.part: dict[fx.Node, Any] = {}  # view -> the index such that view = base[index]
+        self.results: dict[tuple[fx.Node, Any], fx.Node] = {}  # op with several results, index -> the first that reads it
 
     def view(self, node: fx.Node, of: fx.Node, part: Any = None) -> None:
         """Record that `node` may be a view of `of`; with an index `part`, that it is `of[part]`."""
@@ -63,6 +64,13 @@ class Storage:
     def identical(self, node: fx.Node, to: fx.Node) -> None:
         """Record that `node` and `to` are the same tensor."""
         self.same[node] = self.base[node] = to
+
+    def result(self, node: fx.Node, of: fx.Node, index: Any) -> fx.Node:
+        """Record that `node` is the result `index` of an op, which shares no storage with the others; return its first name."""
+        first = self.results.setdefault((of, index), node)
+        if first is not node:
+            self.identical(node, first)
+        return first
 
     def write(self, node: fx.Node, target: fx.Node, through: Sequence[fx.Node]) -> dict[fx.Node, set[fx.Node]]:
         """Return all names of each tensor that `node` writes into: of `target`, and of the tensors that it is a part of.

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from qfunc.frontend.aliasing import VIEWS, Storage, aliasing_error
 from qfunc.frontend.computed_numbers import count_axes_from_the_end, require_known_numbers, slice_narrowed
-from qfunc.frontend.multi_output import is_only_result, output_count, reads_tuple, select_output
+from qfunc.frontend.multi_output import is_only_result, is_result, output_count, reads_tuple, select_output
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_positions, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
@@ -101,6 +101,8 @@ class _Builder:
             self._write_through(node, source)
         elif name in ("positive", "alias", "lift_fresh"):
             self.storage.identical(node, source)
+        elif node.target is operator.getitem and is_result(node, source):
+            self.env[node] = self.env[self.storage.result(node, source, node.args[1])]
         elif name in VIEWS or (name == "getattr" and node.args[1] in VIEWS):
             self.storage.view(node, source, view_index(node, source, source in self.storage.part))
 

@@ -84,6 +84,21 @@ def is_only_result(node: fx.Node) -> bool:
 _POOL_WITH_PLACES = re.compile(r"aten\.adaptive_max_pool[123]d\.default")
 
 
+def is_result(node: fx.Node, source: fx.Node) -> bool:
+    """Return True if x[i] is one of several results of an op, as of topk; they are tensors of their own, not parts of one.
+
+    >>> g = fx.symbolic_trace(lambda x: x.topk(2)[0] + x.chunk(2)[0]).graph
+    >>> [is_result(n, n.args[0]) for n in g.nodes if n.target is operator.getitem]
+    [True, False]
+    """
+    return isinstance(node.args[1], int) and _has_results(source)
+
+
+def _has_results(source: fx.Node) -> bool:
+    parts = canonical(source) if short_name(source.op, source.target) in SEVERAL else (torch.maximum,)
+    return parts is None or parts[0] not in (torch.maximum, torch.minimum)
+
+
 def select_output(call: Any) -> Any:
     """Return the canonical call for one part of an op with several results; other calls are returned unchanged.
 
@@ -96,10 +111,10 @@ def select_output(call: Any) -> Any:
         return call
     if not isinstance(call[1][1], int):
         return index_call(call[1][0], call[1][1], is_number) or call
-    name, parts = short_name(call[1][0].op, call[1][0].target), canonical(call[1][0])
-    if name in SEVERAL and (parts is None or parts[0] not in (torch.maximum, torch.minimum)):
+    source = call[1][0]
+    if _has_results(source):
         return element, call[1]
-    parts = parts if name == "unbind" else None
+    parts = canonical(source) if short_name(source.op, source.target) == "unbind" else None
     if parts is None:
         return call
     x, dim = parts[1]
@@ -116,4 +131,4 @@ def _extremum_alone(source: Any, index: Any) -> Any:
     return alone, over_dim[1]  # type: ignore[index]
 
 
-__all__ = ["is_only_result", "output_count", "reads_tuple", "select_output"]
+__all__ = ["is_only_result", "is_result", "output_count", "reads_tuple", "select_output"]

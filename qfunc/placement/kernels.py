@@ -20,6 +20,7 @@ from qfunc.specs import (
     ClampImplied,
     Copy,
     DynamicProduct,
+    FloatKernel,
     FloatRequantize,
     Format,
     FusesOnly,
@@ -175,15 +176,26 @@ def refused_formats(
     return min(refused, key=len, default=())
 
 
-def float_kernel(group: FusedGroup, kernels: Sequence[Kernel], context: Context) -> Kernel | None:
+def float_kernel(group: FusedGroup, operands: Sequence[Operand], kernels: Sequence[Kernel], context: Context) -> Kernel | None:
     """Return the first kernel that computes a whole group in float32, or None."""
     matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
-    return next((k for k in matching if _not_computed(group, k, context, coded=False) is None), None)
+    fitting = (k for k in matching if _takes_weight(k, operands))
+    return next((k for k in fitting if _not_computed(group, k, context, coded=False) is None), None)
 
 
 def is_float_kernel(kernel: Kernel) -> bool:
-    """Return True if a kernel reads real values only: codes are dequantized before it."""
-    return bool(kernel.formats) and all(formats == (FLOAT32,) for _, formats in kernel.formats)
+    """Return True if a kernel reads real values only: codes are dequantized before it, or by a `FloatKernel` of a weight."""
+    wanted = dict(kernel.formats)
+    if isinstance(kernel.arithmetic, FloatKernel):
+        wanted.pop("weight", None)
+    return bool(wanted) and all(formats == (FLOAT32,) for formats in wanted.values())
+
+
+def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:
+    wanted = dict(kernel.formats).get("weight", ())
+    found = [o.encoding for o in operands if o.slot == "weight"] if wanted else []
+    in_blocks = (e is not None and isinstance(e.quantizer.module.site.scheme.scale.shared, PerBlock) for e in found)
+    return all(in_blocks) and all(e is not None and e.format in wanted for e in found)
 
 
 def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:

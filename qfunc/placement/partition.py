@@ -248,7 +248,7 @@ class Partition:
         kernels = self.target.host.kernels if hosted and self.target.host is not None else self.target.kernels
         kernel, reason = integer_kernel(group, operands, kernels, self.context)
         if kernel is None:
-            kernel = float_kernel(group, kernels, self.context)
+            kernel = float_kernel(group, operands, kernels, self.context)
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
         root, output = group.root, group.output
         return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes, hosted)

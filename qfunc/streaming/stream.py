@@ -75,7 +75,7 @@ def stream(
         DeployError: the target's files are not written from parts, or a folder has other files.
     """
     require_target_value(target, "stream")
-    require_batches(batches, "stream", progress)
+    require_batches(batches, "stream", progress, "qfunc.stream(target, checkpoint, output, batches)(model)")
     require_directory(checkpoint, "stream")
     require_directory(output, "stream")
     _require_arguments(rounding, states, layers)

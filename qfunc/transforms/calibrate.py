@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -11,12 +12,13 @@ from attrs import evolve, field, frozen
 from torch import fx, nn
 
 from qfunc.analysis.integer_share import warn_of_share
-from qfunc.errors import CalibrationError
+from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
 from qfunc.execution.progress import tracked
+from qfunc.execution.stored_statistics import StoredStatistics
 from qfunc.execution.tied_ranges import joins
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
@@ -25,6 +27,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.sizes import limits_sizes, require_sizes
 from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, different_networks_error, require_through
 from qfunc.transforms.reconcile import set_qparams
+from qfunc.transforms.validate import describe
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,11 +44,13 @@ class Calibration:
     progress: bool
     through: FloatPass | QuantizedPass
     group: ProcessGroup | None = field(eq=id)
+    resume: str | os.PathLike[str] | None
 
     def __repr__(self) -> str:
         given = [repr(self.batches)] + ([] if self.progress else ["progress=False"])
         given += [] if self.through == FloatPass() else [f"through={self.through!r}"]
-        return f"calibrate({', '.join([*given, *([] if self.group is None else [f'group={self.group!r}'])])})"
+        given += [] if self.group is None else [f"group={self.group!r}"]
+        return f"calibrate({', '.join([*given, *([] if self.resume is None else [f'resume={self.resume!r}'])])})"
 
     @overload
     def __call__(self, quantized: Model) -> Model: ...
@@ -70,12 +75,20 @@ class Calibration:
                 feeder(models[i], {p: _read(o, [views[m][p] for m in o.models]) for p, o in of_run.items()}, "calibrate")
                 for i, of_run in runs.items()
             ]
+            stored = StoredStatistics(self.resume, observers, group)
+            done = stored.load()
             for count, batch in enumerate(tracked(self.batches, "calibrate", "batch", self.progress), 1):
+                if count <= done:
+                    continue
                 for feed in feeders:
                     feed(batch, count)
+                stored.save(count)
+            if count < done:
+                raise _too_few(self.resume, count, done)
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        stored.remove()
         for text in dict.fromkeys(text for o in observers for text in o.warnings()):
             warn_caller(text)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
@@ -94,6 +107,7 @@ def calibrate(
     *,
     through: FloatPass | QuantizedPass = FloatPass(),
     group: ProcessGroup | None = None,
+    resume: str | os.PathLike[str] | None = None,
 ) -> Calibration:
     """Return a transform that estimates the qparams of activations from the values of the float network.
 
@@ -119,11 +133,14 @@ def calibrate(
         group: The processes whose statistics are merged; by default the default group, if there is one. All its
             processes must calibrate. Give a process that calibrates alone a separate group, such as
             `dist.new_subgroups(1)[0]`.
+        resume: A file for the statistics, written once a minute and deleted at the end.  If it is there, its batches are
+            read again but not run: give the same batches in the same order.  Each rank of a group has a file of its own.
     Raises:
         CalibrationError: no batches, a wrong batch structure, NaN or infinite activations (by site), a
             model that is not quantized, models of different networks, or batches between which the number of
             an activation's scales changes; in several processes also an estimator without `merge`, another
-            model in another process, or a process that failed.
+            model in another process, or a process that failed; or `resume` has statistics of another model.
+        FileError: `resume` is damaged.
         SpecError: `group` is not a process group, or this process is not in it; or the hardware refuses the sizes of a
             tensor (`Target.legality`).
 
@@ -136,7 +153,16 @@ def calibrate(
     require_batches(batches, "calibrate", progress)
     require_through(through)
     require_group(group)
-    return Calibration(batches, progress, through, group)
+    if resume is not None and not isinstance(resume, str | os.PathLike):
+        do = "Write resume='statistics.safetensors'."
+        raise SpecError(where="calibrate, resume", found=describe(resume), wanted="the path of a file", do=do)
+    return Calibration(batches, progress, through, group, resume)
+
+
+def _too_few(resume: Any, count: int, done: int) -> CalibrationError:
+    found, do = f"{count} batches", "Give the batches of the calibration that was stopped, from the first one on."
+    wanted = f"more than the {done} whose statistics it has"
+    return CalibrationError(where=f"calibrate, resume={str(resume)!r}", found=found, wanted=wanted, do=do)
 
 
 def _views(models: tuple[Any, ...]) -> list[dict[str, QuantizedModel]]:

@@ -322,10 +322,14 @@ class QuantizeRange:
 class SoftmaxTable:
     """softmax over codes by a table of float32 exponentials, summed in order: y = R(e_i * floor(1/s_y) / sum(e)) + z.
 
-    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
+    e_i * floor(1/s_y) may be infinite: over one entry, where s_y = 1/256, and over more where s_y is less. There R is 0.
+    `saturates`: R is the largest integer of 32 bits, 2^32 - 1, to which z is added modulo 2^32.
+
+    Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc; of ARM64 and WebAssembly, measured.
 
     >>> SoftmaxTable()
     SoftmaxTable()
     """
 
     rounding: str = field(default="half_even", validator=_rounding)
+    saturates: bool = field(default=False, validator=instance_of(bool))

@@ -1,7 +1,8 @@
 """ONNX Runtime's MatMulNBits: linear layers with weights of 2 to 8 bits in blocks; everything else in float.
 
 With accuracy level 4, the default of onnxruntime-genai, the operator quantizes its input to int8 at run time, with one scale
-a block of K; at lower levels it computes in float32.  The kernels are those of MLAS for AVX-512 with VNNI.
+a block of K; at lower levels it computes in float32, of 4 bits in an order that `emulate` has.  The kernels are those of MLAS
+for AVX-512 with VNNI.
 """
 
 from attrs import evolve
@@ -15,6 +16,7 @@ from qfunc.specs import (
     Algorithm,
     Build,
     DynamicProduct,
+    FloatKernel,
     Int,
     Kernel,
     Op,
@@ -31,59 +33,71 @@ from qfunc.specs import (
 from qfunc.targets.onnxruntime import FLOAT_KERNELS
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
+FLOAT_PRODUCTS = (
+    ("input", (FLOAT32,)),
+    ("weight", tuple(Int(n, signed=s) for n in (3, 4) for s in (True, False))),
+    ("output", (FLOAT32,)),
+)
 BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
 NO_KERNEL = (
     "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
 )
+DO = "Choose another block, or level 0."
+NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
+DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
 
-def onnxruntime_nbits(bits: int = 4, block: int = 32, accuracy_level: int = 4, scheme: Scheme = MATMUL_4BITS) -> Target:
+def onnxruntime_nbits(
+    bits: int = 4,
+    block: int = 32,
+    accuracy_level: int = 4,
+    scheme: Scheme = MATMUL_4BITS,
+    *,
+    embedding_bits: int | None = None,
+) -> Target:
     """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
 
     The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
 
+    With `embedding_bits`, tables of embeddings have the same blocks, in that width, for GatherBlockQuantized; else they stay in
+    float.
+
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
     """
+    shared = PerBlock(-1, block, partial=True)
+    inputs = evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=shared))
+
+    def weights(width: int) -> Scheme:
+        return evolve(scheme, format=Int(width, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
+
+    looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
+    in_float = (Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),)
+    tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=weights(embedding_bits)),)
     return Target(
-        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}",
-        rules=(
-            Rule(
-                Op("linear"),
-                input=None
-                if accuracy_level < 4
-                else evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
-                weight=evolve(
-                    scheme,
-                    format=Int(bits, signed=scheme.symmetric),
-                    scale=evolve(scheme.scale, shared=PerBlock(-1, block, partial=True)),
-                ),
-            ),
-        ),
+        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables),
+        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weights(bits)), *tables),
         kernels=(
             Kernel(
                 Op("linear"),
-                DynamicProduct(
-                    evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=PerBlock(-1, block, partial=True))),
-                    multiplier="both",
-                    scales="inside",
-                    lanes=RegisterLanes(),
-                ),
+                DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),
                 formats=BLOCK_PRODUCTS,
             ),
+            *(in_float if accuracy_level < 4 and bits in (3, 4) else ()),
             *FLOAT_KERNELS,
         ),
         legality=(
-            ()
-            if block in BLOCKS[bits == 2 and accuracy_level == 4]
-            else (Refuse(Op("linear"), because=NO_KERNEL, do="Choose another block, or level 0."),)
+            *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
+            *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
         ),
         runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
         lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
+            "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",
             "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
+            "onnxruntime, mlas/lib/sqnbitgemm_kernel_avx512.cpp, and the order of sums of level 0, measured entry by entry",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
         ),
         weight=Algorithm(MinMax(), Fixed()),

@@ -1,4 +1,4 @@
-"""Small decoders with the calling convention of `transformers`, of the parts of Llama, Qwen3, Gemma 3, Phi and GPT-2."""
+"""Small decoders with the calling convention of `transformers`, of the parts of Llama, Qwen3, Gemma 3, Phi, GPT-2, Mixtral."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS, WIDTH, HEAD = 31, 32, 8
 
 @frozen
 class Shape:
-    """What tells decoders apart: the number of heads of keys, the norm, the positions, a window, and the form of a layer."""
+    """What tells decoders apart: the number of heads of keys, norm, positions, a window, the form of a layer, experts."""
 
     groups: int = 2
     rms: bool = True
@@ -23,6 +23,7 @@ class Shape:
     head_norms: bool = False
     parallel: bool = False
     layers: int = 1
+    experts: int = 0
 
 
 SHAPES = {
@@ -31,6 +32,7 @@ SHAPES = {
     "gemma3": Shape(groups=1, window=4, head_norms=True, layers=2),
     "phi": Shape(groups=4, rms=False, parallel=True),
     "gpt2": Shape(groups=4, rms=False, rotary=False),
+    "mixtral": Shape(experts=3),
 }
 
 
@@ -52,6 +54,57 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return x * angles.cos() + torch.cat((-x[..., half:], x[..., :half]), -1) * angles.sin()
 
 
+class Experts(nn.Module):
+    """Experts with the attributes and stacked weights of `transformers`, and its forward "eager": a loop over those chosen."""
+
+    def __init__(self, count: int, sizes: tuple[int, int], **layout: bool) -> None:
+        super().__init__()
+        (width, inner), self.num_experts = sizes, count
+        self.has_gate, self.has_bias = layout.get("gate", True), layout.get("bias", False)
+        self.is_transposed, self.has_post_expert_norm = layout.get("transposed", False), layout.get("norm", False)
+        self.act_fn, self.post_expert_norm = nn.SiLU(), nn.Hardtanh(-50, 50)
+        first = "gate_up_proj" if self.has_gate else "up_proj"
+        for name, rows, columns in (first, inner * (1 + self.has_gate), width), ("down_proj", width, inner):
+            shape = (columns, rows) if self.is_transposed else (rows, columns)
+            self.register_parameter(name, nn.Parameter(torch.randn(count, *shape) / columns**0.5))
+            if self.has_bias:
+                self.register_parameter(f"{name}_bias", nn.Parameter(torch.randn(count, rows)))
+
+    def _apply_gate(self, x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return self.act_fn(gate) * up
+
+    def linear(self, x: Tensor, name: str, expert: int) -> Tensor:
+        weight = getattr(self, name)[expert]
+        bias = getattr(self, f"{name}_bias")[expert] if self.has_bias else None
+        return F.linear(x, weight.T if self.is_transposed else weight, bias)
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        total = torch.zeros_like(x)
+        for expert in range(self.num_experts):
+            rows, places = torch.where(chosen == expert)
+            y = self.linear(x[rows], "gate_up_proj" if self.has_gate else "up_proj", expert)
+            y = self.linear(self._apply_gate(y) if self.has_gate else self.act_fn(y), "down_proj", expert)
+            y = self.post_expert_norm(y) if self.has_post_expert_norm else y
+            total = total.index_add(0, rows, y * weights[rows, places, None])
+        return total
+
+
+class Mixture(nn.Module):
+    """A router, whose weights it divides in place, and experts."""
+
+    def __init__(self, experts: Experts, width: int, chosen: int = 2) -> None:
+        super().__init__()
+        self.router, self.experts, self.chosen = nn.Linear(width, experts.num_experts, bias=False), experts, chosen
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., K]."""
+        rows = x.reshape(-1, x.shape[-1])
+        weights, chosen = self.router(rows).softmax(-1).topk(self.chosen, dim=-1)
+        weights /= weights.sum(-1, keepdim=True)
+        return self.experts(rows, chosen, weights).reshape(x.shape)
+
+
 class Layer(nn.Module):
     """Attention and two linear layers, after norms."""
 
@@ -63,6 +116,7 @@ class Layer(nn.Module):
         self.key, self.value = (nn.Linear(WIDTH, shape.groups * HEAD, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, 2 * WIDTH) if shape.rms else None
+        self.mixture = Mixture(Experts(shape.experts, (WIDTH, WIDTH)), WIDTH) if shape.experts else None
         self.norms = nn.ModuleList(norm(n) for n in (WIDTH, WIDTH, *(HEAD, HEAD) * shape.head_norms))
 
     def attention(self, x: Tensor, angles: Tensor, places: Tensor, cache: Any) -> Tensor:
@@ -82,6 +136,8 @@ class Layer(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(n, t, -1))
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        if self.mixture is not None:
+            return self.mixture(x)
         return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
 
     def forward(self, x: Tensor, angles: Tensor, places: Tensor, cache: Any) -> Tensor:

@@ -30,8 +30,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "phi": ("PhiForCausalLM", "PhiConfig", SMALL),
     "phi3": ("Phi3ForCausalLM", "Phi3Config", GROUPED),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", GROUPED | {"num_local_experts": 3}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        GROUPED | {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
 }  # fmt: skip
-BLOCKS = ("llama", "gemma3")
+BLOCKS = ("llama", "gemma3", "mixtral", "qwen3_moe")
 """The models that are also quantized in blocks: GPT-2's layers are products with a transposed weight, which have no kernel."""
 
 

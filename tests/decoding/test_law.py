@@ -58,9 +58,9 @@ def step_by_step(it: Made, ids: Tensor) -> tuple[list[Tensor], tuple[Tensor, ...
 
 
 def along_tokens(whole: Tensor, steps: list[Tensor]) -> Tensor | None:
-    """The tensors of the steps along the axis of tokens; None for a tensor without one."""
+    """The tensors of the steps along the axis of tokens, or of rows and tokens; None for a tensor without one."""
     axes = [k for k, (n, one) in enumerate(zip(whole.shape, steps[0].shape, strict=True)) if n != one]
-    return torch.cat(steps, axes[0]) if axes else None
+    return torch.stack(steps, axes[0] + 1).flatten(axes[0], axes[0] + 1) if axes else None
 
 
 def hidden(name: str) -> bool:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import module
 
 import qfunc
+from qfunc.analysis import quantized_weights
+from qfunc.analysis.integer_share import integer_share
+from qfunc.graph.view import QuantizedModel
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, same_state, state
 from tests.transforms.nets import network
@@ -81,3 +85,18 @@ def test_modules_that_stay_modules_run_while_others_trace() -> None:
     results = at_once(work)
     assert all(torch.equal(r, results[0]) for r in results)
     assert (results[0] - want).abs().max() < 0.2
+
+
+def test_counting_operations_disturbs_no_module_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = network("residual")
+    hooks, calibrated = list[int](), qfunc.calibrate([x])(qfunc.quantize(TARGET)(model))
+    original = quantized_weights.kind_of
+
+    def observed(node: Any) -> Any:
+        hooks.append(len(module._global_forward_pre_hooks) + len(module._global_forward_hooks))
+        return original(node)
+
+    monkeypatch.setattr(quantized_weights, "kind_of", observed)
+    integer_share(QuantizedModel(calibrated), (x,))
+    assert hooks
+    assert not any(hooks)

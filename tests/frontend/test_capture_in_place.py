@@ -53,6 +53,19 @@ def two_names(m: Net, x: Tensor, b: Tensor) -> Tensor:
     return x + y
 
 
+def one_of_several_results(m: Net, x: Tensor, b: Tensor) -> Tensor:
+    values, places = x.topk(2, dim=-1)
+    values /= values.sum(-1, keepdim=True)
+    return values + places
+
+
+def a_result_with_two_names(m: Net, x: Tensor, b: Tensor) -> Tensor:
+    found = x.topk(2, dim=-1)
+    first = found[0]
+    first += 1
+    return found[0] * found[1]
+
+
 def result_and_argument(m: Net, x: Tensor, b: Tensor) -> Tensor:
     y = x * 1.0
     z = y.mul_(3)
@@ -124,6 +137,8 @@ PURE = [
     on_the_input,
     two_names,
     result_and_argument,
+    one_of_several_results,
+    a_result_with_two_names,
     clone_is_kept,
     clone_of_a_written,
     view_of_a_dead_base,

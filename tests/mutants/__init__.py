@@ -42,8 +42,10 @@ from mutants.proof import PROOF
 from mutants.qnn_htp import QNN_HTP
 from mutants.reconstruction import RECONSTRUCTION
 from mutants.reports import REPORTS
+from mutants.resumed import RESUMED
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.sweeps import SWEEPS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
 from mutants.ties import TIES
@@ -85,6 +87,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *COMMAND_LINE,
     *CORRECTIONS,
     *DIAGNOSIS,
+    *SWEEPS,
+    *RESUMED,
     *RECONSTRUCTION,
     *EMULATION,
     *MLAS,

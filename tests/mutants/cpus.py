@@ -7,6 +7,7 @@ SQUARES = "tests/lowering/machines/test_litert_machines.py::test_sums_with_the_z
 PAIRS = "tests/lowering/machines/test_litert_machines.py::test_pairs_of_any_scales_are_what_the_kernels_compute"
 BEYOND = "tests/lowering/machines/test_litert_machines.py::test_values_beyond_32_bits_are_what_the_kernels_compute"
 NCNN = "tests/lowering/machines/test_ncnn_machines.py::test_depthwise_convolutions_are_what_ncnn_computes"
+SOFTMAX = "tests/lowering/machines/test_onnxruntime_machines.py::test_softmax_of_any_scale_is_what_the_runtime_computes"
 FLAGS = "tests/lowering/test_runner_support.py::test_processors_are_known_by_their_flags"
 
 CPUS = (
@@ -72,6 +73,14 @@ CPUS = (
         "for cpu in (cpus.x86_64_avx2,)), *(Build(cpu) for cpu in (cpus.x86_64_avxvnni,)",
         NCNN,
         case="x86-64-avxvnni",
+    ),
+    Mutation(
+        "arm64-softmax-does-not-saturate",
+        "qfunc.targets.onnxruntime:SATURATED",
+        "SoftmaxTable(saturates=True)",
+        "SoftmaxTable()",
+        SOFTMAX,
+        case="0-arm64",
     ),
     Mutation("avxvnni-is-vnni", "qfunc.lowering.runner_support:_REPORTED", "FOURS[1:]", "FOURS", FLAGS),
 )

@@ -54,7 +54,7 @@ DIAGNOSIS = (
         "tests/diagnosis/test_diagnose.py::test_a_site_has_a_cause_or_rounding",
     ),
     Mutation(
-        "the-mean-of-the-runs", "qfunc.diagnosis.latency:RunTime.__call__",
+        "the-mean-of-the-runs", "qfunc.diagnosis.latency:fastest_in_turns",
         "return [min(times[_WARM:]) for times in taken]",
         "return [max(times) for times in taken]",
         "tests/diagnosis/test_latency.py::test_the_least_of_the_runs_counts",

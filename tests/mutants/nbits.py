@@ -4,7 +4,23 @@ from mutants.mutation import Mutation
 
 PRODUCTS = "tests/lowering/onnxruntime/test_block_products.py::test_no_bit_of_a_product_differs"
 
+IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_product_differs"
+
 NBITS = (
+    Mutation(
+        "nbits-a-row-alone-along-k",
+        "qfunc.numerics.kernels.nbits:float_product",
+        "len(rows) % _ROWS == 1",
+        "len(rows) > _ROWS and len(rows) % _ROWS == 1",
+        IN_FLOAT,
+    ),
+    Mutation(
+        "nbits-lanes-of-all-channels-by-halves",
+        "qfunc.numerics.kernels.nbits:_in_lanes",
+        "len(w) // _TILE * _TILE",
+        "0",
+        IN_FLOAT,
+    ),
     Mutation(
         "nbits-codes-by-the-reciprocal-scale",
         "qfunc.numerics.sums.blocks:quantize_rows",

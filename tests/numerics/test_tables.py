@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from qfunc.testing import oracle
 F32 = np.float32
 
 
-def softmax_row(row: list[int], scale_in: float, scale: float, zero: int, high: int) -> list[int]:
-    # The equations of the docstring, one number at a time, in numpy's float32.
+def softmax_row(row: list[int], scale_in: float, scale: float, zero: int, high: int, saturates: bool) -> list[int]:
+    # The equations of the docstring, one number at a time, in numpy's float32; the sum with the zero point is one of uint32.
     room = max(0.0, float(np.log(F32(np.finfo(F32).max) / F32(len(row)))) - 5.0)
     table = [F32(np.exp((i - 255 + room / scale_in) * scale_in)) for i in range(256)]
     terms = [table[q - max(row) + 255] for q in row]
@@ -25,21 +26,24 @@ def softmax_row(row: list[int], scale_in: float, scale: float, zero: int, high: 
         total = F32(total + term)
     with np.errstate(over="ignore"):
         quotients = [F32(F32(t * np.floor(F32(1) / F32(scale))) / total) for t in terms]
-    return [min((0 if np.isinf(v) else oracle.rounded(Fraction(float(v)), "half_even")) + zero, high) for v in quotients]
+    infinite = 2**32 - 1 if saturates else 0
+    rounded = [infinite if np.isinf(v) else oracle.rounded(Fraction(float(v)), "half_even") for v in quotients]
+    return [min((r + zero) % 2**32, high) for r in rounded]
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 50, 300])
-@pytest.mark.parametrize(("scale", "zero"), [(1 / 256, 0), (0.013, 9), (1 / 255, 255), (1e-6, 3)])
-def test_softmax_equals_the_equations(length: int, scale: float, zero: int) -> None:
+@pytest.mark.parametrize(("scale", "zero"), [(1 / 256, 0), (0.013, 9), (1 / 255, 255), (1e-6, 3), (1e-6, 0)])
+@pytest.mark.parametrize("saturates", [False, True])
+def test_softmax_equals_the_equations(length: int, scale: float, zero: int, saturates: bool) -> None:
     """Spread and saturated rows, several input scales, along the last and an inner axis; the overflow trap included."""
     scale, random = float(F32(scale)), np.random.default_rng(length)
     for scale_in in (0.25, float(F32(0.011)), 3.0):
         rows = random.integers(0, 256, (6, length)) if scale_in < 1 else random.choice([0, 254, 255], (6, length))
-        expected = torch.tensor([softmax_row(row.tolist(), scale_in, scale, zero, 255) for row in rows]).float()
+        expected = torch.tensor([softmax_row(row.tolist(), scale_in, scale, zero, 255, saturates) for row in rows]).float()
         x = torch.tensor(rows).float()
 
-        along_last = integer.softmax_codes(x, -1, scale_in, scale, zero, 255)
-        inner = integer.softmax_codes(x.reshape(2, 3, length).movedim(-1, 1), 1, scale_in, scale, zero, 255)
+        call = partial(integer.softmax_codes, scale_in=scale_in, scale=scale, zero_point=zero, high=255, saturates=saturates)
+        along_last, inner = call(x, -1), call(x.reshape(2, 3, length).movedim(-1, 1), 1)
 
         assert torch.equal(along_last, expected)
         assert torch.equal(inner.movedim(1, -1).reshape(6, length), expected)

@@ -190,7 +190,7 @@ arithmetics = st.one_of(
     st.builds(SumShifted, st.integers(0, 31), steps, st.integers(9, 32), st.none() | st.integers(1, 64)),
     st.builds(SumScaled, roundings),
     st.builds(AveragePool, roundings, st.just(()) | st.just((((3, 3), 7, 6),))),
-    st.builds(SoftmaxTable, roundings),
+    st.builds(SoftmaxTable, roundings, flags),
     st.builds(AverageCodes, roundings),
     st.builds(FixedBits, roundings, st.integers(1, 30), st.sampled_from((None, 2**-8))),
     st.builds(FixedPointLanes, steps, steps, st.integers(1, 16)),

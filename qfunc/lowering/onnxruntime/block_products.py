@@ -13,7 +13,7 @@ from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.optimized_graph import code_tensors, element_types
 from qfunc.lowering.onnxruntime.session import Session
 
-OPERATOR, _DOMAIN = "MatMulNBits", "com.microsoft"
+OPERATOR, LOOKUP, _DOMAIN = "MatMulNBits", "GatherBlockQuantized", "com.microsoft"
 _REAL = 1  # TensorProto.FLOAT
 
 
@@ -41,13 +41,13 @@ class ModelWithProducts:
 
 
 def model_with_products(model: bytes, threads: int = 0, machine: Machine | None = None) -> ModelWithProducts | None:
-    """Load a model with MatMulNBits; None if it has none, or if the runtime of `machine` does not save its optimised graph."""
+    """Load a model with weights in blocks; None if it has none, or if the runtime of `machine` saves no optimised graphs."""
     import onnx
 
     from qfunc.files.onnx_model import read_model
 
     original = read_model(model)
-    if not any(node.op_type == OPERATOR for node in original.graph.node):
+    if not any(node.op_type in (OPERATOR, LOOKUP) for node in original.graph.node):
         return None
     plain = opened(machine, Session, model, threads=threads, saved=True)
     if not plain.saved:

@@ -1,4 +1,4 @@
-"""Write products with weights in blocks as ONNX Runtime's MatMulNBits."""
+"""Write products with weights in blocks as ONNX Runtime's MatMulNBits, and tables in blocks as its GatherBlockQuantized."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.specs import Int
 
-OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
+OPERATOR, LOOKUP, DOMAIN = "MatMulNBits", "GatherBlockQuantized", "com.microsoft"
 _WIDEST, _LEAST_BLOCK = 8, 16
 
 
 def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor], accuracy_level: int) -> onnx.ModelProto:
     """Return the model with a MatMulNBits in place of each MatMul or Gemm whose weight has blocks along K.
 
+    A Gather of rows of a table with blocks along them becomes a GatherBlockQuantized, of codes [rows, K bits / 8].
+
     Weights are packed in 2, 4 or 8 bits, the low bits first, [N, K / block, block * bits / 8]; signed codes are stored plus
     2^(bits - 1), which is the operator's zero point where it has none.  All other products stay as they are.
 
-    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits.
+    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits and GatherBlockQuantized.
     """
     source, made = QdqModel(model), onnx.ModelProto()
     bits = {place.real: site.format.bits for site in sites if isinstance(site.format, Int) for place in site.places}
     stored: dict[str, onnx.TensorProto] = {}
     for node in model.graph.node:
         weight = _weight(source, node, bits)
-        made.graph.node.append(node if weight is None else _product(stored, node, weight, accuracy_level))
+        if weight is None:
+            made.graph.node.append(node)
+        elif node.op_type == "Gather":
+            made.graph.node.extend(_lookup(stored, node, weight))
+        else:
+            made.graph.node.append(_product(stored, node, weight, accuracy_level))
     _copy_rest(model, made)
     _without_quantizers(made)
     if DOMAIN not in [o.domain for o in made.opset_import] and any(n.domain == DOMAIN for n in made.graph.node):
@@ -56,9 +63,12 @@ class _Weight:
 
 
 def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _Weight | None:
-    if node.op_type not in ("MatMul", "Gemm") or any(source.attribute(node, a, 1.0) != 1.0 for a in ("alpha", "beta")):
+    lookup = node.op_type == "Gather" and source.attribute(node, "axis", 0) == 0
+    if node.op_type not in ("MatMul", "Gemm") and not lookup:
         return None
-    name = node.input[1]
+    if any(source.attribute(node, a, 1.0) != 1.0 for a in ("alpha", "beta")):
+        return None
+    name = node.input[0 if lookup else 1]
     while name in source.producers and copies(source.producers[name]):
         name = source.producers[name].input[0]
     dequantizer = source.dequantizer(name)
@@ -67,7 +77,7 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
         return None
     # One weight at a time: a reader's `constants` hold all.
     codes, scales, zeros = (numpy_helper.to_array(source.initializers[name]) for name in dequantizer.input)
-    transposed = node.op_type == "Gemm" and source.attribute(node, "transB", 0)
+    transposed = lookup or (node.op_type == "Gemm" and source.attribute(node, "transB", 0))
     if codes.ndim != 2 or source.attribute(dequantizer, "axis", 1) != (1 if transposed else 0):
         return None
     if not transposed:
@@ -76,6 +86,29 @@ def _weight(source: QdqModel, node: onnx.NodeProto, bits: dict[str, int]) -> _We
     shift = 1 << (width - 1) if signed else 0
     stored = codes.astype(np.uint8) + np.uint8(shift)  # modulo 256, so that signed codes move, too
     return _Weight(dequantizer.input[0], width, block, stored, scales, None if signed else zeros)
+
+
+def _lookup(stored: dict[str, Any], node: onnx.NodeProto, weight: _Weight) -> list[onnx.NodeProto]:
+    # A row has whole bytes: of K that fill none, the last columns are cut off again.
+    k, each = weight.codes.shape[1], _WIDEST // weight.bits
+    zeros = None if weight.zero_points is None else packed(weight.zero_points.astype(np.uint8), weight.bits)
+    arrays = {"rows": packed(weight.codes, weight.bits), "scales": weight.scales.astype(np.float32), "zero_points": zeros}
+    names = [_kept(stored, f"{weight.name}.{part}", array) for part, array in arrays.items() if array is not None]
+    result = node.output[0] if k % each == 0 else f"{node.output[0]}.whole"
+    found = helper.make_node(
+        LOOKUP, [names[0], node.input[1], *names[1:]], [result], name=node.name, domain=DOMAIN, gather_axis=0, quantize_axis=1,
+        block_size=weight.block, bits=weight.bits,
+    )  # fmt: skip
+    if k % each == 0:
+        return [found]
+    ends = [_kept(stored, f"{weight.name}.{n}", np.array([v], np.int64)) for n, v in (("first", 0), ("end", k), ("last", -1))]
+    return [found, helper.make_node("Slice", [result, *ends], [node.output[0]], name=f"{node.name}.cut")]
+
+
+def _kept(stored: dict[str, Any], name: str, array: Array) -> str:
+    if name not in stored:
+        stored[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+    return name
 
 
 def _product(stored: dict[str, Any], node: onnx.NodeProto, weight: _Weight, accuracy_level: int) -> onnx.NodeProto:
@@ -87,9 +120,7 @@ def _product(stored: dict[str, Any], node: onnx.NodeProto, weight: _Weight, accu
     arrays = (packed(blocks, weight.bits), weight.scales.astype(np.float32), zeros)
     names = [node.input[0]]
     for part, array in zip(("packed", "scales", "zero_points"), arrays, strict=True):
-        names.append("" if array is None else f"{weight.name}.{part}")
-        if array is not None and names[-1] not in stored:
-            stored[names[-1]] = numpy_helper.from_array(np.ascontiguousarray(array), names[-1])
+        names.append("" if array is None else _kept(stored, f"{weight.name}.{part}", array))
     if len(node.input) > 2 and node.input[2]:
         names += ["", node.input[2]]
     while not names[-1]:

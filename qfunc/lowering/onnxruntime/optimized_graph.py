@@ -49,8 +49,8 @@ def code_tensors(original: Any) -> list[str]:
 
 
 def element_types(model: Any) -> dict[str, int]:
-    """Return tensor -> element type in an optimised graph; ops of com.microsoft take it from their inputs."""
-    graph = model.graph
+    """Return tensor -> element type in an optimised graph, by the schemas of ONNX; for com.microsoft those of an input."""
+    graph, version = model.graph, next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     types = {i.name: i.data_type for i in graph.initializer}
     types |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     output_type_input = {
@@ -66,10 +66,28 @@ def element_types(model: Any) -> dict[str, int]:
         index = output_type_input.get(node.op_type, 0)
         source = node.input[index] if index < len(node.input) else ""
         element_type = 1 if node.op_type == "DequantizeLinear" or not source else types.get(source, 1)
-        element_type = 7 if node.op_type in ("Shape", "Size") else element_type
-        for output in node.output:
-            types.setdefault(output, element_type)
+        for output, known in zip(node.output, _by_schema(node, version, types), strict=True):
+            types.setdefault(output, known or element_type)
     return types
+
+
+def _by_schema(node: Any, version: int, types: dict[str, int]) -> list[int]:
+    # The element types of the results, 0 where the schema leaves them to an attribute.
+    from onnx import TensorProto, defs
+
+    if node.op_type == "Cast":
+        return [node.attribute[0].i]
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, version, ""):
+        return [0] * len(node.output)
+    schema = defs.get_schema(node.op_type, version, "")
+    one = {c.type_param_str: c.allowed_type_strs[0] for c in schema.type_constraints if len(c.allowed_type_strs) == 1}
+    given = {f.type_str: types.get(name, 0) for name, f in zip(node.input, schema.inputs, strict=False) if name}
+    found = list[int]()
+    for i in range(len(node.output)):
+        formal = schema.outputs[min(i, len(schema.outputs) - 1)].type_str
+        text = re.fullmatch(r"tensor\((\w+)\)", one.get(formal, formal))
+        found.append(TensorProto.DataType.Value(text[1].upper()) if text else given.get(formal, 0))
+    return found
 
 
 __all__ = ["INTEGER_TYPES", "PAIR", "code_tensors", "codes_of", "element_types", "original_name", "reader"]

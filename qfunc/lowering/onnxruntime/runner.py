@@ -84,7 +84,7 @@ class OnnxRuntimeRunner:
     def unlike(self) -> tuple[str, ...]:
         """Return the kinds of float ops that x86-64 without AVX-512 computes in another order than the emulation."""
         x86 = self.cpu is not None and self.cpu.architecture == "x86-64"
-        return ("softmax", "gelu", "erf", "silu") if x86 and (self.machine is not None or not has("avx512f")) else ()
+        return ("softmax", "gelu", "erf", "silu", "linear") if x86 and (self.machine is not None or not has("avx512f")) else ()
 
 
 def _exceeds_seven_bits(model: bytes) -> bool:

@@ -194,16 +194,19 @@ def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
 
 
 def softmax_codes(
-    codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int, rounding: str = "half_even"
-) -> Tensor:
+    codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, high: int, rounding: str = "half_even",
+    saturates: bool = False,
+) -> Tensor:  # fmt: skip
     """Return the uint8 codes of softmax, computed with a table of exponentials: see `specs.SoftmaxTable`.
 
     e_i = t[q_i - max(q) + 255],  t[i] = float32(exp((i - 255) * s_x + c)),  c = max(0, ln(FLT_MAX / n) - 5),
-    y = R(e_i * floor(1/s_y) / sum(e)) + z, the sum in float32 and in order.
+    y = R(e_i * floor(1/s_y) / sum(e)) + z, the sum in float32 and in order. R(inf) = 0, or 2^32 - 1 if it saturates.
     Source: ONNX Runtime contrib_ops/cpu/quantization/qlinear_softmax.cc.
 
     >>> softmax_codes(torch.tensor([[10.0, 10.0]]), -1, 0.1, 1 / 256, 0, 255).tolist()
     [[128.0, 128.0]]
+    >>> [softmax_codes(torch.tensor([[10.0]]), -1, 0.1, 1 / 256, z, 255, saturates=True).tolist() for z in (0, 3)]
+    [[[255.0]], [[2.0]]]
     """
     terms = codes.long().movedim(dim, 0).contiguous()  # each term of the sum is contiguous in memory
     s = float(torch.tensor(scale_in, dtype=torch.float32))
@@ -215,7 +218,8 @@ def softmax_codes(
     for term in e:
         total += term
     y = round_by(e * torch.floor(1 / torch.tensor(scale, dtype=torch.float32)) / total, rounding, -zero_point)
-    return (torch.where(torch.isinf(y), 0.0, y) + zero_point).clamp(max=high).movedim(0, dim)
+    infinite = zero_point if not saturates else zero_point - 1 if zero_point else high
+    return torch.where(torch.isinf(y), infinite, y + zero_point).clamp(max=high).movedim(0, dim)
 
 
 def softmax_float(codes: Tensor, dim: int, scale_in: float, scale: float, zero_point: int, low: int, high: int) -> Tensor:

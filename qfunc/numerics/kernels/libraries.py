@@ -8,11 +8,13 @@ from types import MappingProxyType
 from torch import Tensor
 
 from qfunc.numerics.kernels import integer, mlas, ncnn
+from qfunc.numerics.kernels.nbits import float_product
 from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 
 LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {
         "mlas": mlas.FUNCTIONS,
+        "mlas_nbits": {"linear": float_product},
         "mlas_logistic": {"sigmoid": integer.logistic},
         "ncnn": ncnn.FUNCTIONS,
         "xnnpack": {"gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double},

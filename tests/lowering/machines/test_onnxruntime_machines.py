@@ -8,6 +8,8 @@ machine runs all of them.
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +18,11 @@ from attrs import evolve
 from torch import nn
 
 import qfunc
+from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OnnxRuntimeRunner, Qemu
 from qfunc.placement.partition import Partition
-from qfunc.specs import cpus, edit
+from qfunc.specs import FixedQParams, cpus, edit
 from qfunc.targets.onnxruntime import onnxruntime
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
@@ -64,6 +67,34 @@ def test_sums_of_any_scales_are_what_the_runtime_computes(machine: Any, seed: in
     target, shape = edit.cpu(machine.cpu)(onnxruntime), (2, (3, 17)[seed], 5, 6 + seed)
     model = _calibrated(Side(sums(shape[1], seed)).eval(), target, shape)
     move(model, seed, (2.0, 6.0)[seed])
+    report = qfunc.verify(target, OnnxRuntimeRunner(threads=1, machine=machine))(model, [image(model, shape, seed)])
+    assert report.verdict.startswith("bit-exact: 0 of "), report
+
+
+def softmaxes(seed: int) -> nn.Module:
+    """Over one to eight entries, of one axis or another."""
+    drawn = random.Random(seed)
+    sizes = [(dim, n) for dim in (1, 3) for n in range(1, 9) for _ in range(drawn.randint(1, 3))]
+    return Side([Apply(partial(_softmax, dim=dim, length=n)) for dim, n in sizes]).eval()
+
+
+def _softmax(x: Any, dim: int, length: int) -> Any:
+    return x.narrow(dim, 0, length).softmax(dim)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=name)
+@pytest.mark.parametrize("seed", range(2))
+def test_softmax_of_any_scale_is_what_the_runtime_computes(machine: Any, seed: int) -> None:
+    """Of 1/256 and less, where the quotient of a large entry is infinite, and of any zero point."""
+    require(machine)
+    target, drawn, shape = edit.cpu(machine.cpu)(onnxruntime), random.Random(seed), (2, 8, 5, 8)
+    model = _calibrated(softmaxes(seed), target, shape)
+    for seat in quantizer_nodes(model):
+        if isinstance(seat.module.site.value, FixedQParams):
+            seat.module.scale.mul_(2.0 ** -drawn.choice((0.0, 5 * drawn.random())))
+            seat.module.zero_point.fill_(drawn.choice((0, 0, 1, 3, 128, 255)))
+        else:
+            seat.module.scale.mul_(drawn.choice((0.1, 1.0, 9.0)))
     report = qfunc.verify(target, OnnxRuntimeRunner(threads=1, machine=machine))(model, [image(model, shape, seed)])
     assert report.verdict.startswith("bit-exact: 0 of "), report
 

@@ -103,15 +103,18 @@ def test_every_product_of_a_transformer_is_emulated() -> None:
     assert {name for name, _ in report.float_units} == {f"{i}.{name}" for i in (0, 1) for name in ("matmul", "matmul_1")}
 
 
-def test_level_0_computes_in_float() -> None:
-    """Its units are float ones, each within the bound of its float32 sums."""
-    target, x = targets.onnxruntime_nbits(accuracy_level=0), torch.randn(3, 7, 64)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_level_0_computes_in_float(bits: int) -> None:
+    """Its units are float ones: of 8 bits each within the bound of its float32 sums, of 4 bits exact."""
+    target, x = targets.onnxruntime_nbits(bits, accuracy_level=0), torch.randn(3, 7, 64)
 
     report: Report = qfunc.verify(target)(calibrated(target, Block(), x), [x])
 
     assert report.predicted == 0
     assert not report.disagreements
-    assert {"q", "k", "v", "o", "up", "down"} <= {r.name for r in report.of("float")}
+    layers = {"q", "k", "v", "o", "up", "down"}
+    assert layers & {path for path, _ in report.float_units} == (layers if bits == 8 else set())
+    assert layers & {r.name for r in report.of("float")} == (layers if bits == 8 else set())
     assert max(r.largest_lsb for r in report.of("float")) < 1
 
 

@@ -302,6 +302,7 @@ WITNESSES = {
     "SoftmaxTable16": witness(chip_of(SoftmaxTable16()), SoftmaxTable16(), SoftmaxTable("floor"), nn.Softmax(-1), X),
     "SoftmaxFixed": witness(chip_of(SoftmaxFixed()), SoftmaxFixed(), SoftmaxFloat(), nn.Softmax(-1), X),
     "SoftmaxTable.rounding": of(SoftmaxTable(), nn.Softmax(-1), X, rounding="floor"),
+    "SoftmaxTable.saturates": of(SoftmaxTable(), nn.Softmax(1), X[:, :1], saturates=True),
     "FloatKernel.dtype": of(FloatKernel(), nn.Sigmoid(), X, dtype="bfloat16"),
     "FloatKernel.rounding": of(FloatKernel(), nn.Sigmoid(), X, rounding="floor"),
     "FloatKernel.division": witness(

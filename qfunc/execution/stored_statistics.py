@@ -1,0 +1,160 @@
+"""Statistics of a calibration on disk, so that a calibration that was stopped goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from attrs import asdict, fields, has
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from qfunc.errors import CalibrationError, first_line
+from qfunc.execution.observers import Observer
+from qfunc.files.json_text import damage_error, parse
+from qfunc.files.tensors import read_tensors
+from qfunc.files.values import class_name, decode, encode
+from qfunc.graph.record import TensorInfo
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["StoredStatistics"]
+
+INTERVAL = 60.0
+"""Seconds between two writes."""
+
+
+class StoredStatistics:
+    """The statistics of some observers in one file, which is written at most once a minute.
+
+    In a process group each rank has a file of its own: statistics.safetensors becomes statistics-2.safetensors.
+
+    Args:
+        file: The path; None stores nothing.
+        observers: The observers.
+        group: The process group, or None.
+        clock: A function that returns seconds.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | None,
+        observers: Sequence[Observer],
+        group: ProcessGroup | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        path = None if file is None else Path(file)
+        self.path = path if path is None or group is None else path.with_name(f"{path.stem}-{group.rank()}{path.suffix}")
+        self.observers, self.clock, self.last, self.key = observers, clock, clock(), ""
+        if self.path is not None:
+            self.key = _key(observers)
+            if self.path.is_dir() or not self.path.resolve().parent.is_dir():
+                self._refuse("no path of a file in an existing folder", "the path of a file", "Create the folder first.")
+
+    def load(self) -> int:
+        """Set the observers to the stored statistics, if there are any, and return the number of batches in them.
+
+        Raises:
+            CalibrationError: statistics of another model, of other targets or of other weights.
+            FileError: the file is damaged.
+        """
+        if self.path is None or not self.path.is_file():
+            return 0
+        tensors = read_tensors(self.path)
+        with safe_open(self.path, "pt") as file:
+            metadata = file.metadata() or {}
+        if metadata.get("key") != self.key:
+            do = "Delete it, or choose another file."
+            self._refuse("statistics of another model, of other weights or estimators", "those of this model", do)
+        text = str(self.path)
+        found = decode(parse(metadata.get("values", "").encode(), text), tensors, _classes(self.observers), text)
+        try:
+            count, states = found
+            for observer, (of_observer, shapes, inputs, ranges, example, batch) in zip(self.observers, states, strict=True):
+                observer.states = [_moved(s, observer) for s in of_observer]
+                observer.shapes, observer.ranges = shapes, _moved(ranges, observer)
+                observer.inputs = tuple(TensorInfo(**info) for info in inputs)
+                observer.example, observer.batch = _moved(example, observer), batch
+            return int(count)
+        except (TypeError, ValueError) as e:
+            raise damage_error(text, "", first_line(e), "the statistics of a calibration") from e
+
+    def save(self, count: int) -> None:
+        """Write the statistics after a number of batches, if a minute has passed.
+
+        Raises:
+            CalibrationError: an estimator whose state is no nested value of tensors and numbers.
+        """
+        if self.path is None or self.clock() - self.last < INTERVAL:
+            return
+        self.last = self.clock()
+        states = [(o.states, o.shapes, [asdict(i) for i in o.inputs], o.ranges, o.example, o.batch) for o in self.observers]
+        tensors = dict[str, Tensor]()
+        try:
+            values = encode((count, states), tensors)
+        except TypeError as e:
+            do = "Keep the state in tuples, lists and dicts of tensors and numbers, or calibrate without resume=."
+            self._refuse(f"{e} in the state of an estimator", "tensors, numbers, texts, tuples, lists and dicts", do)
+        content = save(tensors, {"key": self.key, "values": json.dumps(values)})
+        draft = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")
+        try:
+            draft.write_bytes(content)
+            os.replace(draft, self.path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the file after the last batch."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _refuse(self, found: str, wanted: str, do: str) -> NoReturn:
+        raise CalibrationError(where=f"calibrate, resume={str(self.path)!r}", found=found, wanted=wanted, do=do)
+
+
+def _key(observers: Iterable[Observer]) -> str:
+    # A digest of the networks' code and tensors, and of the statistics with their estimators.
+    digest = hashlib.sha256()
+    for observer in observers:
+        network = observer.interpreter.module
+        digest.update(str(network.code).encode())
+        for name, tensor in network.state_dict().items():
+            value = tensor.detach().cpu().contiguous().flatten()
+            digest.update(f"{name} {value.dtype}".encode() + value.view(torch.uint8).numpy().tobytes())
+        for statistic in observer.statistics:
+            text = f"{statistic.site.name} {statistic.site.estimator!r} {statistic.site.scheme!r} {statistic.owners}"
+            digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def _classes(observers: Iterable[Observer]) -> dict[str, Any]:
+    # The classes of named tuples in the modules of the estimators.
+    modules = {type(e).__module__ for o in observers for s in o.statistics for e in _nested(s.site.estimator)}
+    values = (v for m in modules for v in vars(sys.modules[m]).values())
+    return {class_name(v): v for v in values if isinstance(v, type) and issubclass(v, tuple) and hasattr(v, "_fields")}
+
+
+def _nested(estimator: Any) -> list[Any]:
+    inner = [getattr(estimator, f.name) for f in fields(type(estimator))] if has(type(estimator)) else []
+    return [estimator, *(e for value in inner if has(type(value)) for e in _nested(value))]
+
+
+def _moved(value: Any, observer: Observer) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(observer.device)
+    if isinstance(value, dict):
+        return {k: _moved(v, observer) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [_moved(v, observer) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

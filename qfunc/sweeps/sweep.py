@@ -1,0 +1,238 @@
+"""sweep: one model on many targets, calibrated in one pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from qfunc._transform import Transform
+from qfunc.analysis.report_format import name_of
+from qfunc.diagnosis.latency import fastest_in_turns
+from qfunc.diagnosis.scoring import Metric, Scorer
+from qfunc.errors import CalibrationError, QfuncError, SpecError
+from qfunc.execution.batches import require_batches, tensors_of
+from qfunc.execution.progress import Progress
+from qfunc.graph.view import QuantizedModel
+from qfunc.lowering.artifact import Artifact
+from qfunc.specs import Target
+from qfunc.specs.protocols import LoadingRunner
+from qfunc.sweeps.measure import Predict, Task, binder_of, measured, reason
+from qfunc.sweeps.report import Sweep, SweepRow
+from qfunc.sweeps.stored import Stored, digest_of
+from qfunc.transforms.calibrate import calibrate
+from qfunc.transforms.quantize import quantize
+from qfunc.transforms.validate import describe, require_target_value
+
+
+def sweep(
+    targets: Mapping[str, Target] | Sequence[Target],
+    batches: Iterable[Any],
+    metric: Metric | None = None,
+    *,
+    calibration: Iterable[Any] | None = None,
+    then: Callable[[Any], Any] | None = None,
+    predict: Predict | None = None,
+    runs: int = 0,
+    executor: Executor | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    example_inputs: tuple[Any, ...] | None = None,
+    progress: bool = True,
+) -> Callable[[nn.Module | ExportedProgram], Sweep]:
+    """Return a function from a float model to a `Sweep`: accuracy, size and time of the model on each of several targets.
+
+    All targets are calibrated in one pass over the batches.  A target that refuses the model gets a row with its reason.
+    The score of a target is the mean of the metric over its simulation, or over the network that `predict` returns.
+
+    Args:
+        targets: Name -> target, or targets of different names.  Edits make variants: `edit.weights(bits=4)(target)`.
+        batches: The evaluated batches; they are iterated many times.
+        metric: As for `diagnose`; None for the SQNR of the outputs, in dB.
+        calibration: The batches for `calibrate`; None for the evaluated ones.
+        then: A transform of each calibrated model, such as `qfunc.correct_bias(batches)`.
+        predict: `qfunc.emulate` scores the emulation instead of the simulation.
+        runs: The number of timed runs of the first batch on the runtime of each target, of which the least counts.  The
+            artifacts run in turns in this process, after all else.  0 measures no time.
+        executor: Runs the rows: an executor of `concurrent.futures`, or one with its interface.  Batches, metric, `then` and
+            `predict` are then sent to its processes.  None runs them here, one after the other.
+        folder: Stores the row and the files of each target as soon as they are known.  A sweep of the same model, first
+            batches and functions goes on where an earlier one was stopped.
+        example_inputs: As for `quantize`.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
+    Raises:
+        CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
+        SpecError: no targets, two of one name, or arguments of another type.
+        FileError: `folder` is a file, or has a damaged row.
+
+    >>> from qfunc import targets
+    >>> report = sweep([targets.onnxruntime, targets.tensorrt], [torch.randn(64, 8)], progress=False)(nn.Linear(8, 4))
+    >>> [row.name for row in report.rows], report["onnxruntime"].integer
+    (['onnxruntime', 'tensorrt'], 1.0)
+    """
+    chosen = _by_name(targets)
+    for name, given in (("batches", batches), ("calibration", calibration)):
+        if given is not None:
+            require_batches(given, "sweep", progress, "qfunc.sweep(targets, batches)(model)")
+            if isinstance(given, Iterator):
+                do = "Put them into a list, or pass a DataLoader."
+                where = f"sweep, {name}"
+                raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+    for name, function in (("metric", metric), ("then", then), ("predict", predict)):
+        if function is not None and not callable(function):
+            do = "See the arguments of qfunc.sweep."
+            raise SpecError(where=f"sweep, {name}", found=describe(function), wanted="a function", do=do)
+    if type(runs) is not int or runs < 0:
+        raise SpecError(where="sweep, runs", found=repr(runs), wanted="0 or a positive integer", do="Write runs=30.")
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        do = "Pass concurrent.futures.ProcessPoolExecutor(4)."
+        raise SpecError(where="sweep, executor", found=describe(executor), wanted="an executor with submit", do=do)
+    given_batches = batches if calibration is None else calibration
+    study = _Study(chosen, batches, given_batches, metric, then, predict, runs, executor, folder, example_inputs, progress)
+
+    def transform(model: nn.Module | ExportedProgram) -> Sweep:
+        with torch.inference_mode(False), torch.no_grad():
+            return study.of(model)
+
+    arguments = {
+        "targets": targets, "batches": batches, "metric": metric, "calibration": calibration, "then": then, "predict": predict,
+        "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs, "progress": progress,
+    }  # fmt: skip
+    return Transform(sweep, arguments, transform)
+
+
+def _by_name(targets: Any) -> dict[str, Target]:
+    pairs = list(targets.items()) if isinstance(targets, Mapping) else None
+    if pairs is None and isinstance(targets, Iterable) and not isinstance(targets, Target | str):
+        pairs = [(getattr(target, "name", ""), target) for target in targets]
+    if not pairs:
+        do = "Pass [targets.litert, targets.onnxruntime], or a dict of names to targets."
+        raise SpecError(where="sweep, targets", found=describe(targets), wanted="at least one target", do=do)
+    for _, target in pairs:
+        require_target_value(target, "sweep")
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        do = f"Pass a dict: {{{twice!r}: ..., {twice + ', 4 bits'!r}: ...}}."
+        raise SpecError(where="sweep, targets", found=f"two targets of the name {twice!r}", wanted="different names", do=do)
+    return dict(pairs)
+
+
+@frozen(eq=False)
+class _Study:
+    targets: dict[str, Target]
+    batches: Iterable[Any]
+    calibration: Iterable[Any]
+    metric: Metric | None
+    then: Callable[[Any], Any] | None
+    predict: Predict | None
+    runs: int
+    executor: Any
+    folder: Any
+    example_inputs: Any
+    progress: bool
+
+    def of(self, model: Any) -> Sweep:
+        """Return the report of a model."""
+        quantized, refused = self._each(self.targets, lambda name: self._quantized(name, model))
+        first = next(iter(quantized.values()), None)
+        scored_by = "SQNR, dB" if self.metric is None else name_of(self.metric, "metric")
+        if first is None:
+            return Sweep(scored_by, None, 0, tuple(refused.values()))
+        network, bind = QuantizedModel(first).float_network, binder_of(first, self.metric)
+        best = Scorer(network, bind, self.batches, self.metric, "sweep").best
+        rows, artifacts = dict(refused), dict[str, Artifact]()
+        stored = None
+        if self.folder is not None:
+            examples = [t for one in (self.batches, self.calibration) for t in tensors_of(bind(next(iter(one))))]
+            digest = digest_of(network, examples, (self.metric, self.then, self.predict))
+            stored = Stored(self.folder, self.targets, digest)
+            found = {name: stored.row(name, repr(self.targets[name])) for name in quantized}
+            rows |= {name: row for name, row in found.items() if row is not None}
+        calibrated, others = self._calibrated({n: m for n, m in quantized.items() if n not in rows})
+        rows |= others
+        tasks = [Task(n, self.targets[n], m, self.batches, self.metric, best, self.then, self.predict)
+                 for n, m in calibrated.items()]  # fmt: skip
+        for row, artifact in self._measured(tasks):
+            rows[row.name] = row
+            if stored is not None:
+                stored.write(repr(self.targets[row.name]), row, artifact)
+            elif artifact is not None and self.runs:
+                artifacts[row.name] = artifact
+        if stored is not None and self.runs:
+            artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
+        rows |= self._timed(rows, artifacts, tensors_of(bind(next(iter(self.batches)))))
+        size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
+        return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
+
+    def _quantized(self, name: str, model: Any) -> fx.GraphModule:
+        made: fx.GraphModule = quantize(self.targets[name], example_inputs=self.example_inputs)(model)
+        return made
+
+    def _each(
+        self, names: Iterable[str], make: Callable[[str], fx.GraphModule]
+    ) -> tuple[dict[str, fx.GraphModule], dict[str, SweepRow]]:
+        made, refused = dict[str, fx.GraphModule](), dict[str, SweepRow]()
+        for name in names:
+            try:
+                made[name] = make(name)
+            except QfuncError as e:
+                refused[name] = SweepRow(name, why=reason(e))
+        return made, refused
+
+    def _calibrated(self, models: dict[str, fx.GraphModule]) -> tuple[dict[str, fx.GraphModule], dict[str, SweepRow]]:
+        # In one pass; if a target refuses what calibration finds, such as a size, without those that refuse the first batch.
+        if not models:
+            return {}, {}
+        try:
+            return self._in_one_pass(models), {}
+        except QfuncError as error:
+            start = [next(iter(self.calibration))]
+            accepted, refused = self._each(models, lambda name: calibrate(start, progress=False)(models[name]))
+            if len(refused) in (0, len(models)):
+                raise error
+            return self._in_one_pass({name: models[name] for name in accepted}), refused
+
+    def _in_one_pass(self, models: dict[str, fx.GraphModule]) -> dict[str, fx.GraphModule]:
+        found = calibrate(self.calibration, self.progress)(tuple(models.values()))
+        return dict(zip(models, found, strict=True))
+
+    def _measured(self, tasks: list[Task]) -> Iterator[tuple[SweepRow, Artifact | None]]:
+        with Progress("sweep", len(tasks), "target", self.progress) as bar:
+            if self.executor is None:
+                results: Iterable[Any] = map(measured, tasks)
+            else:
+                futures = [self.executor.submit(measured, task) for task in tasks]
+                results = (future.result() for future in as_completed(futures))
+            for result in results:
+                yield result
+                bar.advance()
+
+    def _timed(self, rows: dict[str, SweepRow], artifacts: dict[str, Artifact], inputs: list[Any]) -> dict[str, SweepRow]:
+        found, loaded = dict[str, SweepRow](), dict[str, Callable[[Sequence[Any]], Any]]()
+        for name, artifact in artifacts.items():
+            runner: Any = self.targets[name].runtime.runner
+            missing = "no runner" if runner is None else getattr(runner, "missing", lambda: "")()
+            if missing:
+                found[name] = evolve(rows[name], why=f"no time: {missing}")
+                continue
+            try:
+                run = runner.loaded(artifact) if isinstance(runner, LoadingRunner) else _each_time(runner, artifact)
+                run(inputs)
+                loaded[name] = run
+            except QfuncError as e:
+                found[name] = evolve(rows[name], why=reason(e))
+        seconds = fastest_in_turns(list(loaded.values()), inputs, self.runs)
+        return found | {name: evolve(rows[name], seconds=s) for name, s in zip(loaded, seconds, strict=True)}
+
+
+def _each_time(runner: Any, artifact: Artifact) -> Callable[[Sequence[Any]], Any]:
+    return lambda inputs: runner.run(artifact, inputs)
+
+
+__all__ = ["sweep"]

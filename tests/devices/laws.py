@@ -1,0 +1,175 @@
+"""What a device must compute as the CPU does: each law returns (elements compared, elements that differ)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.numerics import fake_quantize
+from qfunc.numerics.qparams import of_tensor
+from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
+from tests.execution.processes import ESTIMATORS, TARGET
+
+Counts = tuple[int, int]
+Network = Callable[[], tuple[nn.Module, list[Tensor]]]
+Kernels = Callable[[], AbstractContextManager[Any]]
+SCHEMES = {
+    "int8": Scheme(Int(8)),
+    "uint8": Scheme(Int(8, signed=False), zero_point=ZeroPoint()),
+    "channels": Scheme(Int(4), Scale(PerChannel(0))),
+    "blocks": Scheme(Int(4), Scale(PerBlock(1, 16)), ZeroPoint()),
+    "fp8": Scheme(E4M3FN, Scale(PerTensor())),
+}
+EMULATED = {
+    "onnxruntime": targets.onnxruntime,
+    "litert": targets.litert,
+    "executorch_xnnpack": targets.executorch_xnnpack,
+    "ncnn": targets.ncnn,
+    "tosa": targets.tosa,
+    "openvino": targets.openvino,
+}
+
+
+class Residual(nn.Module):
+    """Convolutions, a residual addition, pooling, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, 10]."""
+        x = torch.relu(self.first(x))
+        x = nn.functional.max_pool2d(torch.relu(x + self.second(x)), 2)
+        return self.head(x.mean((2, 3)))
+
+
+class Encoder(nn.Module):
+    """Attention with a softmax, a layer norm and GELU, without sizes that vary."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [N, T, width]."""
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        x = x + self.out((q @ k.transpose(1, 2) / 6.0).softmax(-1) @ v)
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def convolutional() -> tuple[nn.Module, list[Tensor]]:
+    """A network and batches, from a fixed seed."""
+    torch.manual_seed(0)
+    return Residual().eval(), [torch.randn(4, 3, 16, 16) for _ in range(2)]
+
+
+def transformer() -> tuple[nn.Module, list[Tensor]]:
+    """A network and batches, from a fixed seed."""
+    torch.manual_seed(0)
+    return Encoder().eval(), [torch.randn(4, 12, 32) for _ in range(2)]
+
+
+def wide() -> tuple[nn.Module, list[Tensor]]:
+    """Sums of so many products that float32 does not hold them all, and weights and inputs of one sign."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(96, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 12 * 12, 16))
+    with torch.no_grad():
+        for p in layers.parameters():
+            p.abs_()
+    return layers.eval(), [torch.rand(2, 96, 16, 16) for _ in range(2)]
+
+
+def integral(network: tuple[nn.Module, list[Tensor]]) -> tuple[nn.Module, list[Tensor]]:
+    """A network and batches of small integers: float32 sums are exact in every order, also in TF32 products."""
+    model, batches = network
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randint(-3, 4, p.shape))
+    return model, [torch.randint(-4, 5, x.shape).float() for x in batches]
+
+
+def differing(found: Any, wanted: Any) -> Counts:
+    """Compare tensors bit by bit, in nested tuples and dicts."""
+    if isinstance(wanted, Tensor):
+        a, b = (t.detach().cpu().contiguous() for t in (found, wanted))
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return b.numel(), b.numel()
+        whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+        return b.numel(), int((a.view(whole) != b.view(whole)).sum())
+    pairs = [(found[k], wanted[k]) for k in wanted] if isinstance(wanted, dict) else list(zip(found, wanted, strict=True))
+    counts = [differing(a, b) for a, b in pairs if b is not None]
+    return sum(n for n, _ in counts), sum(n for _, n in counts)
+
+
+def values(seed: int) -> Tensor:
+    """Values with ties, zeros, huge and subnormal numbers."""
+    x = torch.randn(64, 48, generator=torch.Generator().manual_seed(seed))
+    x[0] = torch.arange(48) * 0.5  # ties at a scale of 1
+    x[1, :4] = torch.tensor([0.0, -0.0, 1e-40, 3e38])
+    return x
+
+
+def same_codes(scheme: Scheme, device: str) -> Counts:
+    """Qparams of a tensor, and its values rounded to them."""
+    total = [0, 0]
+    for seed in range(4):
+        x = values(seed)
+        qparams = of_tensor(x, scheme)
+        moved = type(qparams)(*(None if p is None else p.to(device) for p in qparams))
+        pairs = [(of_tensor(x.to(device), scheme), qparams)]
+        pairs += [((fake_quantize(x.to(device), moved, scheme),), (fake_quantize(x, qparams, scheme),))]
+        for found, wanted in pairs:
+            counts = differing(tuple(found), tuple(wanted))
+            total = [a + b for a, b in zip(total, counts, strict=True)]
+    return total[0], total[1]
+
+
+def same_estimates(name: str, device: str) -> Counts:
+    """Qparams of an estimator after two batches of small integers, whose sums are exact in every order."""
+    target, found = edit.activations(estimator=ESTIMATORS[name])(TARGET), []
+    for place in ("cpu", device):
+        model, batches = integral(convolutional())
+        quantized = qfunc.quantize(target)(model.to(place))
+        found.append(qfunc.calibrate([x.to(place) for x in batches], progress=False)(quantized).state_dict())
+    return differing(found[1], found[0])
+
+
+def same_emulation(target: Target, network: Network, device: str, kernels: Kernels = nullcontext) -> Counts:
+    """The emulation, on a device and with other kernels of torch, of a model calibrated on the CPU."""
+    model, batches = network()
+    exact = qfunc.emulate(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model)))
+    wanted = [exact(x) for x in batches]
+    with kernels():
+        moved = exact.to(device)
+        return differing([moved(x.to(device)) for x in batches], wanted)
+
+
+def laws() -> Iterator[tuple[str, Callable[[str], Counts]]]:
+    """Yield the name of each law, and the law of a device."""
+    for name, scheme in SCHEMES.items():
+        yield f"qparams and values, {name}", partial(same_codes, scheme)
+    for name in ESTIMATORS:
+        yield f"estimator {name}", partial(same_estimates, name)
+    for name, (target, network) in emulated().items():
+        yield f"emulation, {name}", partial(same_emulation, target, network)
+
+
+def emulated() -> dict[str, tuple[Target, Network]]:
+    """Return the targets and networks whose emulations are compared."""
+    found: dict[str, tuple[Target, Network]] = {}
+    for name, target in EMULATED.items():
+        found |= {f"{name}, {n.__name__}": (target, n) for n in (convolutional, wide)}
+    found |= {f"{name}, transformer": (EMULATED[name], transformer) for name in ("onnxruntime", "litert", "ncnn")}
+    found["onnxruntime_nbits, transformer"] = targets.onnxruntime_nbits(4, 16), transformer
+    found["gguf Q4_0, transformer"] = targets.gguf("Q4_0"), transformer
+    return found
