@@ -73,6 +73,18 @@ def stream(
         CalibrationError: no batches.
         FileError: the checkpoint is damaged, or has no tensor for a parameter.
         DeployError: the target's files are not written from parts, or a folder has other files.
+
+    >>> import qfunc, safetensors.torch, tempfile
+    >>> def network():
+    ...     return nn.Sequential(nn.Embedding(9, 32), nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)), nn.Linear(32, 9))
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> safetensors.torch.save_file(network().state_dict(), folder / "model.safetensors")
+    >>> with torch.device("meta"):
+    ...     model = network()
+    >>> ids = torch.ones(2, 4, dtype=torch.int64)
+    >>> made = stream(qfunc.targets.compressed_tensors("FP8_DYNAMIC"), folder, folder / "out", [ids], layers="1")(model)
+    >>> sorted(path.name for path in made.iterdir())
+    ['config.json', 'model.safetensors', 'qfunc.json']
     """
     require_target_value(target, "stream")
     require_batches(batches, "stream", progress, "qfunc.stream(target, checkpoint, output, batches)(model)")
