@@ -40,6 +40,8 @@ try:
     from qfunc.reconstruction.reconstruct import reconstruct
     from qfunc.specs.text.codec import Codec as _Codec
     from qfunc.specs.text.codec import public_classes as _public_classes
+    from qfunc.streaming.states import StatesInMemory, StatesOnDisk
+    from qfunc.streaming.stream import stream
     from qfunc.sweeps.sweep import sweep
     from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, fold_batch_norm, freeze_batch_norm
     from qfunc.transforms.bypass import bypass
@@ -77,12 +79,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
-    "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "awq", "brecq", "bypass",
-    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
-    "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
-    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
-    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save",
-    "sensitivity", "smooth_quant", "specs", "sweep", "verify", "verify_tokens",
+    "OutputMse", "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias",
+    "adaround", "awq", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
+    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors",
+    "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq",
+    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized",
+    "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify",
+    "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -225,6 +225,22 @@ class DecoderLowering(Protocol):
 
 
 @runtime_checkable
+class PartwiseLowering(Protocol):
+    """A lowering whose files are put together from parts of the network, as `qfunc.stream` does.
+
+    `lower(model, sites)` returns the files of `join([part(model, sites)])`.
+    """
+
+    def part(self, model: Any, sites: Any) -> Any:
+        """Return what the files have of a part of the network, a `files.part.Part`; the arguments are those of `lower`."""
+        ...
+
+    def join(self, parts: Any) -> Mapping[str, Any]:
+        """Return the files of all parts: name -> an iterable of bytes."""
+        ...
+
+
+@runtime_checkable
 class Runner(Protocol):
     """A runner: executes artifacts by a runtime on this machine.
 
@@ -362,6 +378,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         StoringLowering,
         WideLowering,
         DecoderLowering,
+        PartwiseLowering,
     ),
     Runner: (
         OptionalRunner,
@@ -379,7 +396,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 __all__ = [
     "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering", "FlippingRunner",
     "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner", "LocatedRunner", "Lowering",
-    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner",
-    "ParameterLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic",
-    "Runner", "ScalableFunction", "SearchingFunction", "StoringLowering", "VersionedLowering", "WideLowering",
+    "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "ParameterLowering",
+    "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
+    "ScalableFunction", "SearchingFunction", "StoringLowering", "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
-from qfunc.placement.partition import Partition, summary
+from qfunc.placement.partition import Partition, Unit, summary
 from qfunc.placement.shift_limits import require_limits
 from qfunc.specs import Target
 from qfunc.specs.protocols import NamingLowering, VersionedLowering
@@ -133,11 +133,11 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     return Deployment(view.evaluation_form, inputs, Partition(view, target), axes)
 
 
-def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
-    """Write the artifact of a partitioned model, with the given names.
+def checked_model(deployed: Deployment) -> tuple[Any, Any]:
+    """Return the Q/DQ model of a partitioned model, and its quantized tensors.
 
     Raises:
-        DeployError: an op that cannot be written, or an artifact that computes something else.
+        DeployError: an op that cannot be written, or an ONNX model that computes something else.
         CalibrationError: scales that training has moved beyond a limit of the target.
     """
     # Import here, so that `import qfunc` does not import onnx.
@@ -152,12 +152,26 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     proto, tensors = write_model(partition, inputs, opset, deployed.axes)
     for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
         require_same_function(proto, tensors, deployed.model, shapes)
+    return proto, tensors
+
+
+def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
+    """Write the artifact of a partitioned model, with the given names.
+
+    Raises:
+        DeployError: an op that cannot be written, or an artifact that computes something else.
+        CalibrationError: scales that training has moved beyond a limit of the target.
+    """
+    partition, inputs = deployed.partition, deployed.inputs
+    lowering = partition.target.lowering
+    assert lowering is not None
+    proto, tensors = checked_model(deployed)
     if isinstance(lowering, NamingLowering):
         files = names.finish_other(_files(partition.target, lowering.lower(proto, tensors)), lowering, proto)
     else:
         proto, tensors = names.apply(proto, tensors)
         files = names.finish(_files(partition.target, lowering.lower(proto, tensors)), lowering)
-    report = _report(partition.target, inputs, tensors, partition) | {"files": digests(files)}
+    report = report_of(partition.target, inputs, tensors, partition.units) | {"files": digests(files)}
     return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 
 
@@ -254,7 +268,8 @@ def _without_options(model: fx.GraphModule, inputs: int) -> fx.GraphModule:
     return model
 
 
-def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partition: Partition) -> dict[str, Any]:
+def report_of(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, units: tuple[Unit, ...]) -> dict[str, Any]:
+    """Return the report of a deployment, without the digests of its files."""
     from qfunc.lowering.quantized_tensor import plain
 
     return {
@@ -262,7 +277,7 @@ def _report(target: Target, inputs: tuple[TensorInfo, ...], tensors: Any, partit
         "target": json.loads(specs.to_json(target)),
         "inputs": [{"shape": list(i.shape), "dtype": i.dtype} for i in inputs],
         "tensors": [plain(t) for t in tensors],
-        "units": summary(partition.units),
+        "units": summary(units),
     }
 
 

@@ -140,6 +140,20 @@ class DecoderConfig:
         tied = ("token_embd.weight", "output.weight")
         return tensor if tensor not in tied else tied[not looked_up]
 
+    def place(self, tensor: str) -> tuple[int, int, bool]:
+        """Return a key that sorts tensors in the order in which the decoder computes with them.
+
+        >>> sizes = dict(blocks=2, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
+        >>> decoder = DecoderConfig(architecture="llama", **sizes)
+        >>> sorted(["output.weight", "blk.1.attn_q.weight", "blk.0.ffn_up.weight", "token_embd.weight"], key=decoder.place)
+        ['token_embd.weight', 'blk.0.ffn_up.weight', 'blk.1.attn_q.weight', 'output.weight']
+        """
+        first, *rest = tensor.split(".")
+        if first != "blk":
+            outside = list(_OUTSIDE.values()).index(first)
+            return (-1 if outside == 0 else self.blocks, outside, rest[-1] != "weight")
+        return (int(rest[0]), _COMPUTED.index(rest[1]), rest[-1] != "weight")
+
     def needed(self) -> tuple[str, ...]:
         """Return the names of the tensors without which llama.cpp does not load a file; biases may be there too."""
         inside = (*_INSIDE.values(), *(_OF_HEADS.values() if self.norms_heads else ()))
@@ -154,3 +168,7 @@ _INSIDE = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
 _OF_HEADS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+_COMPUTED = (
+    "attn_norm", "attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
+    "ffn_down",
+)  # fmt: skip

@@ -34,6 +34,10 @@ MADE: dict[str, tuple[Any, Any]] = {
     "smooth_quant": (lambda: qfunc.smooth_quant(BATCHES), lambda: qfunc.smooth_quant(BATCHES, 0.25)),
     "awq": (lambda: qfunc.awq(TARGET, BATCHES), lambda: qfunc.awq(TARGET, BATCHES, candidates=5)),
     "rotate": (lambda: qfunc.rotate(), lambda: qfunc.rotate(1)),
+    "stream": (
+        lambda: qfunc.stream(targets.compressed_tensors("FP8"), "a", "b", BATCHES),
+        lambda: qfunc.stream(targets.compressed_tensors("FP8"), "a", "c", BATCHES),
+    ),
     "equalize": (lambda: qfunc.equalize(3.0), lambda: qfunc.equalize(2.0)),
     "save": (lambda: qfunc.save("a"), lambda: qfunc.save("b")),
     "load": (lambda: qfunc.load("a"), lambda: qfunc.load("b")),
@@ -55,6 +59,8 @@ def test_equal_calls_make_equal_transforms(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name", [n for n in MADE if n not in ("calibrate", "compare", "sensitivity", "correct_bias", "gptq", "smooth_quant", "awq")]
+    "name",
+    [n for n in MADE if n not in ("calibrate", "compare", "sensitivity", "correct_bias", "gptq", "smooth_quant", "stream")],
 )
 def test_transforms_pickle(name: str) -> None:
     made = MADE[name][0]()

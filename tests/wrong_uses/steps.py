@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import qfunc
+from qfunc import targets
 from qfunc.specs import edit
 from tests.wrong_uses.world import TARGET, Row, exhausted
 
@@ -42,6 +43,9 @@ ROWS: tuple[Row, ...] = (
     ("a float model to round", lambda w: qfunc.gptq([w.x])(w.net), "CalibrationError",
      "gptq: found a Sequential that is not quantized, wanted a calibrated model. First run "
      "qfunc.calibrate(batches)(quantized)."),
+    ("a model to stream", lambda w: qfunc.stream(targets.compressed_tensors("FP8"), "a", "b", w.net), "CalibrationError",
+     "stream: found a Sequential, wanted batches first, and then the model. Write "
+     "qfunc.stream(target, checkpoint, output, batches)(model)."),
     ("a model to smooth", lambda w: qfunc.smooth_quant(w.net), "CalibrationError",
      "smooth_quant: found a Sequential, wanted batches first, and then the model. Write qfunc.smooth_quant(batches)(model)."),
     ("a model to mix", lambda w: qfunc.mixed_precision(w.net, (4, 8), None), "CalibrationError",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.errors import SpecError
+from qfunc.files.part import Part
+from qfunc.files.stored_tensor import file_of_tensors
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import E2M1, E4M3FN, E8M0, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme
 from qfunc.specs._values import readable
@@ -105,17 +107,29 @@ class CompressedTensorsLowering:
         Raises:
             DeployError: a parameter or a layer that the format does not have.
         """
+        return {name: b"".join(chunks) for name, chunks in self.join([self.part(model, sites)]).items()}
+
+    def part(self, model: Any, sites: Iterable[QuantizedTensor]) -> Part:
+        """Return the tensors of a part of the model, and the descriptions of its layers.
+
+        Raises:
+            DeployError: a parameter or a layer that the format does not have.
+        """
         # Import here, so that `import qfunc` does not import onnx.
-        from safetensors.torch import save
+        from qfunc.lowering.compressed_tensors.checkpoint import checkpoint_part
 
-        from qfunc.lowering.compressed_tensors.checkpoint import checkpoint_of
+        return checkpoint_part(model, sites)
 
-        held = checkpoint_of(model, sites)
-        names = {"inputs": [i.name for i in model.graph.input], "outputs": [o.name for o in model.graph.output]}
-        config = json.loads(self.config) | {"quantization_config": held.config, "qfunc": names}
+    def join(self, parts: Sequence[Part]) -> Mapping[str, Iterable[bytes]]:
+        """Return the files' bytes, of which one tensor at a time is in memory."""
+        from qfunc.lowering.compressed_tensors.checkpoint import quantization_config
+
+        names = {"inputs": [n for p in parts for n in p.inputs], "outputs": [n for p in parts for n in p.outputs]}
+        config = json.loads(self.config) | {"quantization_config": quantization_config(parts), "qfunc": names}
+        tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
         return {
-            _TENSORS: save(dict(held.tensors), {"format": "pt"}),
-            _CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+            _TENSORS: file_of_tensors(tensors, {"format": "pt"}),
+            _CONFIG: [(json.dumps(config, indent=2, sort_keys=True) + "\n").encode()],
         }
 
 

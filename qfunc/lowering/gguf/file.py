@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
-import numpy as np
 from attrs import frozen
 
 from qfunc.errors import DeployError
@@ -21,6 +20,17 @@ Value = str | int | float | bool | Sequence[str] | Sequence[int]
 """What a key of a file may have."""
 
 
+class Content(Protocol):
+    """The bytes of a tensor: a NumPy array, or a `StoredTensor`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their number."""
+
+    def tobytes(self) -> bytes:
+        """Return them."""
+
+
 @frozen(eq=False)
 class GgufTensor:
     """A tensor of a file: its name, the number of its type in ggml, its shape, the last axis innermost, and its bytes."""
@@ -28,20 +38,26 @@ class GgufTensor:
     name: str
     kind: int
     shape: tuple[int, ...]
-    data: np.ndarray[Any, Any]
+    data: Content
 
 
 def gguf_file(values: Mapping[str, Value], tensors: Sequence[GgufTensor]) -> bytes:
-    """Return the bytes of a GGUF file.
+    """Return the bytes of a GGUF file, as `gguf_chunks` yields them.
+
+    >>> gguf_file({"general.architecture": "qfunc"}, [])[:8]
+    b'GGUF\\x03\\x00\\x00\\x00'
+    """
+    return b"".join(gguf_chunks(values, tensors))
+
+
+def gguf_chunks(values: Mapping[str, Value], tensors: Sequence[GgufTensor]) -> Iterator[bytes]:
+    """Yield the bytes of a GGUF file: the header, and then one tensor at a time.
 
     Numbers are stored in 32 bits: an int is unsigned, but signed in a list, as llama.cpp reads them.
 
     Raises:
         DeployError: a name of more than 63 bytes, which ggml does not read.
     Source: ggml, docs/gguf.md.
-
-    >>> gguf_file({"general.architecture": "qfunc"}, [])[:8]
-    b'GGUF\\x03\\x00\\x00\\x00'
     """
     head = [_MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(values))]
     for key, value in values.items():
@@ -53,9 +69,9 @@ def gguf_file(values: Mapping[str, Value], tensors: Sequence[GgufTensor]) -> byt
         head += [_string(tensor.name), struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, tensor.kind, offset)]
         offset += _padded(tensor.data.nbytes)
     content = b"".join(head)
-    parts = [content.ljust(_padded(len(content)), b"\0")]
-    parts += [np.ascontiguousarray(t.data).tobytes().ljust(_padded(t.data.nbytes), b"\0") for t in tensors]
-    return b"".join(parts)
+    yield content.ljust(_padded(len(content)), b"\0")
+    for tensor in tensors:
+        yield tensor.data.tobytes().ljust(_padded(tensor.data.nbytes), b"\0")
 
 
 def _typed(value: Value) -> bytes:
@@ -84,4 +100,4 @@ def _require_name(name: str) -> None:
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"at most {LONGEST_NAME}, as ggml reads", do=do)
 
 
-__all__ = ["LONGEST_NAME", "GgufTensor", "Value", "gguf_file"]
+__all__ = ["LONGEST_NAME", "Content", "GgufTensor", "Value", "gguf_chunks", "gguf_file"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import field, frozen
 
+from qfunc.files.part import Part
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
@@ -84,11 +85,30 @@ class LlamaCppLowering:
         Raises:
             DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
         """
+        return {name: b"".join(chunks) for name, chunks in self.join([self.part(model, sites)]).items()}
+
+    def part(self, model: Any, sites: Iterable[QuantizedTensor]) -> Part:
+        """Return the tensors of a part of the decoder.
+
+        Raises:
+            DeployError: a parameter that the architecture does not have.
+        """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.gguf.file import gguf_file
+        from qfunc.lowering.llama_cpp.tensors import decoder_part
+
+        return decoder_part(model, self.kind, self.decoder)
+
+    def join(self, parts: Sequence[Part]) -> Mapping[str, Iterable[bytes]]:
+        """Return the file's bytes, of which one tensor at a time is in memory.
+
+        Raises:
+            DeployError: a tensor that the model does not have.
+        """
+        from qfunc.lowering.gguf.file import gguf_chunks
         from qfunc.lowering.llama_cpp.tensors import decoder_tensors
 
         return {"model.gguf": gguf_file(described(self.decoder), decoder_tensors(model, self.types(), self.decoder))}
+        return {"model.gguf": gguf_chunks(_values(self.decoder), decoder_tensors(parts, self.decoder))}
 
 
 def described(d: DecoderConfig) -> dict[str, str | int | float]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from qfunc.errors import DeployError
+from qfunc.files.part import Part
+from qfunc.files.stored_tensor import StoredTensor
 from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.rewrite import stored_weight
@@ -23,16 +26,17 @@ _TABLE, _HEAD = "token_embd.weight", "output.weight"
 
 def decoder_tensors(model: onnx.ModelProto, types: Mapping[str, str], decoder: DecoderConfig) -> list[GgufTensor]:
     """Return the tensors in the order in which the model reads them.
+def decoder_part(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -> Part:
+    """Return the tensors of a decoder, or of a part of it.
 
     Args:
         model: A Q/DQ model.
         types: Tensor -> the type of its blocks.
         decoder: The hyperparameters.
     Raises:
-        DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
+        DeployError: a parameter that the architecture does not have.
     """
-    source, found = QdqModel(model), dict[str, GgufTensor]()
-    origin: dict[str, str] = {}
+    source, found, notes = QdqModel(model), dict[str, StoredTensor](), dict[str, Any]()
     for node in model.graph.node:
         for read in node.input:
             stored = source.dequantizer(read)
@@ -50,11 +54,32 @@ def decoder_tensors(model: onnx.ModelProto, types: Mapping[str, str], decoder: D
             found[name] = GgufTensor(name, tensor.kind, tensor.shape, _in_order(tensor.data, name, decoder))
     if origin.get(_HEAD) == origin.get(_TABLE) and found[_HEAD].kind == found[_TABLE].kind:
         del found[_HEAD]  # llama.cpp multiplies by the table then
+            tensor = stored_weight(source, stored, kind) if stored is not None and blocks else _real(source, read)
+            found[name] = _stored(_in_order(np.asarray(tensor.data), name, decoder))
+            notes[name] = {"parameter": parameter, "kind": tensor.kind, "shape": list(tensor.shape)}
+    return Part(found, notes)
+
+
+def decoder_tensors(parts: Sequence[Part], decoder: DecoderConfig) -> list[GgufTensor]:
+    """Return the tensors of the parts of a decoder, in the order in which it computes with them.
+
+    Raises:
+        DeployError: a tensor of the architecture that no part has.
+    """
+    notes = {name: note for part in parts for name, note in part.notes.items()}
+    data = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+    if _HEAD in notes and _TABLE in notes and all(notes[_HEAD][k] == notes[_TABLE][k] for k in ("parameter", "kind")):
+        del notes[_HEAD]  # llama.cpp multiplies by the table then
     for name in decoder.needed():
-        if name not in found:
+        if name not in notes:
             do = "Describe the network by lowering.decoder_config(config), and export the whole model."
             raise DeployError(where=_where(decoder), found=f"no {name!r}", wanted="the tensors of the architecture", do=do)
-    return list(found.values())
+    names = sorted(notes, key=decoder.place)
+    return [GgufTensor(name, notes[name]["kind"], tuple(notes[name]["shape"]), data[name]) for name in names]
+
+
+def _stored(data: Array) -> StoredTensor:
+    return StoredTensor("F32" if data.dtype.kind == "f" else "U8", data.shape, data.tobytes)
 
 
 def _where(decoder: DecoderConfig) -> str:
@@ -99,4 +124,4 @@ def _in_order(rows: Array, name: str, decoder: DecoderConfig) -> Array:
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
 
 
-__all__ = ["decoder_tensors"]
+__all__ = ["decoder_part", "decoder_tensors"]
