@@ -96,7 +96,7 @@ class LlamaCppLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.llama_cpp.tensors import decoder_part
 
-        return decoder_part(model, self.kind, self.decoder)
+        return decoder_part(model, self.types(), self.decoder)
 
     def join(self, parts: Sequence[Part]) -> Mapping[str, Iterable[bytes]]:
         """Return the file's bytes, of which one tensor at a time is in memory.
@@ -107,8 +107,7 @@ class LlamaCppLowering:
         from qfunc.lowering.gguf.file import gguf_chunks
         from qfunc.lowering.llama_cpp.tensors import decoder_tensors
 
-        return {"model.gguf": gguf_file(described(self.decoder), decoder_tensors(model, self.types(), self.decoder))}
-        return {"model.gguf": gguf_chunks(_values(self.decoder), decoder_tensors(parts, self.decoder))}
+        return {"model.gguf": gguf_chunks(described(self.decoder), decoder_tensors(parts, self.decoder))}
 
 
 def described(d: DecoderConfig) -> dict[str, str | int | float]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ Array = np.ndarray[Any, Any]
 _TABLE, _HEAD = "token_embd.weight", "output.weight"
 
 
-def decoder_tensors(model: onnx.ModelProto, types: Mapping[str, str], decoder: DecoderConfig) -> list[GgufTensor]:
-    """Return the tensors in the order in which the model reads them.
-def decoder_part(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -> Part:
+def decoder_part(model: onnx.ModelProto, types: Mapping[str, str], decoder: DecoderConfig) -> Part:
     """Return the tensors of a decoder, or of a part of it.
 
     Args:
@@ -49,12 +46,7 @@ def decoder_part(model: onnx.ModelProto, kind: str, decoder: DecoderConfig) -> P
                 what, do = f"parameter {parameter!r}", "Use targets.gguf, which deploys the linear layers of any model."
                 raise DeployError(where=_where(decoder), found=what, wanted="a tensor of the architecture", do=do)
             name = decoder.role(known, looked_up=node.op_type == "Gather")
-            origin[name] = parameter
             tensor = _quantized(source, stored, name, types) if stored is not None and blocks else _real(source, read)
-            found[name] = GgufTensor(name, tensor.kind, tensor.shape, _in_order(tensor.data, name, decoder))
-    if origin.get(_HEAD) == origin.get(_TABLE) and found[_HEAD].kind == found[_TABLE].kind:
-        del found[_HEAD]  # llama.cpp multiplies by the table then
-            tensor = stored_weight(source, stored, kind) if stored is not None and blocks else _real(source, read)
             found[name] = _stored(_in_order(np.asarray(tensor.data), name, decoder))
             notes[name] = {"parameter": parameter, "kind": tensor.kind, "shape": list(tensor.shape)}
     return Part(found, notes)
