@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ from qfunc.transforms.insert_quantizers import Placement, placements, simulation
 Inputs = Sequence[tuple[Tensor, ...]]
 """The inputs of a piece, one tuple a batch."""
 
-Rounding = Callable[[Iterable[Any]], Callable[[fx.GraphModule], fx.GraphModule]]
-"""Batches -> a transform of a calibrated model, as `gptq`."""
+Rounding = Callable[..., Callable[[fx.GraphModule], fx.GraphModule]]
+"""(batches, float_batches=) -> a transform of a calibrated model, as `gptq`."""
 
 
 def exported(piece: nn.Module, inputs: Inputs) -> ExportedProgram:
@@ -67,7 +67,7 @@ def calibrated(
     """Return a calibrated piece, with its weights rounded on inputs in the quantized network."""
     model = calibrate(inputs, progress=False)(quantized(program, target))
     if rounding is not None and _has_weights(model):
-        model = rounding(rounded_inputs)(model)
+        model = rounding(rounded_inputs, float_batches=inputs)(model)
     return model.eval()
 
 

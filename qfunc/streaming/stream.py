@@ -64,7 +64,8 @@ def stream(
         output: A new or empty folder.
         batches: As for `calibrate`, of any sizes; all of them are in memory.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        rounding: A function from batches to a transform: `qfunc.gptq`, or `functools.partial(qfunc.gptq, passes=1)`.
+        rounding: A function (batches, float_batches=) -> transform: `qfunc.gptq`, or `functools.partial(qfunc.gptq, passes=1)`.
+            A layer gets what it reads in the quantized network, and what it reads in the float network.
         states: Where the inputs of the next layer are kept.  With a rounding, only `StatesOnDisk()` goes on after a kill.
         layers: The path of the layers, a ModuleList or Sequential.  Each passes its first tensor on to the next.
     Raises:

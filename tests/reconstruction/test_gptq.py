@@ -212,3 +212,14 @@ def test_what_is_refused(network: nn.Module) -> None:
         "gptq: found no quantized weight that a linear layer reads, wanted at least one. Quantize for a target that quantizes "
         "weights."
     )
+
+
+def test_float_batches_are_as_many_as_the_batches() -> None:
+    net, x = nn.Linear(4, 3), torch.randn(8, 4)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.academic(3, 8))(net))
+    with pytest.raises(CalibrationError) as caught:
+        qfunc.gptq([x, x], progress=False, float_batches=[x])(calibrated)
+    assert str(caught.value) == (
+        "gptq, float_batches: found 1 calls, wanted 2. Give what the part reads in the float network for each of the "
+        "batches, in their order."
+    )

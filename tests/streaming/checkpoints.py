@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.specs import DecoderConfig, Target, edit
 from tests.lowering.gguf.decoders import Network, decoder, tokens
 
-GGUF = ("Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1")
+GGUF = ("Q8_0", "Q5_0", "Q4_0", "Q5_1", "Q4_1", "Q4_K_M")
 SCHEMES = ("W4A16", "W4A16_ASYM", "W8A8", "FP8", "FP8_CHANNEL", "FP8_DYNAMIC", "MXFP4A16", "NVFP4A16")
 
 

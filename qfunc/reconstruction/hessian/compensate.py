@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +26,8 @@ from qfunc.specs.selectors import Selector, require_selector
 from qfunc.transforms.batch_norm import fold_batch_norm
 
 Model = TypeVar("Model", bound=nn.Module)
+Calls = list[dict[str, Any]]
+"""The arguments of a graph by name, for each batch."""
 
 
 def gptq(
@@ -35,6 +37,7 @@ def gptq(
     damping: float = 0.01,
     passes: int = 2,
     select: Selector | None = None,
+    float_batches: Iterable[Any] | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds the weights of linear layers so that their errors cancel.
 
@@ -63,6 +66,8 @@ def gptq(
         damping: The share of the mean of H's diagonal that is added to the diagonal, above 0.
         passes: Further passes over all columns, each of which takes the best codes for the current ones of all others.
         select: The layers to round.
+        float_batches: For a model that is a part of a network: what the part reads in the float network, for each of
+            `batches`, which is then what it reads in the quantized one.  None if both are the same.
     Raises:
         CalibrationError: no batches, NaN or infinite inputs of a layer, a model that is not calibrated, or one without
             quantized weights of linear layers.
@@ -81,6 +86,8 @@ def gptq(
     True
     """
     require_batches(batches, "gptq", progress)
+    if float_batches is not None:
+        require_batches(float_batches, "gptq, float_batches", progress)
     if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
         raise SpecError(where="gptq, damping", found=repr(damping), wanted="a positive number", do="Write damping=0.01.")
     if type(passes) is not int or passes < 0:
@@ -93,19 +100,36 @@ def gptq(
         with torch.inference_mode(False), torch.no_grad():
             graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
             _require_layers(graphs.values(), select)
-            collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
-            observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
-            if not feed_all(calibrated, observers, batches, "gptq", progress=False):
-                do = "Pass a non-empty iterable, not one already used up."
-                raise CalibrationError(where="gptq", found="no batches", wanted="at least one", do=do)
+            calls = _calls(calibrated, parts, batches)
+            wanted = calls if float_batches is None else _calls(calibrated, parts, float_batches)
+            _require_as_many(calls, wanted)
             with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
                 for path, graph in graphs.items():
-                    graph.run(collectors[path].calls, float(damping), passes, bar)
+                    graph.run(calls[path], wanted[path], float(damping), passes, bar)
         result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
         return result  # type: ignore[no-any-return]
 
-    arguments = {"batches": batches, "progress": progress, "damping": damping, "passes": passes, "select": select}
+    arguments = {"batches": batches, "progress": progress, "damping": damping, "passes": passes, "select": select,
+                 "float_batches": float_batches}  # fmt: skip
     return Transform(gptq, arguments, transform)
+
+
+def _calls(calibrated: nn.Module, parts: Mapping[str, fx.GraphModule], batches: Iterable[Any]) -> dict[str, Calls]:
+    # The arguments of each part for each batch.
+    collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
+    observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
+    if not feed_all(calibrated, observers, batches, "gptq", progress=False):
+        do = "Pass a non-empty iterable, not one already used up."
+        raise CalibrationError(where="gptq", found="no batches", wanted="at least one", do=do)
+    return {path: c.calls for path, c in collectors.items()}
+
+
+def _require_as_many(calls: Mapping[str, Calls], wanted: Mapping[str, Calls]) -> None:
+    for path, found in wanted.items():
+        if len(found) != len(calls[path]):
+            do = "Give what the part reads in the float network for each of the batches, in their order."
+            where = "gptq, float_batches"
+            raise CalibrationError(where=where, found=f"{len(found)} calls", wanted=f"{len(calls[path])}", do=do)
 
 
 class _Graph:
@@ -115,9 +139,10 @@ class _Graph:
         self.model, self.view = model, QuantizedModel(model)
         self.layers, self.others = layer_weights(self.view, "gptq", select)
 
-    def run(self, calls: list[dict[str, Any]], damping: float, passes: int, bar: Progress) -> None:
+    def run(self, calls: Calls, float_calls: Calls, damping: float, passes: int, bar: Progress) -> None:
         """Round all weights, in the order of the layers, on the inputs of each call."""
-        stream, wanted = (Stream(n, calls, "gptq") for n in (self.view.network_so_far, self.view.float_network))
+        stream = Stream(self.view.network_so_far, calls, "gptq")
+        wanted = Stream(self.view.float_network, float_calls, "gptq")
         hessian = mixed = torch.empty(0)
         rounded, of = dict[str, Tensor](), ""
         for layer in self.layers:
