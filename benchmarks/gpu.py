@@ -155,7 +155,7 @@ def reconstruction(bench: Bench) -> None:
 
     def run(iterations: int) -> None:
         method = Method(iterations=iterations, batch=batch)
-        qfunc.reconstruct([x], method, progress=False)(quantized)
+        qfunc.reconstruct(method, [x], progress=False)(quantized)
 
     def plain() -> None:
         F.mse_loss(model(x[:batch]), torch.zeros((), device=bench.device)).backward()  # type: ignore[no-untyped-call]

@@ -24,8 +24,10 @@ try:
     from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
     from qfunc.corrections.equalize import equalize
     from qfunc.corrections.fit_accumulators import fit_accumulators
+    from qfunc.corrections.migration.awq import awq
+    from qfunc.corrections.migration.smooth import smooth_quant
     from qfunc.corrections.relu6 import replace_relu6
-    from qfunc.corrections.smooth import smooth_quant
+    from qfunc.corrections.rotation.rotate import rotate
     from qfunc.decoding.decoder import decoder
     from qfunc.decoding.generate import generate
     from qfunc.decoding.token_check import verify_tokens
@@ -75,12 +77,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
-    "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "brecq", "bypass",
+    "OutputMse", "QuantizedPass", "SizeBudget", "TrainBatchNorm", "absorb_high_bias", "adaround", "awq", "brecq", "bypass",
     "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "decoder",
     "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors", "estimators", "explain", "fit_accumulators",
     "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "load", "mixed_precision", "parameter_groups",
-    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "save", "sensitivity",
-    "smooth_quant", "specs", "sweep", "verify", "verify_tokens",
+    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save",
+    "sensitivity", "smooth_quant", "specs", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qfunc.corrections.correct_bias import correct_bias
 from qfunc.corrections.equalize import equalize
-from qfunc.corrections.smooth import smooth_quant
+from qfunc.corrections.migration.smooth import smooth_quant
 from qfunc.diagnosis.plan import Correction, Plan
 from qfunc.estimators import MinMax, Mse
 from qfunc.specs import PerChannel, edit

@@ -52,7 +52,19 @@ CORRECTIONS = (
         "tests/corrections/test_other_corrections.py::test_nothing_is_absorbed_beside_padding",
     ),
     Mutation(
-        "smoothed-by-the-mean", "qfunc.corrections.smooth:_Maxima._add",
+        "gains-are-lost", "qfunc.corrections.rotation.rotate:_Layers.read",
+        "weight if gain is None else weight * gain",
+        "weight",
+        "tests/corrections/test_rotate.py::test_each_op_stays",
+    ),
+    Mutation(
+        "rounded-without-factors", "qfunc.corrections.migration.awq:_error",
+        ".double() / by",
+        ".double()",
+        "tests/corrections/test_awq.py::test_the_factors_are_those_of_the_best_of_all_networks",
+    ),
+    Mutation(
+        "smoothed-by-the-mean", "qfunc.corrections.migration.smooth:_Maxima._add",
         ".amax((0, 2)).double()",
         ".mean((0, 2)).double()",
         "tests/corrections/test_other_corrections.py::test_smoothed",

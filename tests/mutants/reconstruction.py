@@ -46,6 +46,12 @@ RECONSTRUCTION = (
         "tests/reconstruction/test_reconstruct.py::test_the_same_arguments_give_the_same_bits_and_another_seed_others",
     ),
     Mutation(
+        "earlier-errors-stay", "qfunc.numerics.moments:mixed_moments",
+        "((y - x).T @ x)",
+        "((x - y).T @ x)",
+        "tests/reconstruction/test_least_squares.py::test_the_matching_weight_is_the_exact_optimum",
+    ),
+    Mutation(
         "the-target-does-not-know", "qfunc.reconstruction.hessian.replace_functions:replace_functions",
         "overrides=(*others, *changes)",
         "overrides=others",

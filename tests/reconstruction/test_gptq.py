@@ -58,44 +58,42 @@ def weights(model: Any) -> dict[str, tuple[Tensor, Tensor, str]]:
     return found
 
 
-def hessians(model: Any) -> dict[str, Tensor]:
-    """X^T X of the inputs of each linear layer in the quantized network, in float64, by the layer's name."""
-    network = QuantizedModel(model).network_so_far
-    inputs = {n.name: n.args[0].name for n in network.graph.nodes if n.target is torch.nn.functional.linear}
-    sums: dict[str, Tensor] = {}
+def inputs(network: Any) -> dict[str, Tensor]:
+    """The inputs of each linear layer over all batches, [vectors, in] in float64, by the layer's name."""
+    names = {n.name: n.args[0].name for n in network.graph.nodes if n.target is torch.nn.functional.linear}
+    seen: dict[str, list[Tensor]] = {}
 
     def add(name: str, value: Tensor) -> None:
-        x = value.reshape(-1, value.shape[-1]).double()
-        sums[name] = sums.get(name, torch.zeros(())) + x.T @ x
+        seen.setdefault(name, []).append(value.reshape(-1, value.shape[-1]).double())
 
-    interpreter = ObservingInterpreter(network, add, set(inputs.values()))
+    interpreter = ObservingInterpreter(network, add, set(names.values()))
     with torch.no_grad():
         for batch in BATCHES:
             interpreter.run_batch(tuple(batch.values()), "test")
-    return {op: sums[x] for op, x in inputs.items()}
-
-
-def error(weight: Tensor, value: Tensor, hessian: Tensor) -> Tensor:
-    """The error of each output."""
-    difference = (weight - value).double()
-    return ((difference @ hessian) * difference).sum(1)
+    return {op: torch.cat(seen[x]) for op, x in names.items()}
 
 
 @pytest.mark.parametrize("passes", [0, 1])
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module, name: str, passes: int) -> None:
-    """On the inputs that the result's own layers have, with the damping: no other order of layers gives these inputs."""
+    """Of float outputs, on the inputs that the result's own layers have: no other order of layers gives these inputs."""
     before = nearest(network, ENGINES[name])
     result = qfunc.gptq(BATCHES, progress=False, passes=passes)(before)
-    moments = hessians(result)
+    view = QuantizedModel(result)
+    wanted, found = inputs(view.float_network), inputs(view.network_so_far)
     total = torch.zeros(2, dtype=torch.float64)
     for (site, (_, value, op)), (_, plain, _) in zip(weights(result).items(), weights(before).values(), strict=True):
-        weight = network.get_parameter(site).detach()
-        hessian = moments[op] + 0.01 * moments[op].diagonal().mean() * torch.eye(len(moments[op]))
-        left, right = error(weight, value, hessian), error(weight, plain, hessian)
-        # H in float32 decides between two errors: each is off by 96 roundings of its magnitude at most.
-        scale = ((weight - value).abs().double() @ hessian.abs() * (weight - value).abs()).sum(1)
-        assert (left <= right + 96 * 2.0**-23 * torch.maximum(scale, right)).all(), site
+        weight, y, x = network.get_parameter(site).detach().double(), wanted[op], found[op]
+        damping = 0.01 * x.square().sum(0).mean()
+        left, right = (
+            (y @ weight.T - x @ v.double().T).square().sum(0) + damping * (weight - v).square().sum(1) for v in (value, plain)
+        )
+        # The two errors are compared as (W' - V) H (W' - V)^T, with W' and H in float32: each sum of 96 terms and W' are off by
+        # 97 roundings of their magnitudes.
+        hessian = x.T @ x + damping * torch.eye(x.shape[1])
+        moved = weight + torch.linalg.solve(hessian, x.T @ (y - x) @ weight.T).T
+        scale = torch.stack([((moved.abs() + v.abs()) @ hessian.abs() * (moved - v).abs()).sum(1) for v in (value, plain)])
+        assert (left <= right + 2 * 97 * 2.0**-23 * scale.amax(0)).all(), site
         total += torch.stack([left.sum(), right.sum()])
     assert total[0] < 0.9 * total[1]
 
@@ -178,7 +176,7 @@ def test_what_is_refused(network: nn.Module) -> None:
     model = nearest(network, ENGINES["nbits4"])
     for make, message in (
         (lambda: qfunc.gptq(BATCHES, damping=0), "gptq, damping: found 0, wanted a positive number. Write damping=0.01."),
-        (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=1."),
+        (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=2."),
         (
             lambda: qfunc.gptq(BATCHES, select=edit.op("conv"))(model),
             "gptq, select: found Op('conv'), which matches no linear layer with a quantized weight, wanted a selector of "

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.reconstruction.hessian.moments import damped, second_moments
+from qfunc.numerics.moments import damped, matching_weight, mixed_moments, second_moments
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, inverse_factor, round_in_order
 
 STEP, LOW, HIGH = 0.25, -4, 3
@@ -120,3 +120,21 @@ def test_the_moments_are_those_of_all_vectors() -> None:
     wanted += 0.01 * np.diag(wanted).mean() * np.eye(6)
     # At most 20 float32 products and sums a batch, of magnitudes whose sum is below that of the diagonal.
     np.testing.assert_allclose(found.numpy(), wanted, atol=20 * 2.0**-24 * np.diag(wanted).max())
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10**6), inputs=st.integers(1, 5), vectors=st.integers(1, 8))
+def test_the_matching_weight_is_the_exact_optimum(seed: int, inputs: int, vectors: int) -> None:
+    """Of  sum |w y - v x|^2 + |w - v|^2  over real v: its gradient is 0 at  v (X^T X + 1) = w (Y^T X + 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(-4, 5, (vectors, inputs), generator=generator).double() for _ in "xy")
+    weight = torch.randint(-24, 25, (2, inputs), generator=generator).double() / 16
+    hessian, mixed = second_moments([x]) + torch.eye(inputs), mixed_moments([(y, x)])
+    found = matching_weight(weight, hessian, mixed)
+    for row, value in zip(weight, found, strict=True):
+        right = [Fraction(float(r)) for r in (y.T @ x + torch.eye(inputs)).T.double() @ row]  # integers over 16: exact
+        wanted = solved([[Fraction(int(h)) for h in line] for line in hessian.tolist()], right)
+        # H >= 1 and its entries are at most 129, so that its condition is below 1000; a solution in float64 is off by
+        # 2^-53 times that and a few operations.
+        size = max(1.0, *(abs(float(w)) for w in wanted))
+        assert all(abs(float(w) - float(v)) < 2**-36 * size for w, v in zip(wanted, value, strict=True))

@@ -32,6 +32,8 @@ MADE: dict[str, tuple[Any, Any]] = {
     "correct_bias": (lambda: qfunc.correct_bias(BATCHES), lambda: qfunc.correct_bias(BATCHES, progress=False)),
     "gptq": (lambda: qfunc.gptq(BATCHES), lambda: qfunc.gptq(BATCHES, damping=0.1)),
     "smooth_quant": (lambda: qfunc.smooth_quant(BATCHES), lambda: qfunc.smooth_quant(BATCHES, 0.25)),
+    "awq": (lambda: qfunc.awq(TARGET, BATCHES), lambda: qfunc.awq(TARGET, BATCHES, candidates=5)),
+    "rotate": (lambda: qfunc.rotate(), lambda: qfunc.rotate(1)),
     "equalize": (lambda: qfunc.equalize(3.0), lambda: qfunc.equalize(2.0)),
     "save": (lambda: qfunc.save("a"), lambda: qfunc.save("b")),
     "load": (lambda: qfunc.load("a"), lambda: qfunc.load("b")),
@@ -52,7 +54,7 @@ def test_equal_calls_make_equal_transforms(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in MADE if n not in ("calibrate", "compare", "sensitivity", "correct_bias", "gptq", "smooth_quant")]
+    "name", [n for n in MADE if n not in ("calibrate", "compare", "sensitivity", "correct_bias", "gptq", "smooth_quant", "awq")]
 )
 def test_transforms_pickle(name: str) -> None:
     made = MADE[name][0]()

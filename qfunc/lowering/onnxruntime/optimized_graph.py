@@ -76,7 +76,7 @@ def _by_schema(node: Any, version: int, types: dict[str, int]) -> list[int]:
     from onnx import TensorProto, defs
 
     if node.op_type == "Cast":
-        return [node.attribute[0].i]
+        return [next(a.i for a in node.attribute if a.name == "to")]  # it may also have `saturate`
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, version, ""):
         return [0] * len(node.output)
     schema = defs.get_schema(node.op_type, version, "")

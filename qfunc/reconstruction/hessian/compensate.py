@@ -16,8 +16,8 @@ from qfunc.execution.progress import Progress
 from qfunc.graph.float_network import float_network
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
+from qfunc.numerics.moments import damped, matching_weight, mixed_moments, second_moments
 from qfunc.reconstruction.cache import Collector
-from qfunc.reconstruction.hessian.moments import damped, second_moments
 from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
 from qfunc.reconstruction.hessian.streams import Stream
@@ -33,23 +33,28 @@ def gptq(
     progress: bool = True,
     *,
     damping: float = 0.01,
-    passes: int = 0,
+    passes: int = 2,
     select: Selector | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds the weights of linear layers so that their errors cancel.
 
-    For a layer with the weight W [out, in] and the inputs x, GPTQ looks for codes with values V that have a small
+    For a layer with the weight W [out, in], GPTQ looks for codes with values V that have a small
 
-        tr (W - V) H (W - V)^T,    H = sum x x^T + damping mean(diag H) 1.
+        sum |W y - V x|^2 + d |W - V|^2,    d = damping mean(diag sum x x^T),
+
+    where y are its inputs in the float network, and x those in the network as quantized so far, with its quantized
+    activations: V makes up for the errors of earlier layers, too.  Up to a constant this is
+
+        tr (W' - V) H (W' - V)^T,    H = sum x x^T + d 1,    W' = W + W (sum (y - x) x^T) H^-1.
 
     It rounds one column after the other, in the order of decreasing H_ii, and moves all later columns to the best real
-    values for the columns rounded so far.  The inputs are those in the network as quantized so far, with its quantized
-    activations.  Scales and zero points stay those of the calibrated model, so that the result is an ordinary calibrated
-    model for the same target.  The float weights stay, too: the quantizers store the rounding (`Compensation`).  An output
-    for which rounding to nearest has a smaller error keeps its codes.  The model itself is not changed.
+    values for the columns rounded so far.  Scales and zero points stay those of the calibrated model, so that the result is
+    an ordinary calibrated model for the same target.  The float weights stay, too: the quantizers store the rounding
+    (`Compensation`).  An output for which rounding to nearest has a smaller error keeps its codes.  The model itself is not
+    changed.
 
-    Cost: each op runs once on each batch.  Memory: all batches, and the values that later layers read, of all batches.  A
-    weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
+    Cost: each op runs twice on each batch.  Memory: all batches, and twice the values that later layers read, of all batches.
+    A weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
     are.  Submodules quantized by `quantize(submodules=)` get their inputs from the float network.
 
     Args:
@@ -63,7 +68,8 @@ def gptq(
             quantized weights of linear layers.
         SpecError: damping or passes out of bounds, a selector that matches no such layer, or a weight with a function that
             Compensation cannot wrap.
-    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; the passes are those of QuantEase, arXiv:2309.01885.
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ, Li et al., arXiv:2504.02692, in closed
+        form; the passes are those of QuantEase, arXiv:2309.01885.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -78,7 +84,7 @@ def gptq(
     if isinstance(damping, bool) or not isinstance(damping, int | float) or not 0 < damping < float("inf"):
         raise SpecError(where="gptq, damping", found=repr(damping), wanted="a positive number", do="Write damping=0.01.")
     if type(passes) is not int or passes < 0:
-        raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=1.")
+        raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=2.")
     if select is not None:
         require_selector("gptq, select", select)
 
@@ -111,16 +117,20 @@ class _Graph:
 
     def run(self, calls: list[dict[str, Any]], damping: float, passes: int, bar: Progress) -> None:
         """Round all weights, in the order of the layers, on the inputs of each call."""
-        stream, hessian, of = Stream(self.view.network_so_far, calls, "gptq"), torch.empty(0), ""
-        rounded: dict[str, Tensor] = {}
+        stream, wanted = (Stream(n, calls, "gptq") for n in (self.view.network_so_far, self.view.float_network))
+        hessian = mixed = torch.empty(0)
+        rounded, of = dict[str, Tensor](), ""
         for layer in self.layers:
             bar.describe(f"gptq {layer.op}")
             stream.run_to(layer.reader)
+            wanted.run_to(layer.reader)
             name = stream.input_of(layer.reader)
             if name != of:  # layers in a row often read the same tensor
                 hessian, of = damped(second_moments(values[name] for values in stream.values), damping), name
-                _require_finite(hessian, layer)
-            rounded[layer.path] = _rounded(layer, hessian, passes)
+                real = wanted.input_of(layer.reader)
+                mixed = mixed_moments((y[real], x[name]) for y, x in zip(wanted.values, stream.values, strict=True))
+                _require_finite(hessian + mixed, layer)
+            rounded[layer.path] = _rounded(layer, matching_weight(layer.weight, hessian, mixed), hessian, passes)
             stream.replace(layer.node, rounded[layer.path])
             bar.advance()
         replaced = replace_functions(self.model, {layer.path: layer.function for layer in self.layers})
@@ -128,8 +138,8 @@ class _Graph:
             replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
 
 
-def _rounded(layer: LayerWeight, hessian: Tensor, passes: int) -> Tensor:
-    weight, small = layer.weight, hessian.to(layer.weight)
+def _rounded(layer: LayerWeight, weight: Tensor, hessian: Tensor, passes: int) -> Tensor:
+    small = hessian.to(weight)
     value = round_in_order(weight, hessian, layer.round_column)
     for _ in range(passes):
         value = descend(weight, value, small, layer.round_column)
