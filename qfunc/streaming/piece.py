@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,12 +63,19 @@ def quantized(program: ExportedProgram, target: Target) -> fx.GraphModule:
 
 
 def calibrated(
-    program: ExportedProgram, target: Target, inputs: Inputs, rounding: Rounding | None, rounded_inputs: Inputs
+    load: Callable[[], nn.Module], target: Target, inputs: Inputs, rounding: Rounding | None, rounded_inputs: Inputs
 ) -> fx.GraphModule:
-    """Return a calibrated piece, with its weights rounded on inputs in the quantized network."""
-    model = calibrate(inputs, progress=False)(quantized(program, target))
+    """Return a piece that is calibrated, with its weights rounded on inputs in the quantized network.
+
+    Each step returns a model of its own; what is left of the one before, circles of references, is collected at once.
+    """
+    model = quantized(exported(load(), inputs), target)
+    gc.collect()
+    model = calibrate(inputs, progress=False)(model)
+    gc.collect()
     if rounding is not None and _has_weights(model):
         model = rounding(rounded_inputs)(model)
+        gc.collect()
     return model.eval()
 
 
