@@ -104,8 +104,8 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
     proto, tensors = checked_model(deployed)
     lowering: Any = target.lowering
     part: Part = lowering.part(proto, tensors)
-    own = names_of_outputs(deployed.model)
-    outputs = tuple(name or other for name, other in zip(own or part.outputs, part.outputs, strict=True))
+    own = names_of_outputs(deployed.model) or part.outputs
+    outputs = tuple(name or other for name, other in zip(own, part.outputs, strict=True)) if part.outputs else ()
     report = report_of(target, deployed.inputs, tensors, deployed.partition.units)
     return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
 
