@@ -50,9 +50,9 @@ class Network:
         self.model, self.layers, self.weights, self.where = own_copy(model).eval(), layers, weights, where
         self.count, self.forward = len(found), inspect.signature(model.forward)
         _rebuild_buffers(self.model, where)
+        self._before = self.model
         self.forms: list[Any] = []
         self.arguments: tuple[str, ...] = ()
-        self._before = self._without_layers()
 
     @torch.no_grad()
     def enter(self, batches: Sequence[Any]) -> list[Call]:
@@ -62,6 +62,7 @@ class Network:
             CaptureError: the model does not run, or a layer gets something else than tensors and numbers.
         """
         seen: list[Any] = []
+        self._before = self._without_layers()
         container: Any = self._before.get_submodule(self.layers)
         for i in range(self.count):
             container[i] = _Recorder(seen, last=i == self.count - 1)
@@ -123,9 +124,10 @@ class Network:
         return _Layer(f"{self.layers}.{index}", layer, self.forms[index]).eval()
 
     def before(self) -> nn.Module:
-        """Return what comes before the layers, with its weights after `enter`, as a module (x, *values) -> entering."""
-        fill(self._before, lambda t: torch.zeros((), dtype=torch.float32).expand(t.shape))
-        return self._swapped(self._before, lambda entering, value: entering)
+        """Return what comes before the layers, with its weights after `enter`, once, as a module (x, *values) -> entering."""
+        made, self._before = self._before, self.model
+        fill(made, lambda t: torch.zeros((), dtype=torch.float32).expand(t.shape))
+        return self._swapped(made, lambda entering, value: entering)
 
     def outside(self) -> nn.Module:
         """Return the model without layers and weights, as a module (x, *values) -> (entering, the model's value).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,12 +63,19 @@ def quantized(program: ExportedProgram, target: Target) -> fx.GraphModule:
 
 
 def calibrated(
-    program: ExportedProgram, target: Target, inputs: Inputs, rounding: Rounding | None, rounded_inputs: Inputs
+    load: Callable[[], nn.Module], target: Target, inputs: Inputs, rounding: Rounding | None, rounded_inputs: Inputs
 ) -> fx.GraphModule:
-    """Return a calibrated piece, with its weights rounded on inputs in the quantized network."""
-    model = calibrate(inputs, progress=False)(quantized(program, target))
+    """Return a piece that is calibrated, with its weights rounded on inputs in the quantized network.
+
+    Each step returns a model of its own; what is left of the one before, circles of references, is collected at once.
+    """
+    model = quantized(exported(load(), inputs), target)
+    gc.collect()
+    model = calibrate(inputs, progress=False)(model)
+    gc.collect()
     if rounding is not None and _has_weights(model):
         model = rounding(rounded_inputs, float_batches=inputs)(model)
+        gc.collect()
     return model.eval()
 
 
@@ -96,8 +104,8 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
     proto, tensors = checked_model(deployed)
     lowering: Any = target.lowering
     part: Part = lowering.part(proto, tensors)
-    own = names_of_outputs(deployed.model)
-    outputs = tuple(name or other for name, other in zip(own or part.outputs, part.outputs, strict=True))
+    own = names_of_outputs(deployed.model) or part.outputs
+    outputs = tuple(name or other for name, other in zip(own, part.outputs, strict=True)) if part.outputs else ()
     report = report_of(target, deployed.inputs, tensors, deployed.partition.units)
     return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
 

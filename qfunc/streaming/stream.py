@@ -150,10 +150,12 @@ class _Stream:
         for layer in (finished, finished - 1):  # a kill may come between a part and the inputs of the next
             if kept := self.states.kept(self.parts.folder, layer):
                 return layer, layer, kept
-        states = {"float": [call.entering for call in calls]}
+        states, before = {"float": [call.entering for call in calls]}, self.network.before()
         if self.rounding is not None:
             inputs = self._inputs(self.count, calls, states["float"])
-            states["rounded"] = so_far(exported(self.network.before(), inputs), self.target, inputs)
+            states["rounded"] = so_far(exported(before, inputs), self.target, inputs)
+        del before
+        gc.collect()
         return 0, 0 if self.rounding else finished, states
 
     def _inputs(self, i: int, calls: list[Call], states: Sequence[Tensor]) -> Inputs:
@@ -170,9 +172,8 @@ class _Stream:
 
     def _piece(self, i: int, calls: list[Call], states: States) -> States:
         each = {name: self._inputs(i, calls, values) for name, values in states.items()}
-        program = exported(self._loaded(i), each["float"])
-        model = calibrated(program, self.target, each["float"], self.rounding, each.get("rounded", ()))
-        del program
+        load = partial(self._loaded, i)
+        model = calibrated(load, self.target, each["float"], self.rounding, each.get("rounded", ()))
         part, following = part_of(model, self.target), dict[str, Sequence[Tensor]]()
         if i < self.count:
             following["float"] = results(QuantizedModel(model).float_network, each["float"])
