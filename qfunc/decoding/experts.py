@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
+from functools import reduce
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -49,9 +51,8 @@ class Experts(nn.ModuleList):
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Return the sum of the experts' results, times their weights."""
         each = (F.one_hot(chosen, len(self)).to(weights.dtype) * weights[..., None]).sum(-2)  # one term is not 0
-        first, *others = (expert(x) * each[:, e : e + 1] for e, expert in enumerate(self))
-        total: Tensor = sum(others, start=first)
-        return total.to(x.dtype)
+        parts = (expert(x) * each[:, e : e + 1] for e, expert in enumerate(self))
+        return reduce(torch.add, parts).to(x.dtype)
 
 
 class _Expert(nn.Module):

@@ -26,9 +26,11 @@ class Content(Protocol):
     @property
     def nbytes(self) -> int:
         """Their number."""
+        ...
 
     def tobytes(self) -> bytes:
         """Return them."""
+        ...
 
 
 @frozen(eq=False)
