@@ -52,7 +52,8 @@ class Experts(nn.ModuleList):
         """Return the sum of the experts' results, times their weights."""
         each = (F.one_hot(chosen, len(self)).to(weights.dtype) * weights[..., None]).sum(-2)  # one term is not 0
         parts = (expert(x) * each[:, e : e + 1] for e, expert in enumerate(self))
-        return reduce(torch.add, parts).to(x.dtype)
+        total: Tensor = reduce(torch.add, parts)
+        return total.to(x.dtype)
 
 
 class _Expert(nn.Module):
