@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import importlib
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -107,14 +109,15 @@ def of_llama_cpp(kind: str, source: Any, seen: Tensor) -> Made:
 def of_genai(source: Any, seen: Tensor) -> Made:
     """Return the file of onnxruntime-genai's builder: int4, blocks of 32, level 4."""
     import onnxruntime
-    from onnxruntime_genai.models.builder import create_model
 
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "float"), Path(folder, "int4")
         source.model.save_pretrained(given)
         source.tokenizer.save_pretrained(given)
-        options = {"int4_block_size": 32, "int4_accuracy_level": 4}
-        create_model("", str(given), str(out), "int4", "cpu", str(Path(folder, "cache")), **options)
+        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(given), "-o", str(out), "-p", "int4"]
+        command += ["-e", "cpu", "-c", str(Path(folder, "cache"))]
+        options = ["--extra_options", "int4_block_size=32", "int4_accuracy_level=4"]
+        subprocess.run([*command, *options], check=True, capture_output=True)
         size = sum(path.stat().st_size for path in out.glob("model.onnx*"))
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = 1
@@ -216,9 +219,10 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "float, PyTorch": plain,
     **{
         f"qfunc gguf {kind}, llama.cpp": partial(of_qfunc, partial(_gguf, kind), "model.gguf")
-        for kind in ("Q8_0", "Q5_0", "Q4_0")
+        for kind in ("Q8_0", "Q4_0", "Q4_K_M")
     },
-    **{f"llama.cpp {kind}, llama.cpp": partial(of_llama_cpp, kind) for kind in ("Q8_0", "Q5_0", "Q4_0", "Q4_K_M")},
+    "qfunc gguf Q4_0 gptq, llama.cpp": partial(of_qfunc, partial(_gguf, "Q4_0"), "model.gguf", gptq=True),
+    **{f"llama.cpp {kind}, llama.cpp": partial(of_llama_cpp, kind) for kind in ("Q8_0", "Q4_0", "Q4_K_M")},
     "qfunc nbits 8, ONNX Runtime": partial(of_qfunc, partial(_nbits, 8), "model.onnx"),
     "qfunc nbits 4, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx"),
     "qfunc nbits 4 gptq, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx", gptq=True),

@@ -62,7 +62,7 @@ def file_of_tensors(tensors: Mapping[str, StoredTensor], metadata: Mapping[str, 
     Source: safetensors 0.6, README, "Format".
 
     >>> b"".join(file_of_tensors({"x": StoredTensor("U8", (1,), lambda: b"!")}, {}))[8:]
-    b'{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} !'
+    b'{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}   !'
     """
     names = sorted(tensors, key=lambda name: (_ORDER.index(tensors[name].dtype), name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}

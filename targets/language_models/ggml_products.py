@@ -30,6 +30,7 @@ WITH_MINIMUMS = evolve(ROWS, minimums=MinimumSums(rounded=FLOAT16))
 REPACKED_K = evolve(ROWS_K, lanes=Lanes(), minimums=MinimumSums(), groups=TokenGroups(4, part=64))
 EIGHTS = Multiple("out_features", 8)
 
+# Type of the weight -> (a condition of the layer, or None; its product), of which the first holds: ggml 0.20 for AVX2.
 PRODUCTS = {
     "Q8_0": ((None, ROWS),),
     "Q5_0": ((None, ROWS),),
@@ -43,7 +44,6 @@ PRODUCTS = {
     "Q3_K": ((None, ROWS_K),),
     "Q2_K": ((None, evolve(ROWS_K, minimums=MinimumSums(Lanes(8, 32), inside=True))),),
 }
-"""Type of the weight -> (a condition of the layer, or None; its product), of which the first holds: ggml 0.20 for AVX2."""
 
 _TILED = {
     kind: tuple(
@@ -55,5 +55,5 @@ _TILED = {
 }
 _REPACKED_2 = evolve(REPACKED_K, groups=TokenGroups(4, part=128), sequences="apart")
 
+# As `PRODUCTS`, in llama.cpp for AVX-512 VNNI with ggml 0.25, which computes each sequence as a batch of its own.
 PRODUCTS_OF_DECODERS = PRODUCTS | _TILED | {"Q2_K": ((EIGHTS, _REPACKED_2), *_TILED["Q2_K"])}
-"""As `PRODUCTS`, in llama.cpp for AVX-512 VNNI with ggml 0.25, which computes each sequence as a batch of its own."""

@@ -5,23 +5,18 @@ order of sums, and its cache rounds keys and values to float16.  Each tensor has
 it.
 """
 
-from collections.abc import Sequence
-
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.lowering import LlamaCppLowering, LlamaCppRunner
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
-    AnyOf,
     DecoderConfig,
     Kernel,
-    Name,
     Op,
     Override,
     Rule,
     Runtime,
-    Selector,
     Target,
     cpus,
 )
@@ -37,23 +32,30 @@ def of_decoder(kind: str, decoder: DecoderConfig) -> Target:
     """
     lowering = LlamaCppLowering(kind, decoder)
     types, layers = lowering.types(), lowering.layers()
-    table = types.get("token_embd.weight")
-    searched = any(lowering.scheme(name).searched for name in types.values())
-    rules = [] if table is None else [Rule(Op("embedding"), weight=lowering.scheme(table))]
-    kernels: list[Kernel] = []
-    fixed: list[Selector] = [] if table is None or lowering.scheme(table).searched else [Op("embedding")]
-    for name, paths in layers.items():
-        weight, products = lowering.scheme(name), PRODUCTS_OF_DECODERS[name]
-        select = Op("linear") if paths is None else Op("linear") & _named(paths)
-        formats = (("input", (FLOAT32,)), ("output", (FLOAT32,)), ("weight", (weight.format,)))
-        rules.append(Rule(select, input=products[0][1].input, weight=weight))
-        kernels += [Kernel(select if of is None else select & of, product, formats=formats) for of, product in products]
-        fixed += [] if weight.searched else [select]
+    schemes = {name: lowering.scheme(name) for name in types.values()}
+    table = tuple(schemes[types[name]] for name in ("token_embd.weight",) if name in types)
+    fixed = (
+        *(Op("embedding") for scheme in table if not scheme.searched),
+        *(select for name, select in layers.items() if not schemes[name].searched),
+    )
+    searched = any(scheme.searched for scheme in schemes.values())
+    products = {name: PRODUCTS_OF_DECODERS[name] for name in layers}
     return Target(
         name=f"gguf_{kind.lower()}_{decoder.architecture}",
         lowering=lowering,
-        rules=tuple(rules),
-        kernels=tuple(kernels),
+        rules=(
+            *(Rule(Op("embedding"), weight=scheme) for scheme in table),
+            *(Rule(select, input=products[name][0][1].input, weight=schemes[name]) for name, select in layers.items()),
+        ),
+        kernels=tuple(
+            Kernel(
+                select if of is None else select & of,
+                product,
+                formats=(("input", (FLOAT32,)), ("output", (FLOAT32,)), ("weight", (schemes[name].format,))),
+            )
+            for name, select in layers.items()
+            for of, product in products[name]
+        ),
         runtime=Runtime("llama.cpp", ">=0.3.36", cpus.x86_64_vnni, "CPU", LlamaCppRunner()),
         source=("llama.cpp of llama-cpp-python 0.3.36 (ggml 0.25.3) on x86-64 with AVX-512, measured: each bit of the logits",
                 "llama.cpp, src/models/llama.cpp, qwen2.cpp and qwen3.cpp; src/llama-graph.cpp: build_attn_mha, build_ffn",
@@ -63,13 +65,5 @@ def of_decoder(kind: str, decoder: DecoderConfig) -> Target:
                 "ggml, src/ggml-cpu/tiled/tiled-kernel.cpp, arch/x86/quants.c and arch/x86/repack.cpp"),
         weight=Algorithm(MinMax(), GgmlBlocks() if searched else Fixed()),
         activation=Algorithm(MinMax(), Fixed()),
-        overrides=(Override(_any(fixed), "weight", function=Fixed()),) if searched and fixed else (),
+        overrides=tuple(Override(select, "weight", function=Fixed()) for select in fixed) if searched else (),
     )  # fmt: skip
-
-
-def _named(paths: tuple[str, ...]) -> Selector:
-    return _any([Name(path) for path in paths])
-
-
-def _any(selectors: Sequence[Selector]) -> Selector:
-    return selectors[0] if len(selectors) == 1 else AnyOf(tuple(selectors))

@@ -69,15 +69,14 @@ def onnxruntime_nbits(
     shared = PerBlock(-1, block, partial=True)
     inputs = evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=shared))
 
-    def weights(width: int) -> Scheme:
-        return evolve(scheme, format=Int(width, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
-
+    weight = evolve(scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
+    table = evolve(weight, format=Int(embedding_bits or bits, signed=scheme.symmetric))
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
     in_float = (Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),)
-    tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=weights(embedding_bits)),)
+    tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables),
-        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weights(bits)), *tables),
+        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables),
         kernels=(
             Kernel(
                 Op("linear"),

@@ -45,6 +45,7 @@ from mutants.reports import REPORTS
 from mutants.resumed import RESUMED
 from mutants.rounding_functions import ROUNDING_FUNCTIONS
 from mutants.specs import SPECS
+from mutants.streaming import STREAMING
 from mutants.sweeps import SWEEPS
 from mutants.target_laws import TARGET_LAWS
 from mutants.targets import TARGETS
@@ -88,6 +89,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CORRECTIONS,
     *DIAGNOSIS,
     *SWEEPS,
+    *STREAMING,
     *RESUMED,
     *RECONSTRUCTION,
     *EMULATION,

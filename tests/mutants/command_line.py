@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 COMMAND_LINE = (
     Mutation(
         "a-difference-is-exit-code-0",
-        "qfunc.command_line.quantize:run",
+        "qfunc.command_line.quantize:write",
         "code = int(report.mismatches > 0)",
         "code = 0",
         "tests/command_line/test_quantize_command.py::test_a_difference_is_exit_code_1",

@@ -31,20 +31,20 @@ COMPRESSED_TENSORS = (
         case="W4A16_ASYM",
     ),
     Mutation(
-        "checkpoint-tied-heads-by-the-name-of-the-table", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_of",
+        "checkpoint-tied-heads-by-the-name-of-the-table", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_part",
         '{module_of(name), node.name.removesuffix(".rows")}',
         "{module_of(name)}",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_head_that_is_tied_to_the_embedding_stays_in_float",
     ),
     Mutation(
-        "checkpoint-other-forms-of-parameters", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_of",
+        "checkpoint-other-forms-of-parameters", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_part",
         "if held is None or list(held.dims) != shape:",
         "if held is None:",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py"
         "::test_parameters_that_are_stored_in_another_form_are_refused",
     ),
     Mutation(
-        "checkpoint-one-group-for-all-layers", "qfunc.lowering.compressed_tensors.checkpoint:_config",
+        "checkpoint-one-group-for-all-layers", "qfunc.lowering.compressed_tensors.checkpoint:quantization_config",
         '["Linear"] if len(groups) == 1 else',
         '["Linear"] if len(groups) > 0 else',
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_layers_of_two_kinds_are_named_in_two_groups",

@@ -26,12 +26,12 @@ LEFT: list[int] = []
 ROUNDED: list[int] = []
 
 
-def interrupted(batches: Any) -> Any:
+def interrupted(batches: Any, float_batches: Any = None) -> Any:
     """GPTQ, which counts its calls, and kills this process in the end."""
     ROUNDED.append(1)
     if LEFT and len(ROUNDED) > LEFT[0]:
         os.kill(os.getpid(), signal.SIGKILL)
-    return qfunc.gptq(batches, progress=False)
+    return qfunc.gptq(batches, progress=False, float_batches=float_batches)
 
 
 def run(folder: Path, states: Any = qfunc.StatesInMemory(), rounding: Any = interrupted) -> Path:

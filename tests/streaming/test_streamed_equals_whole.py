@@ -43,10 +43,11 @@ def test_every_kind_of_target(kind: str, tmp_path: Path) -> None:
 @st.composite
 def shapes(draw: Any) -> Shape:
     """Decoders of all architectures, of drawn sizes."""
-    kv_heads = draw(st.integers(1, 2))
+    kv_heads, head_size = draw(st.integers(1, 2)), draw(st.sampled_from([16, 32]))
+    groups = draw(st.integers(1, 2)) if kv_heads * head_size > 16 else 2  # blocks of 32 divide all heads together
     sizes = {
         "blocks": draw(st.integers(1, 3)), "width": 32 * draw(st.integers(1, 3)), "inner": 32 * draw(st.integers(1, 3)),
-        "kv_heads": kv_heads, "heads": kv_heads * draw(st.integers(1, 2)), "head_size": draw(st.sampled_from([16, 32])),
+        "kv_heads": kv_heads, "heads": kv_heads * groups, "head_size": head_size,
         "vocabulary": draw(st.integers(2, 40)),
     }  # fmt: skip
     lengths = draw(st.lists(st.integers(2, 9), min_size=1, max_size=3))

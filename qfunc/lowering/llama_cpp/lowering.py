@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar
 
 from attrs import field, frozen
@@ -12,7 +14,7 @@ from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import DecoderConfig, Scheme
+from qfunc.specs import DecoderConfig, Name, Op, Scheme, Selector
 from qfunc.specs._check import instance_of, one_of, refuse
 from qfunc.specs._values import readable
 
@@ -56,12 +58,12 @@ class LlamaCppLowering:
         """Return the scheme of a type."""
         return WEIGHTS[kind].scheme
 
-    def layers(self) -> dict[str, tuple[str, ...] | None]:
-        """Return type -> patterns of the paths of the linear layers whose weights have it; None for all of them."""
+    def layers(self) -> dict[str, Selector]:
+        """Return type -> the linear layers whose weights have it."""
         types, (_, *matrices) = self.types(), self.decoder.matrices()
         kinds = {types.get(name) for name in matrices}
         if len(kinds) == 1:
-            return {kind: None for kind in kinds if kind is not None}
+            return {kind: Op("linear") for kind in kinds if kind is not None}
         parts: dict[str, list[str]] = {}
         for name in matrices:
             parts.setdefault(name.split(".")[-2], []).append(name)
@@ -72,7 +74,7 @@ class LlamaCppLowering:
                 if name in types:
                     path = self.decoder.module(name)
                     found.setdefault(types[name], []).append(path.replace(".0.", ".*.", 1) if every else path)
-        return {kind: tuple(paths) for kind, paths in found.items()}
+        return {kind: Op("linear") & reduce(or_, map(Name, paths)) for kind, paths in found.items()}
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""

@@ -183,13 +183,13 @@ POSITIONS = Limit(CONV, (("weight", 1), ("input", 1), ("output", -1)), 0, 3, "we
 BIASED = chip(rules=Rule(CONV, input=BYTES, weight=WEIGHT, bias=FOUR), bias=FINE)
 
 DECODER = decoder("llama", blocks=1)
-OF_DECODER = targets.gguf("Q8_0", DECODER)
 
 
-def other_decoder(**change: Any) -> Witness:
+def other_decoder(kind: str = "Q8_0", **change: Any) -> Witness:
     """A decoder of llama.cpp with another hyperparameter: the file has it, or the model's tensors do not fit."""
-    after = evolve(OF_DECODER, lowering=LlamaCppLowering("Q8_0", evolve(DECODER, **change)))
-    return Witness(OF_DECODER, after, Network(DECODER).eval(), (tokens(2, 5, DECODER),), files)
+    before = targets.gguf(kind, DECODER)
+    after = evolve(before, lowering=LlamaCppLowering(kind, evolve(DECODER, **change)))
+    return Witness(before, after, Network(DECODER).eval(), (tokens(2, 5, DECODER),), files)
 
 
 OTHER_DECODERS: dict[str, Any] = {
@@ -199,6 +199,7 @@ OTHER_DECODERS: dict[str, Any] = {
 
 WITNESSES = {
     **{f"DecoderConfig.{name}": other_decoder(**{name: value}) for name, value in OTHER_DECODERS.items()},
+    "DecoderConfig.tied": other_decoder("Q4_K_M", tied=True),
     "Refuse.select": of_legality(NO, select=CONV),
     "Refuse.because": of_legality(SAY, because="the manual"),
     "Refuse.do": of_legality(SAY, do="Begin."),
