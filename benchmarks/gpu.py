@@ -31,7 +31,6 @@ from qfunc.analysis.report_format import table
 from qfunc.reconstruction import Method
 from qfunc.specs import Int, Scheme, ZeroPoint
 
-PARTS = ("laws", "calibration", "forward", "training", "emulation", "reconstruction", "estimators")
 TARGET = targets.onnxruntime
 
 
@@ -183,13 +182,16 @@ def estimators(bench: Bench) -> None:
     bench.show(f"estimators, {x.numel():,} values", bench.timed(works), "torch.aminmax")
 
 
+PARTS = {part.__name__: part for part in (laws, calibration, forward, training, emulation, reconstruction, estimators)}
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     parser.add_argument("--device", default="cpu" if found is None else found.type)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     bench = Bench(options.device, options.runs)
@@ -198,7 +200,7 @@ def main() -> None:
     for name in options.only:
         start = time.perf_counter()
         try:
-            globals()[name](bench)
+            PARTS[name](bench)
         except Exception as e:  # the other parts still run: time on a GPU is short
             print(f"\n{name}: {type(e).__name__}: {e}")
         print(f"({name}: {time.perf_counter() - start:.0f} s)", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from qfunc.diagnosis.plan import Plan, Setting
 from qfunc.diagnosis.remedies import keep_float
 from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
 from qfunc.diagnosis.scoring import Metric, Score, Scorer
-from qfunc.errors import CalibrationError, DeployError, QfuncError, SpecError
-from qfunc.execution.batches import Binder, require_batches, tensors_of
+from qfunc.errors import DeployError, QfuncError, SpecError
+from qfunc.execution.batches import Binder, require_repeatable, tensors_of
 from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
@@ -100,11 +100,7 @@ def diagnose(
     require_target_value(target, "diagnose")
     for name, given in (("batches", batches), ("calibration", calibration)):
         if given is not None:
-            require_batches(given, "diagnose", progress, "qfunc.diagnose(target, batches)(model)")
-            if isinstance(given, Iterator):
-                do = "Put them into a list, or pass a DataLoader."
-                where = f"diagnose, {name}"
-                raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+            require_repeatable(given, "diagnose", name, progress, "qfunc.diagnose(target, batches)(model)")
     if metric is not None and not callable(metric):
         do = "Pass a function (outputs, batch) -> one number per example."
         raise SpecError(where="diagnose, metric", found=describe(metric), wanted="a function", do=do)

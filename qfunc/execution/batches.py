@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,18 @@ def require_batches(batches: Any, step: str, progress: Any = True, call: str = "
         if isinstance(batches, torch.utils.data.Dataset):
             do = "Let a loader make the batches: torch.utils.data.DataLoader(dataset, batch_size=32)."
         raise CalibrationError(where=step, found=a_or_an(type(batches)), wanted="an iterable of batches", do=do)
+
+
+def require_repeatable(batches: Any, step: str, name: str, progress: Any, call: str) -> None:
+    """Refuse what `require_batches` refuses, and batches that can be iterated only once.
+
+    Raises:
+        CalibrationError: names the argument.
+    """
+    require_batches(batches, step, progress, call)
+    if isinstance(batches, Iterator):
+        where, do = f"{step}, {name}", "Put them into a list, or pass a DataLoader."
+        raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
 
 
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:

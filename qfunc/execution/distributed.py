@@ -156,7 +156,7 @@ def gather_counts(
     if not total:
         do = "Pass a non-empty iterable, not one already used up."
         raise CalibrationError(where=step, found="no batches", wanted="at least one", do=do)
-    return ([counts] if group is None else _gather(_map_tensors(counts, lambda t: t.detach().cpu()), group)), total
+    return ([counts] if group is None else _gather(map_tensors(counts, lambda t: t.detach().cpu()), group)), total
 
 
 def _gather_reports(report: _Report, group: ProcessGroup, step: str) -> list[_Report]:
@@ -172,16 +172,16 @@ def _gather_reports(report: _Report, group: ProcessGroup, step: str) -> list[_Re
 
 
 def _merge_state(state: Any, estimator: Any, device: torch.device | None, group: ProcessGroup) -> Any:
-    states = [s for s in _gather(_map_tensors(state, lambda t: t.detach().cpu().clone()), group) if s is not None]
+    states = [s for s in _gather(map_tensors(state, lambda t: t.detach().cpu().clone()), group) if s is not None]
     if not states:
         return None
-    return _map_tensors(functools.reduce(estimator.merge, states), lambda t: t.to(device))
+    return map_tensors(functools.reduce(estimator.merge, states), lambda t: t.to(device))
 
 
 def _report(observers: Sequence[Observer], batches: int) -> _Report:
     sites = (s.site for o in observers for s in o.statistics)
     statistics = tuple((s.name, f"{_text(s.estimator)} in {s.scheme!r}") for s in sites)
-    ranges = tuple(_map_tensors(o.ranges, lambda t: t.cpu()) for o in observers)
+    ranges = tuple(map_tensors(o.ranges, lambda t: t.cpu()) for o in observers)
     return _Report("", batches, statistics, tuple(o.shapes for o in observers), tuple(o.inputs for o in observers), ranges)
 
 
@@ -231,16 +231,19 @@ def _gather(value: Any, group: ProcessGroup) -> list[Any]:
     return values
 
 
-def _map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    # Map the tensors of a nested structure.
+def map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return a nested structure with a function applied to its tensors."""
     if isinstance(state, Tensor):
         return function(state)
     if isinstance(state, Mapping):
-        return {k: _map_tensors(v, function) for k, v in state.items()}
+        return {k: map_tensors(v, function) for k, v in state.items()}
     if isinstance(state, tuple | list):
-        parts = [_map_tensors(v, function) for v in state]
+        parts = [map_tensors(v, function) for v in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
     return state
 
 
-__all__ = ["Observer", "Statistic", "merge", "gather_counts", "ranks", "require_group", "require_mergeable", "propagate_errors"]
+__all__ = [
+    "Observer", "Statistic", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
+    "require_mergeable",
+]  # fmt: skip

@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from qfunc.errors import CalibrationError, first_line
+from qfunc.execution.distributed import map_tensors
 from qfunc.execution.observers import Observer
 from qfunc.files.json_text import damage_error, parse
 from qfunc.files.tensors import read_tensors
@@ -150,11 +151,4 @@ def _nested(estimator: Any) -> list[Any]:
 
 
 def _moved(value: Any, observer: Observer) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(observer.device)
-    if isinstance(value, dict):
-        return {k: _moved(v, observer) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [_moved(v, observer) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    return map_tensors(value, lambda t: t.to(observer.device))

@@ -16,8 +16,8 @@ from qfunc._transform import Transform
 from qfunc.analysis.report_format import name_of
 from qfunc.diagnosis.latency import fastest_in_turns
 from qfunc.diagnosis.scoring import Metric, Scorer
-from qfunc.errors import CalibrationError, QfuncError, SpecError
-from qfunc.execution.batches import require_batches, tensors_of
+from qfunc.errors import QfuncError, SpecError
+from qfunc.execution.batches import require_repeatable, tensors_of
 from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
@@ -78,11 +78,7 @@ def sweep(
     chosen = _by_name(targets)
     for name, given in (("batches", batches), ("calibration", calibration)):
         if given is not None:
-            require_batches(given, "sweep", progress, "qfunc.sweep(targets, batches)(model)")
-            if isinstance(given, Iterator):
-                do = "Put them into a list, or pass a DataLoader."
-                where = f"sweep, {name}"
-                raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
+            require_repeatable(given, "sweep", name, progress, "qfunc.sweep(targets, batches)(model)")
     for name, function in (("metric", metric), ("then", then), ("predict", predict)):
         if function is not None and not callable(function):
             do = "See the arguments of qfunc.sweep."

@@ -23,7 +23,7 @@ MERGING = (
     ),
     Mutation(
         "reports-of-one-rank", "qfunc.execution.distributed:gather_counts",
-        "return ([counts] if group is None else _gather(_map_tensors(counts, lambda t: t.detach().cpu()), group)), total",
+        "return ([counts] if group is None else _gather(map_tensors(counts, lambda t: t.detach().cpu()), group)), total",
         "return [counts], total",
         "tests/execution/test_distributed.py::test_reports_and_corrections_are_those_of_one_process",
     ),
