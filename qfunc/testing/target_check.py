@@ -78,7 +78,8 @@ def check_target(
     Raises:
         SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
         AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
-            unit that differs, its codes, sums and qparams, and what all its codes that differ have in common; or an exempt law of the target as a value that holds.
+            unit that differs, its codes, sums and qparams, and what all its codes that differ have in common; or an exempt
+            law of the target as a value that holds.
     """
     require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")

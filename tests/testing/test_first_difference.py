@@ -132,8 +132,8 @@ def test_sums_of_one_range_are_named(runner: Any) -> None:
         if runner is Runs
         else "Its first element: batch 0, [0, 0]: -64 emulated, -63 by the runtime",
         "There in the emulation: linear = -64, linear_acc = -4096; before rounding -64",
-        "All that differ: 10 of 32 codes, each by +1, no tie, at most 0.5 from midway; their accumulators are in [-8192, -2560], "
-        "those of equal codes that are not clamped in [-2048, 7168]",
+        "All that differ: 10 of 32 codes, each by +1, no tie, at most 0.5 from midway; their accumulators are in [-8192, "
+        "-2560], those of equal codes that are not clamped in [-2048, 7168]",
     ]
 
 

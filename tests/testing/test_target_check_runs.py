@@ -61,9 +61,11 @@ def test_a_simulator_that_lacks_an_op_is_told_of_float_ops() -> None:
     def lacks(artifact, inputs):
         raise NotImplementedError("ReduceMean")
 
+    place = f"{__file__}:{lacks.__code__.co_firstlineno + 1}"
     text = (
-        "check_target(shifts), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: ReduceMean. The "
-        "file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops.\n"
+        f"check_target(shifts), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: ReduceMean, at "
+        f"{place}. The file has the ops that the target leaves in float, too: run them, or give models= of the chip's own "
+        "ops.\n"
     )
     with pytest.raises(AssertionError, match=f"^{re.escape(text)}The model: "):
         check_target(CHIP, run=lacks, models=networks(POOLED))

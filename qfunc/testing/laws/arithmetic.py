@@ -12,6 +12,7 @@ from qfunc.analysis.verification_report import Report
 from qfunc.errors import EmulationError, QfuncError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering.runner_support import raised
 from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
@@ -59,7 +60,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
         raise
     except Exception as e:
         text = "The file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops."
-        raise AssertionError(f"the runner raised {type(e).__name__}: {e}. {text}") from e
+        raise AssertionError(f"the runner raised {raised(e)}. {text}") from e
     good = report.agreement.startswith("bit-exact") or report.within_bounds or bool(report.incomparable)
     if report.float_units and not isinstance(trial.run, InspectableRunner):
         # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
