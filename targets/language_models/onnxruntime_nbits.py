@@ -52,6 +52,9 @@ NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in bl
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
+POSITIONS = Kernel(
+    Op(("compare", "logic", "not", "cast", "index_put", "topk", "one_hot")), FloatKernel(), formats=IN_FLOAT
+)  # nothing is rounded
 SCALINGS = Op(("scale", "mul", "div"))  # MatmulScaleFusion
 FACTOR = Fusion(Op("matmul"), (FusionStep(SCALINGS),))
 MATMUL = Kernel(Op("matmul") & ~AnyInput(From(SCALINGS)), FloatMatmul(), formats=IN_FLOAT)
@@ -95,6 +98,7 @@ def onnxruntime_nbits(
             ),
             *(in_float if accuracy_level < 4 and bits in (3, 4) else ()),
             MATMUL,
+            POSITIONS,
             *FLOAT_KERNELS,
         ),
         legality=(
