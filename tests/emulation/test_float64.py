@@ -93,8 +93,8 @@ def codes_of(chip: Target, net: nn.Module, *inputs: Tensor) -> dict[str, list[fl
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("x", "y"), [(192, 64), (64, 192), (10, 30), (7, 2), (64, 64)])
 def test_a_convolution_in_float64(x: int, y: int, place: str) -> None:
-    """M = float64(s_x s_w / s_y), rounded once; sums -3 (q + 5) of one weight."""
-    s_x, s_y, s_w = scale(x), scale(y), scale(213)
+    """M = float64(s_x s_w / s_y), rounded once; sums -3 (q + 5) of one weight.  0.3 / 0.1 is 3 in float32 only."""
+    s_x, s_y, s_w = scale(x), scale(y), scale(640)
     net = nn.Conv2d(1, 1, 1, bias=False)
     nn.init.constant_(net.weight, -3 * s_w)
     real = torch.arange(-128.0, 128.0).add(5).mul(s_x).reshape(1, 1, 16, 16)
