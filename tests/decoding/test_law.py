@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from qfunc.numerics.sums.blocks import block_product
 from qfunc.numerics.sums.mlas_matmul import mlas_matmul
-from tests.decoding.decoders import SHAPES, tokens
+from tests.decoding.decoders import HEAD, SHAPES, tokens
 from tests.decoding.made import LENGTH, Made, made
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 
@@ -134,7 +134,7 @@ def test_dynamic_scales(name: str, prompt: tuple[int, int, int]) -> None:
             assert torch.equal(alone[:, 0], found[node.name][:, place]), node.name
     scores, mixed = (n for n in it.emulated.graph.nodes if n.target is mlas_matmul)
     for node in (scores, mixed):
-        p, v, *form = fx.map_arg(node.args, lambda n: found[n.name])
+        p, v, *form = fx.map_arg(node.args, lambda n: found.get(n.name, HEAD**-0.5))  # the factor is a number
         bound = 2 * gamma(p.shape[-1]) * (p.abs().double() @ v.abs().double()) * (node is mixed)
         for place in range(ids.shape[1]):
             alone = mlas_matmul(p[:, :, place : place + 1], v, *form)
