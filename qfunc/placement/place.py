@@ -18,7 +18,7 @@ from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.site_table import PlacedSite, SiteTable
 from qfunc.placement.ties import with_shared_algorithms
-from qfunc.placement.unmatched_selectors import require_matches
+from qfunc.placement.without_effect.unmatched_selectors import require_matches
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, Scheme, Target
 

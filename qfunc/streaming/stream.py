@@ -22,7 +22,7 @@ from qfunc.files.part import Part
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.constraints import violations
 from qfunc.placement.legality.violation import raise_violations
-from qfunc.placement.unused_rules import require_used
+from qfunc.placement.without_effect.unused_rules import require_used
 from qfunc.specs import Target
 from qfunc.specs.protocols import PartwiseLowering
 from qfunc.streaming.network import Call, Network

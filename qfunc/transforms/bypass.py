@@ -19,7 +19,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.passes.unfold_batch_norm import unquantized
 from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
 from qfunc.placement.ties import derivations
-from qfunc.placement.unmatched_selectors import require_match
+from qfunc.placement.without_effect.unmatched_selectors import require_match
 from qfunc.specs import Selector
 from qfunc.specs.selectors import require_selector
 

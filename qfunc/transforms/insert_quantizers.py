@@ -26,7 +26,7 @@ from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
 from qfunc.placement.legality.constraints import require_legal
 from qfunc.placement.place import PlacedSite, Plan, plans
 from qfunc.placement.ties import tie_parameters
-from qfunc.placement.unused_rules import require_used
+from qfunc.placement.without_effect.unused_rules import require_used
 from qfunc.quantizers.batch_norm import folded_weight, is_tiny
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.site import Site, quantizer_path

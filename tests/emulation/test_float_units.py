@@ -298,7 +298,8 @@ def test_constants_are_no_float_units(name: str) -> None:
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(Grid().eval()))
     report = qfunc.verify(target)(model, batches)
     units = dict(report.float_units)
-    assert units.pop("cos") == "a constant, computed in float"
+    cos = [] if name == "onnxruntime" else ["a constant, computed in float"]  # ONNX Runtime's cosine is known
+    assert [reason for path, reason in units.items() if path == "cos"] == cos
     assert not {"arange", "unsqueeze", "float", "ones_like", "full"} & {*units, *dict(report.unbounded)}
 
 

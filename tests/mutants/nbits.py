@@ -7,7 +7,6 @@ PRODUCTS = "tests/lowering/onnxruntime/test_block_products.py::test_no_bit_of_a_
 IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_product_differs"
 
 MATMUL = "tests/lowering/onnxruntime/test_float_matmuls.py::test_no_bit_of_a_product_differs"
-FLOATS = "tests/lowering/onnxruntime/test_float_kernels.py"
 
 NBITS = (
     Mutation("matmul-slices-do-not-double", "qfunc.numerics.sums.mlas_matmul:_slice_size", "stride * 2", "stride", MATMUL),
@@ -31,17 +30,17 @@ NBITS = (
     ),
     Mutation(
         "mean-packets-from-the-first-entry",
-        "qfunc.numerics.kernels.eigen:row_means",
+        "qfunc.numerics.elementary.eigen:row_means",
         "(-n * torch.arange",
         "(0 * torch.arange",
-        f"{FLOATS}::test_rms_norm",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_rms_norm",
     ),
     Mutation(
         "sine-of-large-angles-reduced-in-float32",
-        "qfunc.numerics.kernels.eigen:_reduced",
+        "qfunc.numerics.elementary.eigen:_reduced",
         "not bool((size >= large).any())",
         "size is not None",
-        f"{FLOATS}::test_angles",
+        "tests/lowering/onnxruntime/test_float_kernels.py::test_angles",
     ),
     Mutation(
         "nbits-a-row-alone-along-k",

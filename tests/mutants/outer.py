@@ -52,13 +52,13 @@ OUTER_MODULES = (
         "tests/execution/test_unlike_calibration.py::test_inputs_of_another_length",
     ),
     Mutation(
-        "kinds-that-are-none", "qfunc.placement.unmatched_selectors:_require_kinds",
+        "kinds-that-are-none", "qfunc.placement.without_effect.unmatched_selectors:_require_kinds",
         "        if kind not in known:",
         "        if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a rule for a kind that is none]",
     ),
     Mutation(
-        "inputs-are-skipped-in-vain", "qfunc.placement.unused_rules:_require_slot",
+        "inputs-are-skipped-in-vain", "qfunc.placement.without_effect.unused_rules:_require_slot",
         "if isinstance(rule.output, KeepFloat) and readers and",
         "if isinstance(rule.output, KeepFloat) and not readers and",
         (
@@ -67,19 +67,19 @@ OUTER_MODULES = (
         ),
     ),
     Mutation(
-        "overrides-in-vain", "qfunc.placement.unused_rules:_require_site",
+        "overrides-in-vain", "qfunc.placement.without_effect.unused_rules:_require_site",
         'if p.site.slot in _CONSTANT_SLOTS else "activation") == change.role]',
         'if p.site.slot in _CONSTANT_SLOTS else "activation") != ""]',
         "tests/test_wrong_uses.py::test_a_wrong_use[an override of activations by the name of a weight]",
     ),
     Mutation(
-        "names-inside-selectors-are-not-looked-up", "qfunc.placement.unmatched_selectors:require_matches",
+        "names-inside-selectors-are-not-looked-up", "qfunc.placement.without_effect.unmatched_selectors:require_matches",
         "if isinstance(leaf, _NAMING):",
         "if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a fusion of a name that is nowhere]",
     ),
     Mutation(
-        "edges-do-not-pass-moves", "qfunc.placement.unused_rules:_require_edge",
+        "edges-do-not-pass-moves", "qfunc.placement.without_effect.unused_rules:_require_edge",
         "for t in _same_codes(n, plan, target)):",
         "for t in (n,)):",
         "tests/transforms/test_overrides.py::test_an_edge_may_be_named_behind_an_op_that_moves_its_codes",

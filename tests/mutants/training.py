@@ -18,7 +18,7 @@ TRAINING = (
         "tests/training/test_ties.py::test_the_leader_gives_its_algorithm",
     ),
     Mutation(
-        "what-follows-counts-as-changed", "qfunc.placement.unused_rules:_require_site",
+        "what-follows-counts-as-changed", "qfunc.placement.without_effect.unused_rules:_require_site",
         "any(leader in sites for",
         "any(leader is not None for",
         "tests/training/test_ties.py::test_an_override_of_what_follows_is_an_error",

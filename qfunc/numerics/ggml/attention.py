@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from qfunc.numerics.elementary.libm import expf
 from qfunc.numerics.ggml.layers import angles, exp, halves, rms_norm, rotate
-from qfunc.numerics.ggml.libm import expf
 from qfunc.numerics.kernels.integer import fma
 
 TILE = 64

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from qfunc.numerics.ggml.libm import cosf, sinf
+from qfunc.numerics.elementary.libm import cosf, sinf
 from qfunc.numerics.kernels.integer import fma
 
 _LOG2_E, _HIGH, _LOW, _SHIFT = (float.fromhex(c) for c in ("0x1.715476p+0", "0x1.62e4p-1", "0x1.7f7d1cp-20", "0x1.8p23"))

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from qfunc.numerics.kernels import eigen, integer, mlas, ncnn
+from qfunc.numerics.elementary import eigen
+from qfunc.numerics.kernels import integer, mlas, ncnn
 from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 from qfunc.numerics.sums.float_products import float_product
 

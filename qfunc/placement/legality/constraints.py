@@ -18,7 +18,7 @@ from qfunc.placement.legality.feasibility import infeasibility
 from qfunc.placement.legality.sizes import wrong_sizes
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
-from qfunc.placement.unmatched_selectors import atoms
+from qfunc.placement.without_effect.unmatched_selectors import atoms
 from qfunc.quantizers.site import Site
 from qfunc.specs import (
     Format,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.lowering import LlamaCppRunner
-from qfunc.numerics.ggml import libm
+from qfunc.numerics.elementary import libm
 from qfunc.numerics.ggml.attention import TILE, attend, attention
 from qfunc.numerics.ggml.layers import angles, exp, gated, rms_norm, rotate
 from tests.lowering.gguf.ggml_graphs import INSTALLED, PREVIOUS, computed

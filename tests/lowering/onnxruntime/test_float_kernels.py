@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from qfunc.numerics.kernels import eigen
+from qfunc.numerics.elementary import eigen
 from qfunc.numerics.kernels import mlas as mlas_real
 from qfunc.numerics.kernels.integer import logistic
 from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths

@@ -10,10 +10,10 @@ from qfunc.errors import SpecError
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import Context, matches
 from qfunc.placement.fusion import FusedGroup
-from qfunc.placement.idle_rules import require_effects
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of, tie_members
-from qfunc.placement.unmatched_selectors import atoms, require_matches
+from qfunc.placement.without_effect.idle_rules import require_effects
+from qfunc.placement.without_effect.unmatched_selectors import atoms, require_matches
 from qfunc.specs import (
     Constant,
     Everything,

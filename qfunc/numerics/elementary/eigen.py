@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from qfunc.numerics.ggml import libm
+from qfunc.numerics.elementary import libm
 
 _LANES = 4
 _ROUND = 1.5 * 2**23  # adding and subtracting it rounds to an integer
