@@ -1,11 +1,11 @@
 """Training with simulated quantization under FSDP: a transformer of 100 M parameters, compiled, in two processes on the CPU.
 
-    python benchmarks/fsdp.py [--processes 2] [--steps 6] [--width 768] [--layers 12] [--vocabulary 16384]
+    python benchmarks/fsdp.py [--processes 2] [--steps 6] [--width 1536] [--layers 3] [--vocabulary 5120]
 
 Three runs of `torchrun` train the same student by LSQ on the same batches, each step on all of them: one process, then several,
-then several of which the last kills itself after half of the steps.  `torchrun --max-restarts 1` starts that run again, and it
-goes on from the last checkpoint of `torch.distributed.checkpoint`, which is written after each step.  The first two runs are
-compared step by step; the third one must give the bits of the second.
+then several of which the last kills itself after half of the steps.  The same command, started again, goes on from the last
+checkpoint of `torch.distributed.checkpoint`, which is written after each step.  The first two runs are compared step by step;
+the third one must give the bits of the second.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def train(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     model = student(options)
     elements = sum(p.numel() for p in model.parameters())
-    for module in (*model.blocks, model.head):
-        module.compile()
-        fully_shard(module)
+    for owner, name in (*((model.blocks, name) for name, _ in model.blocks.named_children()), (model, "head")):
+        setattr(owner, name, fully_shard(torch.compile(getattr(owner, name))))
     fully_shard(model)
     optimizer = torch.optim.AdamW(qfunc.parameter_groups(model, lr=3e-4, quantizer_lr=3e-5))
     checkpoint, first = folder / "checkpoint", 0
@@ -141,10 +140,12 @@ def run(options: argparse.Namespace, processes: int, kill: int | None) -> list[d
     """Return the rows of one run, without the steps that a kill undid."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command += ["--max-restarts=1"] if kill is not None else []
         command += [__file__, "--folder", folder] + ([] if kill is None else [f"--kill={kill}"])
         command += [f"--{n}={getattr(options, n)}" for n in ("steps", "width", "layers", "vocabulary")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        if kill is not None:
+            ended = subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL)
+            assert ended.returncode, "no process was killed"
         subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
         rows = [json.loads(line) for line in Path(folder, "losses.jsonl").read_text().splitlines()]
     return list({row["step"]: row for row in rows}.values())
@@ -153,7 +154,7 @@ def run(options: argparse.Namespace, processes: int, kill: int | None) -> list[d
 def main() -> None:
     """Print the losses of the three runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("processes", 2), ("steps", 6), ("width", 768), ("layers", 12), ("vocabulary", 16384)):
+    for name, default in (("processes", 2), ("steps", 6), ("width", 1536), ("layers", 3), ("vocabulary", 5120)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--kill", type=int, help=argparse.SUPPRESS)
@@ -168,10 +169,14 @@ def main() -> None:
         [str(a["step"] + 1), f"{a['loss']:.6f}", f"{b['loss']:.6f}", f"{abs(a['loss'] - b['loss']) / a['loss']:.1e}",
          f"{c['loss']:.6f}"] for a, b, c in zip(one, several, resumed, strict=True)
     ]  # fmt: skip
-    print(table(("step", "one process", f"{options.processes} processes", "relative difference", "killed and resumed"), rows, 120))
+    print(
+        table(("step", "one process", f"{options.processes} processes", "relative difference", "killed and resumed"), rows, 120)
+    )
     for name, each in (("one process", one), (f"each of {options.processes} processes", several)):
         print(f"{name}: {min(r['seconds'] for r in each):.1f} s a step, at most {each[-1]['peak']:.2f} GiB")
-    print(f"resumed after step {max(r['first'] for r in resumed)}: {[r['loss'] for r in resumed] == [r['loss'] for r in several]}")
+    print(
+        f"resumed after step {max(r['first'] for r in resumed)}: {[r['loss'] for r in resumed] == [r['loss'] for r in several]}"
+    )
     assert math.isfinite(several[-1]["loss"])
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.execution.fixed_qparams import FixedScale
+from qfunc.execution.shares import is_alone
 from qfunc.execution.tied_ranges import merged
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.record import TensorInfo
@@ -74,10 +75,10 @@ def require_group(group: Any, step: str = "calibrate") -> None:
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
-    """Return the group, or the default group for None; return None if it has only this process."""
+    """Return the group, or the default group for None; return None if it has only this process, or if this one is alone."""
     import torch.distributed as dist
 
-    if group is None:
+    if group is None and not is_alone():
         group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
     return group if group is not None and group.size() > 1 else None
 

@@ -107,7 +107,8 @@ def require_unwrapped(model: Any, stage: str, step: str) -> None:
         do = "Pass the model that was given to torch.compile." if compiled else "Pass its .module."
         raise CalibrationError(where=step, found=found, wanted=f"the {stage} model inside", do=do)
     if isinstance(model, nn.Module) and (sharded := _sharded(model)):
-        do = "Load its full state_dict, of torch.distributed.checkpoint.state_dict.get_model_state_dict, into a quantized model."
+        state = "torch.distributed.checkpoint.state_dict.get_model_state_dict"
+        do = f"Load its full state_dict, of {state}, into a quantized model."
         raise CalibrationError(where=step, found=sharded, wanted=f"a {stage} model with whole tensors", do=do)
 
 

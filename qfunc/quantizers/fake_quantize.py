@@ -250,7 +250,9 @@ class FakeQuantize(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         state, prefix = args[:2]
         self.load_shape(state, prefix)
-        state |= {prefix + n: state[prefix + n].reshape(1) for n in self.scalars if prefix + n in state and not state[prefix + n].ndim}
+        for name in (prefix + n for n in self.scalars):
+            if name in state and not state[name].ndim:
+                state[name] = state[name].reshape(1)
         super()._load_from_state_dict(*args, **kwargs)
         tensors = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
         self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in tensors)
