@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from qfunc.execution.batches import warn_caller
 from qfunc.execution.distributed import ranks, require_group
-from qfunc.execution.shares import shared
 from qfunc.specs import Target
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
@@ -22,6 +21,7 @@ from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
 from qfunc.testing.pipeline import Pipeline
+from qfunc.testing.shares import shared
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
@@ -126,7 +126,9 @@ def _check_models(
     coarse: list[set[str]] = []
     alone: list[bool] = []
 
-    def check(model: Model) -> None:
+    def check(model: Model | None) -> None:
+        if model is None:  # that of another rank
+            return
         for powers in (False, True):
             trial = Pipeline(target, run, *model, powers_of_two=powers)
             for law in MODEL_LAWS:
@@ -147,12 +149,10 @@ def _check_models(
     if models is None:
         for model in islice(overflow_models(target), rank, None, number):
             check(model)
-    strategy: SearchStrategy[_Shown] = (small_models() if models is None else models).map(_Shown)
-    if number == 1:
-        chosen(given(strategy)(lambda shown: check(shown.model)))()
-    else:  # all ranks draw the same models; the rank is drawn with the model, so that a failure is shrunk on that rank
-        dealt = tuples(strategy, integers(0, number - 1))
-        chosen(given(dealt)(lambda drawn: check(drawn[0].model) if drawn[1] == rank else None))()
+    strategy: SearchStrategy[Any] = small_models() if models is None else models
+    if number > 1:  # all ranks draw the same; the rank is drawn with the model, so that a failure is shrunk on that rank
+        strategy = tuples(strategy, integers(0, number - 1)).map(lambda drawn: drawn[0] if drawn[1] == rank else None)
+    chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
     return coarse, alone
 
 
@@ -185,13 +185,13 @@ def _keep(law: Callable[[Any], None], value: Any, target: Target, suffix: str = 
 
 
 class _Shown:
-    """A drawn model with code as its repr."""
+    """A drawn model with code as its repr; None for the model of another rank."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model | None) -> None:
         self.model = model
 
     def __repr__(self) -> str:
-        return f"({self.model[0]!r}, torch.randn({tuple(self.model[1].shape)}))"
+        return "None" if self.model is None else f"({self.model[0]!r}, torch.randn({tuple(self.model[1].shape)}))"
 
 
 __all__ = ["check_target"]

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from qfunc.execution.distributed import alone
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Result = TypeVar("Result")
-
-_ALONE = ContextVar("alone", default=False)
-
-
-def is_alone() -> bool:
-    """Return True within `shared`, where a step without `group=` must not wait for the other processes."""
-    return _ALONE.get()
 
 
 def shared(work: Callable[[int, int], Result], group: ProcessGroup | None, error: Callable[[str], Exception]) -> list[Result]:
@@ -34,13 +28,12 @@ def shared(work: Callable[[int, int], Result], group: ProcessGroup | None, error
         return [work(0, 1)]
     import torch.distributed as dist
 
-    token, result, failure = _ALONE.set(True), None, None
+    result, failure = None, None
     try:
-        result = work(group.rank(), group.size())
+        with alone():
+            result = work(group.rank(), group.size())
     except Exception as e:
         failure = e
-    finally:
-        _ALONE.reset(token)
     outcomes: list[Any] = [None] * group.size()
     dist.all_gather_object(outcomes, (_text(failure), result), group=group)
     if failure is not None:
@@ -57,4 +50,4 @@ def _text(failure: Exception | None) -> str:
     return str(failure) if isinstance(failure, AssertionError) and str(failure) else f"{type(failure).__name__}: {failure}"
 
 
-__all__ = ["is_alone", "shared"]
+__all__ = ["shared"]
