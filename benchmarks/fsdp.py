@@ -2,10 +2,12 @@
 
     python benchmarks/fsdp.py [--processes 2] [--steps 6] [--width 1536] [--layers 3] [--vocabulary 5120]
 
-Three runs of `torchrun` train the same student by LSQ on the same batches, each step on all of them: one process, then several,
-then several of which the last kills itself after half of the steps.  The same command, started again, goes on from the last
-checkpoint of `torch.distributed.checkpoint`, which is written after each step.  The first two runs are compared step by step;
-the third one must give the bits of the second.
+Three runs of `torchrun` train the same student by LSQ on the same batches: one process, which accumulates the gradients of the
+parts that the others have; several processes; and several of which the last kills itself after half of the steps.  The same
+command, started again, goes on from the last checkpoint of `torch.distributed.checkpoint`; each step writes one.
+
+The sum of two float32 numbers does not depend on their order, and its half is exact, so that two processes should give the bits
+of one.  More parts are added in another order.  The third run must give the bits of the second.
 """
 
 from __future__ import annotations
@@ -107,15 +109,18 @@ def train(options: argparse.Namespace) -> None:
         values, moments = states.get_state_dict(model, optimizer)
         dcp.load({"model": values, "optimizer": moments}, checkpoint_id=checkpoint / str(first))
         states.set_state_dict(model, optimizer, model_state_dict=values, optim_state_dict=moments)
-    part = slice(rank * BATCH // processes, (rank + 1) * BATCH // processes)
+    count = options.processes
+    parts = [slice(i * BATCH // count, (i + 1) * BATCH // count) for i in range(rank, count, processes)]
     for step in range(first, options.steps):
         start = time.monotonic()
-        x = tokens(step, options.vocabulary)[part]
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
-        loss.backward()
+        total = torch.zeros((), dtype=torch.float64)
+        for part in parts:
+            x = tokens(step, options.vocabulary)[part]
+            loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+            (loss / len(parts)).backward()
+            total += loss.detach().double() / count
         optimizer.step()
-        total = loss.detach().double() / processes
         dist.all_reduce(total)
         seconds = time.monotonic() - start
         if options.kill is not None:
@@ -141,7 +146,7 @@ def run(options: argparse.Namespace, processes: int, kill: int | None) -> list[d
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command += [__file__, "--folder", folder] + ([] if kill is None else [f"--kill={kill}"])
-        command += [f"--{n}={getattr(options, n)}" for n in ("steps", "width", "layers", "vocabulary")]
+        command += [f"--{n}={getattr(options, n)}" for n in ("processes", "steps", "width", "layers", "vocabulary")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         if kill is not None:
             ended = subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL)
