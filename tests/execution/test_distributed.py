@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import qfunc
+from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
+from qfunc.testing import check_target
 from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, tokens, work
 from tests.transforms.checks import same_state, state
 
@@ -259,6 +261,12 @@ def test_a_failure_of_check_target_is_told_to_all(both: Both) -> None:
 def test_what_is_no_group(group: Any) -> None:
     wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
     do = "Pass the result of dist.new_group in a member process, or mesh.get_group()."
-    with pytest.raises(SpecError) as caught:
-        qfunc.calibrate([], group=group)
-    assert str(caught.value) == f"calibrate, group: found {group!r}, wanted {wanted}. {do}"
+    steps = {
+        "calibrate": lambda: qfunc.calibrate([], group=group),
+        "mixed_precision": lambda: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(4), group=group),
+        "check_target": lambda: check_target(targets.onnxruntime, group=group),
+    }
+    for name, step in steps.items():
+        with pytest.raises(SpecError) as caught:
+            step()
+        assert str(caught.value) == f"{name}, group: found {group!r}, wanted {wanted}. {do}"
