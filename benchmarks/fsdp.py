@@ -179,6 +179,7 @@ def main() -> None:
     )
     for name, each in (("one process", one), (f"each of {options.processes} processes", several)):
         print(f"{name}: {min(r['seconds'] for r in each):.1f} s a step, at most {each[-1]['peak']:.2f} GiB")
+    print(f"the same losses in one process: {[r['loss'] for r in one] == [r['loss'] for r in several]}")
     print(
         f"resumed after step {max(r['first'] for r in resumed)}: {[r['loss'] for r in resumed] == [r['loss'] for r in several]}"
     )
