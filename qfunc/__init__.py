@@ -54,7 +54,7 @@ try:
     from qfunc.transforms.explain import explain
     from qfunc.transforms.gradient_checkpointing import checkpoint_contexts
     from qfunc.transforms.mixed_precision import mixed_precision
-    from qfunc.transforms.parameter_groups import parameter_groups
+    from qfunc.transforms.parameter_groups import learned_quantizers, parameter_groups
     from qfunc.transforms.quantize import quantize
     from qfunc.transforms.sensitivity import sensitivity
     from qfunc.transforms.storage.save_load import load, save
@@ -83,9 +83,9 @@ __all__ = [
     "adaround", "awq", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
     "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors",
     "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq",
-    "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized",
-    "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify",
-    "verify_tokens",
+    "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
+    "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream",
+    "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+from zlib import crc32
 
 import torch
 from attrs import field, frozen
 from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.analysis.metrics import Sums
 from qfunc.analysis.quantized_weights import Weight
 from qfunc.analysis.replay import Replays, outputs_of
+from qfunc.execution.batches import tensors_of
 from qfunc.graph.constants import read_attr
 from qfunc.ops.node import kind_of
 from qfunc.specs._check import integer
@@ -29,6 +32,19 @@ class Watch(Protocol):
 
     def losses(self) -> Mapping[Key, float]:
         """Return the loss of each weight with each number of bits."""
+        ...
+
+
+@runtime_checkable
+class MergeableWatch(Protocol):
+    """A watch that joins the sums of several processes."""
+
+    def state(self) -> Any:
+        """Return its sums: tensors and numbers in tuples and dicts."""
+        ...
+
+    def join(self, states: Sequence[Any]) -> None:
+        """Replace its sums by the total of the states of all processes, in order."""
         ...
 
 
@@ -66,6 +82,15 @@ class _OutputMse:
         with torch.inference_mode():
             return self.trials.add(arguments, number)
 
+    def state(self) -> dict[Key, Any]:
+        return {key: sums.state() for key, sums in self.trials.sums.items()}
+
+    def join(self, states: Sequence[dict[Key, Any]]) -> None:
+        self.trials.sums = {key: Sums() for key in self.trials.sums}
+        for key, sums in self.trials.sums.items():
+            for state in states:
+                sums.join(*state[key])
+
     def losses(self) -> dict[Key, float]:
         agreements = {key: sums.agreement() for key, sums in self.trials.sums.items()}
         return {key: a.noise / max(a.elements, 1) for key, a in agreements.items()}
@@ -77,7 +102,8 @@ class HessianTrace:
 
     L_l(b) = tr(J_l^T J_l) / n_l  ||Q_b(w_l) - w_l||^2 / N, J_l the Jacobian of the N outputs with respect to the n_l
     elements of w_l: the Gauss-Newton part of the Hessian of half the squared error of the outputs.  The trace is estimated
-    as the mean of ||J_l^T u||^2 over random signs u (Hutchinson), one backward pass each.
+    as the mean of ||J_l^T u||^2 over random signs u (Hutchinson), one backward pass each.  The signs depend on the seed and
+    the values of the batch, so that they do not depend on the process that has it.
 
     Args:
         draws: The number of draws of u per batch.
@@ -95,12 +121,12 @@ class HessianTrace:
 
     def watch(self, ops: Ops, weights: Sequence[Weight]) -> Watch:
         """Return backward passes of the float network."""
-        return _Curvature(ops, weights, self.draws, torch.Generator().manual_seed(self.seed))
+        return _Curvature(ops, weights, self.draws, self.seed)
 
 
 class _Curvature:
-    def __init__(self, ops: Ops, weights: Sequence[Weight], draws: int, generator: torch.Generator) -> None:
-        self.ops, self.weights, self.draws, self.generator = ops, weights, draws, generator
+    def __init__(self, ops: Ops, weights: Sequence[Weight], draws: int, seed: int) -> None:
+        self.ops, self.weights, self.draws, self.seed = ops, weights, draws, seed
         weights_by_node = {w.node: read_attr(ops.model, w.node.all_input_nodes[0]).detach() for w in weights}
         self.leaves = {node: value.clone().requires_grad_() for node, value in weights_by_node.items()}
         self.traces = dict.fromkeys(self.leaves, 0.0)
@@ -119,17 +145,21 @@ class _Curvature:
         returned = values[self.ops.nodes[-1]]
         outputs = [y for y in outputs_of(returned) if y.requires_grad]
         self.outputs += sum(y.numel() for y in outputs)
+        generator = torch.Generator().manual_seed(_digest(arguments, self.seed))
         for draw in range(self.draws if outputs else 0):
-            signs = [self._signs(y) for y in outputs]
+            signs = [_signs(y, generator) for y in outputs]
             more = draw + 1 < self.draws
             slopes = torch.autograd.grad(outputs, list(self.leaves.values()), signs, retain_graph=more, allow_unused=True)
             for node, slope in zip(self.leaves, slopes, strict=True):
                 self.traces[node] += 0.0 if slope is None else float(slope.double().square().sum()) / self.draws
         return self.ops.returned(returned)
 
-    def _signs(self, y: Tensor) -> Tensor:
-        signs = torch.randint(0, 2, y.shape, generator=self.generator)
-        return (2 * signs - 1).to(y)
+    def state(self) -> tuple[dict[str, float], int]:
+        return {node.name: trace for node, trace in self.traces.items()}, self.outputs
+
+    def join(self, states: Sequence[tuple[dict[str, float], int]]) -> None:
+        self.traces = {node: sum((traces[node.name] for traces, _ in states), 0.0) for node in self.traces}
+        self.outputs = sum(outputs for _, outputs in states)
 
     def losses(self) -> dict[Key, float]:
         by_key = {}
@@ -140,4 +170,17 @@ class _Curvature:
         return by_key
 
 
-__all__ = ["HessianTrace", "Key", "Loss", "OutputMse", "Watch"]
+def _signs(y: Tensor, generator: torch.Generator) -> Tensor:
+    return (2 * torch.randint(0, 2, y.shape, generator=generator) - 1).to(y)
+
+
+def _digest(arguments: Any, seed: int) -> int:
+    # 32 bits, because torch's CPU generator does not use more.
+    found = crc32(str(seed).encode())
+    for value in tensors_of(arguments):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        found = crc32(flat.view(torch.uint8).numpy().data if flat.numel() else b"", found)
+    return found
+
+
+__all__ = ["HessianTrace", "Key", "Loss", "MergeableWatch", "OutputMse", "Watch"]

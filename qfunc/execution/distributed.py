@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -74,12 +75,25 @@ def require_group(group: Any, step: str = "calibrate") -> None:
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
-    """Return the group, or the default group for None; return None if it has only this process."""
+    """Return the group, or the default group for None; return None if it has only this process, or if this one is alone."""
     import torch.distributed as dist
 
-    if group is None:
+    if group is None and not _ALONE.get():
         group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
     return group if group is not None and group.size() > 1 else None
+
+
+_ALONE = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let steps without `group=` run in this process alone, also if there is a default group."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 @contextmanager
@@ -244,6 +258,6 @@ def map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 __all__ = [
-    "Observer", "Statistic", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
+    "Observer", "Statistic", "alone", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
     "require_mergeable",
 ]  # fmt: skip

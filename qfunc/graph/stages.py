@@ -33,13 +33,21 @@ def unwrap(model: Any) -> nn.Module:
     if isinstance(model, torch.jit.ScriptModule):
         do = "Pass the eager module from which it was scripted."
         raise CaptureError(where="capture", found="a TorchScript module", wanted="an eager nn.Module", do=do)
-    if type(model).__name__ == "FullyShardedDataParallel":  # its import would cost seconds
-        do = "Pass the module before it is wrapped, with the full state_dict loaded."
-        raise CaptureError(where="capture", found="a FullyShardedDataParallel", wanted="unsharded tensors", do=do)
+    if sharded := _sharded(model):
+        do = "Pass the module before it is sharded, with the full state_dict loaded."
+        raise CaptureError(where="capture", found=sharded, wanted="unsharded tensors", do=do)
     if type(model).forward is nn.Module.forward and "forward" not in vars(model):
         found, do = f"{a_or_an(type(model))} without a forward", "Pass the model that runs its entries, or one of them."
         raise CaptureError(where="capture", found=found, wanted="a module with a forward", do=do)
     return model
+
+
+def _sharded(model: nn.Module) -> str:
+    # By name, because the import of FSDP costs seconds.
+    if type(model).__name__ == "FullyShardedDataParallel":
+        return "a FullyShardedDataParallel"
+    shards = any(base.__name__ == "FSDPModule" for m in model.modules() for base in type(m).__mro__)
+    return "a model that fully_shard sharded" if shards else ""
 
 
 def unwrap_inside(model: nn.Module) -> bool:
@@ -98,6 +106,10 @@ def require_unwrapped(model: Any, stage: str, step: str) -> None:
         found = "a compiled model" if compiled else a_or_an(type(model))
         do = "Pass the model that was given to torch.compile." if compiled else "Pass its .module."
         raise CalibrationError(where=step, found=found, wanted=f"the {stage} model inside", do=do)
+    if isinstance(model, nn.Module) and (sharded := _sharded(model)):
+        state = "torch.distributed.checkpoint.state_dict.get_model_state_dict"
+        do = f"Load its full state_dict, of {state}, into a quantized model."
+        raise CalibrationError(where=step, found=sharded, wanted=f"a {stage} model with whole tensors", do=do)
 
 
 def kind_of_model(record: Record) -> str:

@@ -77,9 +77,9 @@ def _can_share(a: FakeQuantize, b: FakeQuantize) -> bool:
 
 
 def _share(leader: FakeQuantize, module: FakeQuantize) -> None:
-    for name, tensor in flatten(leader.stored_params()):
+    for name, _ in flatten(leader.stored_params()):
         tensors: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
-        tensors[name] = tensor
+        tensors[name] = getattr(leader, name)
 
 
 def derived_qparams(view: QuantizedModel, qparams: dict[str, Affine]) -> dict[str, Affine]:

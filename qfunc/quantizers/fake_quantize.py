@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Self
 from zlib import crc32
 
@@ -31,8 +30,9 @@ class FakeQuantize(nn.Module):
     The parameters have their final shapes from the start, so that checkpoints and data parallelism work.  Before
     calibration they are NaN, and calling the module raises.  Only an activation with one scale per channel gets
     its shape later, once: from calibration, or from the state_dict of a calibrated model.  Parameters that the
-    function learns are nn.Parameters, the others buffers, each under its field's name.  In training mode a
-    training surrogate (`relax`) replaces the function, with noise from the buffers `seed` and `step` only.
+    function learns are nn.Parameters, the others buffers, each under its field's name.  A learned scalar is stored as a
+    vector of one element, because FSDP shards no scalars.  In training mode a training surrogate (`relax`) replaces the
+    function, with noise from the buffers `seed` and `step` only.
 
     Args:
         site: The quantized tensor's site.
@@ -57,9 +57,10 @@ class FakeQuantize(nn.Module):
         function: Any = site.function
         self.template, tensors = self._nan_params(like.detach())
         learned = function.learned(site.scheme) if isinstance(function, LearnedFunction) else ()
+        self.scalars = frozenset(n for n in learned if n in tensors and not tensors[n].ndim and not shape_is_unknown)
         for name, value in {} if self.dynamic else tensors.items():
             if name in learned:
-                self.register_parameter(name, nn.Parameter(value))
+                self.register_parameter(name, nn.Parameter(value.reshape(1) if name in self.scalars else value))
             else:
                 self.register_buffer(name, value)
         # Computed once, because a check of a protocol is slow, and a compiler would trace it.
@@ -146,7 +147,11 @@ class FakeQuantize(nn.Module):
 
     def stored_params(self) -> Any:
         """Return the stored parameters: if they follow a BatchNorm, those of the weight before folding."""
-        return unflatten(self.template, partial(getattr, self))
+        return unflatten(self.template, self._stored)
+
+    def _stored(self, name: str) -> Tensor:
+        value: Tensor = getattr(self, name)
+        return value.reshape(()) if name in self.scalars else value
 
     def _multiply(self, params: Any, factor: Tensor) -> Any:
         function: Any = self.site.function  # `can_track_batch_norm` requires `scaled`
@@ -168,7 +173,7 @@ class FakeQuantize(nn.Module):
     def _store(self, params: Any) -> None:
         with torch.no_grad():
             for name, value in flatten(params):
-                getattr(self, name).copy_(value)
+                self._stored(name).copy_(value)
 
     def export(self, x: Tensor) -> tuple[Tensor, Affine]:
         """Return the codes of x and their qparams."""
@@ -243,7 +248,11 @@ class FakeQuantize(nn.Module):
         return super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.load_shape(*args[:2])
+        state, prefix = args[:2]
+        self.load_shape(state, prefix)
+        for name in (prefix + n for n in self.scalars):
+            if name in state and not state[name].ndim:
+                state[name] = state[name].reshape(1)
         super()._load_from_state_dict(*args, **kwargs)
         tensors = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
         self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in tensors)

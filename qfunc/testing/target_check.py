@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy, integers, tuples
 from torch import Tensor, nn
 
 from qfunc.execution.batches import tensors_of, warn_caller
+from qfunc.execution.distributed import ranks, require_group
 from qfunc.specs import Target
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
@@ -19,9 +21,13 @@ from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
 from qfunc.testing.pipeline import Example, Pipeline
+from qfunc.testing.shares import shared
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Model = tuple[nn.Module, Example]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
@@ -37,6 +43,7 @@ def check_target(
     examples: int = 15,
     settings: hypothesis.settings | None = None,
     exempt: Mapping[str, str] | None = None,
+    group: ProcessGroup | None = None,
 ) -> None:
     """Check that a target satisfies the library's laws; needs no test framework.
 
@@ -75,14 +82,17 @@ def check_target(
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
         exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
+        group: The processes that share the models, of which each is checked by one; by default the default group of
+            torch.distributed, if there is one. All its processes must call this with the same arguments.
     Raises:
         SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
         AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
             unit that differs, its codes, sums and qparams, and what all its codes that differ have in common; or an exempt
-            law of the target as a value that holds.
+            law of the target as a value that holds. The other processes of a group raise it too, and name the rank.
     """
     require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")
+    require_group(group, "check_target")
     exempt = exemptions(exempt, (law.__name__ for law in (*TARGET_LAWS, *MODEL_LAWS)), "check_target")
     for law in TARGET_LAWS:
         if law.__name__ in exempt:
@@ -90,10 +100,36 @@ def check_target(
         else:
             _keep(law, target, target)
 
+    def share(rank: int, number: int) -> _Found:
+        return _check_models(target, run, models, examples, settings, exempt, rank, number)
+
+    found = shared(share, ranks(group), AssertionError)
+    if models is None or isinstance(models, SearchStrategy):
+        _warn_if_coarse(target, [kinds for part in found for kinds in part[0]])
+    _warn_if_alone(target, [alone for part in found for alone in part[1]])
+
+
+_Found = tuple[list[set[str]], list[bool]]
+"""For each model that was checked, as calibrated and with powers of two: its ops in float, and whether nothing ran it."""
+
+
+def _check_models(
+    target: Target,
+    run: Run | None,
+    models: Any,
+    examples: int,
+    settings: Any,
+    exempt: Mapping[str, str],
+    rank: int,
+    number: int,
+) -> _Found:
+    # Check the part of the models that is one rank's.
     coarse: list[set[str]] = []
     alone: list[bool] = []
 
-    def check(model: Model) -> None:
+    def check(model: Model | None) -> None:
+        if model is None:  # that of another rank
+            return
         for powers in (False, True):
             trial = Pipeline(target, run, *model, powers_of_two=powers)
             for law in MODEL_LAWS:
@@ -103,22 +139,22 @@ def check_target(
             alone.append(trial.alone)
 
     if models is not None and not isinstance(models, SearchStrategy):
-        for model in models:
+        for model in islice(models, rank, None, number):
             check(model)
-        _warn_if_alone(target, alone)
-        return
+        return coarse, alone
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
     chosen = settings or hypothesis.settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
         phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
     if models is None:
-        for model in overflow_models(target):
+        for model in islice(overflow_models(target), rank, None, number):
             check(model)
-    strategy: SearchStrategy[Model] = small_models() if models is None else models
+    strategy: SearchStrategy[Any] = small_models() if models is None else models
+    if number > 1:  # all ranks draw the same; the rank is drawn with the model, so that a failure is shrunk on that rank
+        strategy = tuples(strategy, integers(0, number - 1)).map(lambda drawn: drawn[0] if drawn[1] == rank else None)
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
-    _warn_if_coarse(target, coarse)
-    _warn_if_alone(target, alone)
+    return coarse, alone
 
 
 def _warn_if_alone(target: Target, alone: Sequence[bool]) -> None:
@@ -150,12 +186,14 @@ def _keep(law: Callable[[Any], None], value: Any, target: Target, suffix: str = 
 
 
 class _Shown:
-    """A drawn model with code as its repr."""
+    """A drawn model with code as its repr; None for the model of another rank."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model | None) -> None:
         self.model = model
 
     def __repr__(self) -> str:
+        if self.model is None:
+            return "None"
         inputs = ", ".join(f"torch.randn({tuple(leaf.shape)})" for leaf in tensors_of(self.model[1]))
         return f"({self.model[0]!r}, {inputs})"
 

@@ -5,25 +5,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 from torch import nn
 
 from qfunc._transform import Transform
-from qfunc.analysis.bit_sensitivity import Key, Loss, OutputMse, Watch
+from qfunc.analysis.bit_sensitivity import Key, Loss, MergeableWatch, OutputMse, Watch
 from qfunc.analysis.budgets import Budget, minimize
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import Weight, weights_of
 from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.record import record_of
 from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Override, Target
 from qfunc.specs.selectors import AnyOf, Name, Selector
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @frozen
@@ -68,7 +72,13 @@ class Mixture:
 
 
 def mixed_precision(
-    batches: Iterable[Any], bits: Sequence[int], budget: Budget, loss: Loss = OutputMse(), progress: bool = True
+    batches: Iterable[Any],
+    bits: Sequence[int],
+    budget: Budget,
+    loss: Loss = OutputMse(),
+    progress: bool = True,
+    *,
+    group: ProcessGroup | None = None,
 ) -> Callable[[nn.Module], Mixture]:
     """Return a function from a calibrated model to the bits of its weights with the least loss within a budget.
 
@@ -85,8 +95,10 @@ def mixed_precision(
         budget: The limit on the cost of the weights.
         loss: The loss of a weight with fewer bits.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
+        group: As for `calibrate`; the losses are those of the batches of all its processes, of which each needs one.
     Raises:
-        CalibrationError: no batches, or a model that is not calibrated.
+        CalibrationError: no batches, or a model that is not calibrated; or a loss whose `watch` has no `state` and `join`,
+            in several processes.
         SpecError: a width is out of range, no weight can be narrower, or even the narrowest weights exceed the budget.
         ImportError: scipy is not installed (`pip install qfunc-torch[mixed]`).
     Source: Hubara et al., arXiv:2006.10518, section 4 (integer programming); Yao et al., arXiv:2011.10680, section 3.4.
@@ -102,6 +114,7 @@ def mixed_precision(
     >>> _ = qfunc.quantize(found.target)(model)
     """
     require_batches(batches, "mixed_precision", progress, "qfunc.mixed_precision(batches, bits, budget)(model)")
+    require_group(group, "mixed_precision")
     widths = list(bits) if isinstance(bits, Sequence) and not isinstance(bits, str) else []
     if not widths or not all(type(b) is int and 2 <= b <= 16 for b in widths):
         do = "Write bits=(2, 4)."
@@ -111,10 +124,17 @@ def mixed_precision(
         each = require_submodules(calibrated, "calibrated", "mixed_precision")
         target = next(r.target for r in map(record_of, each.values()) if r and r.target)
         watches = {path: _Watch(Ops(evaluation_form(part)), widths, loss) for path, part in each.items()}
-        count = feed_all(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
-        if not count:
-            do = "Pass at least one batch."
-            raise CalibrationError(where="mixed_precision", found="no batches", wanted="batches of inputs", do=do)
+        processes = ranks(group)
+        with propagate_errors(processes):
+            count = feed_all(calibrated, {path: w.add for path, w in watches.items()}, batches, "mixed_precision", progress)
+            if not count:
+                do = "Pass at least one batch."
+                raise CalibrationError(where="mixed_precision", found="no batches", wanted="batches of inputs", do=do)
+            states = {path: w.state(processes) for path, w in watches.items()}
+        sites = [w.site for watch in watches.values() for w in watch.weights]
+        gathered, _ = gather_counts(states, count, sites, processes, "mixed_precision")
+        for path, watch in watches.items():
+            watch.join([state[path] for state in gathered])
         weights = [w for watch in watches.values() for w in watch.weights]
         losses = {key: value for watch in watches.values() for key, value in watch.losses().items()}
         if not any(len(w.narrowed) > 1 for w in weights):
@@ -124,7 +144,9 @@ def mixed_precision(
         return _mixture(target, weights, losses, budget)
 
     return Transform(
-        mixed_precision, {"batches": batches, "bits": bits, "budget": budget, "loss": loss, "progress": progress}, transform
+        mixed_precision,
+        {"batches": batches, "bits": bits, "budget": budget, "loss": loss, "progress": progress, "group": group},
+        transform,
     )
 
 
@@ -141,6 +163,26 @@ class _Watch:
             self.weights = tuple(weights_of(self.ops, self.bits, arguments))
             self.watch = self.loss.watch(self.ops, self.weights)
         return self.watch.add(arguments, number)
+
+    def state(self, group: ProcessGroup | None) -> Any:
+        """Return (the products of each weight, the sums of the losses); the sums are None for one process."""
+        products = [w.products for w in self.weights]
+        if group is None:
+            return products, None
+        if not isinstance(self.watch, MergeableWatch):
+            raise CalibrationError(
+                where="mixed_precision, loss",
+                found=f"{self.loss!r}, whose watch has no state and join, in {group.size()} processes",
+                wanted="a watch with state() and join(states)",
+                do="Use OutputMse() or HessianTrace(), or call mixed_precision in one process.",
+            )
+        return products, self.watch.state()
+
+    def join(self, states: Sequence[Any]) -> None:
+        """Continue with the sums of all processes; multiply-accumulates are counted in the first batch of the first one."""
+        self.weights = tuple(evolve(w, products=p) for w, p in zip(self.weights, states[0][0], strict=True))
+        if len(states) > 1 and isinstance(self.watch, MergeableWatch):
+            self.watch.join([sums for _, sums in states])
 
     def losses(self) -> dict[Key, float]:
         return {} if self.watch is None else dict(self.watch.losses())

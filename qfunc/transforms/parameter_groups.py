@@ -1,4 +1,4 @@
-"""parameter_groups: parameter groups of a quantized model for an optimizer."""
+"""The parameters that quantizers learn: in groups for an optimizer, and as modules for FSDP."""
 
 from __future__ import annotations
 
@@ -45,12 +45,7 @@ def parameter_groups(
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             where = f"parameter_groups, {name}"
             raise SpecError(where=where, found=repr(value), wanted="a non-negative finite number", do="Pass such a number.")
-    quantizers = [m for m in model.modules() if isinstance(m, FakeQuantize)]
-    learned = {id(p): p for m in quantizers for p in m.parameters()}
-    if not quantizers:
-        do = "Quantize it first, and pass the quantized model; or pass model.parameters() to the optimizer."
-        found = f"{a_or_an(type(model))} without quantizers"
-        raise CalibrationError(where="parameter_groups", found=found, wanted="a quantized model", do=do)
+    learned = {id(p): p for m in _quantizers(model, "parameter_groups") for p in m.parameters()}
     if (text := _folded_norms(model)) is not None:
         warn_caller(text)
     rest = [p for p in model.parameters() if id(p) not in learned]
@@ -58,6 +53,33 @@ def parameter_groups(
     if not learned:
         return [network]
     return [network, {"params": list(learned.values()), "lr": given["quantizer_lr"], "weight_decay": 0.0}]
+
+
+def learned_quantizers(model: nn.Module) -> list[nn.Module]:
+    """Return the quantizers of a quantized model that have parameters, in order: a group for `fully_shard`.
+
+    All parameters of a group of `torch.distributed.fsdp.fully_shard` have one dtype, and the `param_dtype` of a
+    `MixedPrecisionPolicy` rounds all of them. The scales of quantizers are float32, and stay so in a group of their own.
+
+    Raises:
+        CalibrationError: nothing in the model is quantized.
+
+    >>> import qfunc
+    >>> from qfunc import recipes, targets
+    >>> quantized = qfunc.quantize(recipes.lsq()(targets.onnxruntime))(nn.Linear(3, 2))
+    >>> [q.site.name for q in learned_quantizers(quantized)]
+    ['weight', 'linear']
+    """
+    return [q for q in _quantizers(model, "learned_quantizers") if any(True for _ in q.parameters())]
+
+
+def _quantizers(model: nn.Module, step: str) -> list[FakeQuantize]:
+    quantizers = [m for m in model.modules() if isinstance(m, FakeQuantize)]
+    if not quantizers:
+        do = "Quantize it first, and pass the quantized model; or pass model.parameters() to the optimizer."
+        found = f"{a_or_an(type(model))} without quantizers"
+        raise CalibrationError(where=step, found=found, wanted="a quantized model", do=do)
+    return quantizers
 
 
 def _folded_norms(model: nn.Module) -> str | None:
@@ -73,4 +95,4 @@ def _folded_norms(model: nn.Module) -> str | None:
     )
 
 
-__all__ = ["parameter_groups"]
+__all__ = ["learned_quantizers", "parameter_groups"]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from attrs import frozen
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import qfunc
@@ -18,7 +19,9 @@ from qfunc import estimators, targets
 from qfunc.errors import QfuncError
 from qfunc.estimators import Ema, MinMax, PowerOfTwo
 from qfunc.graph.record import record_of
+from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import PerChannel, edit
+from qfunc.testing import check_target
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state
 
@@ -127,6 +130,75 @@ def reports(rank: int, own: list[Tensor]) -> dict[str, Any]:
     }
 
 
+MIXED_LOSSES = {"mse": qfunc.OutputMse(), "trace": qfunc.HessianTrace(draws=3, seed=5)}
+
+
+def mixed(parts: Any, model: Any, **how: Any) -> dict[str, Any]:
+    """What `mixed_precision` finds by each loss, at a budget in multiply-accumulates."""
+    budget = qfunc.BitOpsBudget(share=0.6)
+    run = {n: qfunc.mixed_precision(parts, (2, 4), budget, loss, progress=False, **how) for n, loss in MIXED_LOSSES.items()}
+    return {n: (found.losses, found.bits, found.cost) for n, each in run.items() for found in (each(model),)}
+
+
+@frozen
+class Unmergeable:
+    """A loss that counts batches."""
+
+    def watch(self, ops: Any, weights: Any) -> Any:
+        return _Counter()
+
+
+class _Counter:
+    def add(self, arguments: tuple[Any, ...], number: int) -> Any:
+        return None
+
+    def losses(self) -> dict[Any, float]:
+        return {}
+
+
+def broken_chip(artifact: Any, inputs: Any) -> Any:
+    """Run nothing."""
+    raise NotImplementedError("broken")
+
+
+def conformance(rank: int) -> dict[str, Any]:
+    """What became of checks that both ranks share."""
+
+    def chains(n: int) -> Any:
+        for i in range(n):
+            torch.manual_seed(i)
+            yield nn.Sequential(nn.Linear(3, 2)).eval(), torch.randn(2, 3)
+
+    def failing(broken: int) -> str:
+        runner: Any = None if rank != broken else broken_chip
+        try:
+            check_target(ONNXRUNTIME, run=runner, models=list(chains(2)))
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    drawn = list[str]()
+
+    def note(model: Any) -> Any:
+        drawn.append(repr(model[0]))
+        return model
+
+    runs = _Counted()
+    models = st.sampled_from([4, 5, 6, 7]).map(lambda n: note((nn.Sequential(nn.Linear(3, n)).eval(), torch.ones(2, 3))))
+    check_target(ONNXRUNTIME, run=runs, models=models, examples=8)
+    return {"drawn": drawn, "checked": runs.widths, "failing": failing(1), "passing": failing(-1)}
+
+
+class _Counted:
+    def __init__(self) -> None:
+        self.widths: list[int] = []
+
+    def __call__(self, artifact: Any, inputs: Any) -> Any:
+        found: Any = OnnxRuntimeRunner().run(artifact, inputs)
+        self.widths.append(found[0].shape[-1])
+        return found
+
+
 def qfunc_error(action: Callable[[], Any]) -> str:
     """The text of an action's error."""
     try:
@@ -164,6 +236,14 @@ def cases(rank: int) -> dict[str, Any]:
     results["after failures"] = outcome(lambda: qfunc.calibrate(own)(made()))
     results |= reports(rank, own)
     results["unlike ranges"] = unlike_ranges(rank)
+    model = qfunc.calibrate([*batches(0), *batches(1)], group=dist.new_subgroups(1)[0])(made())
+    results["mixed"] = mixed(own, model)
+    budget = qfunc.SizeBudget(4)
+    results["mixed, no batches on rank 0"] = qfunc_error(
+        lambda: qfunc.mixed_precision(own if rank else [], (4,), budget)(model)
+    )
+    results["mixed, no merge"] = qfunc_error(lambda: qfunc.mixed_precision(own, (4,), budget, Unmergeable())(model))
+    results["conformance"] = conformance(rank)
     alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
     results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))
     results["named"] = outcome(lambda: qfunc.calibrate(own, group=dist.new_group([0, 1]))(made()))

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import qfunc
+from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
-from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, tokens, work
+from qfunc.testing import check_target
+from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, tokens, work
 from tests.transforms.checks import same_state, state
 
 ALL = [*batches(0), *batches(1)]
@@ -212,10 +214,59 @@ def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
         assert both[rank]["figures of two models"].endswith(SAME)
 
 
+def test_mixed_precision_is_that_of_one_process(both: Both) -> None:
+    """Also its random signs, and its multiply-accumulates, which are those of the first batch of rank 0."""
+    wanted = mixed(ALL, qfunc.calibrate(ALL)(made()))
+    assert both[0]["mixed"] == both[1]["mixed"]
+    for name, (losses, bits, cost) in wanted.items():
+        found = both[0]["mixed"][name]
+        assert found[1:] == (bits, cost)
+        assert [key for key, _ in found[0]] == [key for key, _ in losses]
+        for (_, a), (_, b) in zip(found[0], losses, strict=True):
+            assert a == pytest.approx(b, rel=100 * 2.0**-52)  # fewer than 100 float64 additions
+    assert wanted != mixed(batches(0), qfunc.calibrate(ALL)(made()))
+
+
+def test_mixed_precision_tells_all_ranks_what_is_wrong(both: Both) -> None:
+    text = "mixed_precision: found no batches, wanted batches of inputs. Pass at least one batch."
+    assert both[0]["mixed, no batches on rank 0"] == text
+    wanted = "wanted statistics of all ranks. Fix the failure on that rank; every rank must finish the pass."
+    assert both[1]["mixed, no batches on rank 0"] == f"mixed_precision, rank 0: found a failure: {text!r}, {wanted}"
+    for rank in (0, 1):
+        assert both[rank]["mixed, no merge"] == (
+            "mixed_precision, loss: found Unmergeable(), whose watch has no state and join, in 2 processes, wanted a watch "
+            "with state() and join(states). Use OutputMse() or HessianTrace(), or call mixed_precision in one process."
+        )
+
+
+def test_ranks_share_the_models_of_check_target(both: Both) -> None:
+    """All draw the same; each is checked by one rank, as calibrated and with powers of two, by two runs each."""
+    one, other = (both[rank]["conformance"] for rank in (0, 1))
+    assert one["drawn"] == other["drawn"]
+    assert len(one["checked"]) + len(other["checked"]) == 4 * len(one["drawn"])
+    assert one["checked"], "no model was checked by rank 0"
+    assert other["checked"], "no model was checked by rank 1"
+
+
+def test_a_failure_of_check_target_is_told_to_all(both: Both) -> None:
+    one, other = (both[rank]["conformance"]["failing"] for rank in (0, 1))
+    assert other.startswith(
+        "check_target(onnxruntime), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: broken"
+    )
+    assert one == f"rank 1: {other}"
+    assert both[0]["conformance"]["passing"] == both[1]["conformance"]["passing"] == ""
+
+
 @pytest.mark.parametrize("group", ["gloo", 0, object])
 def test_what_is_no_group(group: Any) -> None:
     wanted = "a torch.distributed.ProcessGroup that this process is in, or None"
     do = "Pass the result of dist.new_group in a member process, or mesh.get_group()."
-    with pytest.raises(SpecError) as caught:
-        qfunc.calibrate([], group=group)
-    assert str(caught.value) == f"calibrate, group: found {group!r}, wanted {wanted}. {do}"
+    steps = {
+        "calibrate": lambda: qfunc.calibrate([], group=group),
+        "mixed_precision": lambda: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(4), group=group),
+        "check_target": lambda: check_target(targets.onnxruntime, group=group),
+    }
+    for name, step in steps.items():
+        with pytest.raises(SpecError) as caught:
+            step()
+        assert str(caught.value) == f"{name}, group: found {group!r}, wanted {wanted}. {do}"

@@ -33,4 +33,16 @@ MERGING = (
         "return True",
         "tests/execution/test_distributed.py::test_both_ranks_are_told",
     ),
+    Mutation(
+        "mixed-precision-of-one-rank", "qfunc.transforms.mixed_precision:_Watch.join",
+        "if len(states) > 1 and isinstance(self.watch, MergeableWatch):",
+        "if len(states) > 9 and isinstance(self.watch, MergeableWatch):",
+        "tests/execution/test_distributed.py::test_mixed_precision_is_that_of_one_process",
+    ),
+    Mutation(
+        "learned-scalars-that-cannot-be-sharded", "qfunc.quantizers.fake_quantize:FakeQuantize.__init__",
+        "nn.Parameter(value.reshape(1) if name in self.scalars else value)",
+        "nn.Parameter(value)",
+        "tests/training/test_sharded.py::test_four_processes_train_as_one",
+    ),
 )  # fmt: skip

@@ -116,7 +116,7 @@ TRAINING = (
     ),
     Mutation(
         "ties-train-apart", "qfunc.placement.ties:_share",
-        "tensors[name] = tensor",
+        "tensors[name] = getattr(leader, name)",
         "tensors.get(name)",
         "tests/training/test_training.py::test_tied_sites_hold_one_parameter",
     ),
