@@ -17,6 +17,7 @@ from qfunc.specs.arithmetic.accumulator import (
 )
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
+from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.operators import (
@@ -144,17 +145,18 @@ __all__ = [
     "Bounds", "BrgemmChunks", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum",
     "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator",
     "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams",
-    "Float", "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion",
-    "FusionStep", "GGUF_MXFP4", "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1",
-    "GGUF_Q5_K", "GGUF_Q6_K", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",
-    "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit",
-    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2",
-    "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed",
-    "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes",
-    "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require",
-    "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs",
-    "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
-    "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles",
+    "Float", "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly",
+    "Fusion", "FusionStep", "GGUF_MXFP4", "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0",
+    "GGUF_Q5_1", "GGUF_Q5_K", "GGUF_Q6_K", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host",
+    "InputRatios", "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality",
+    "Levels", "Limit", "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2",
+    "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName",
+    "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor",
+    "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
+    "RegisterLanes", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
+    "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
+    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
+    "Target", "Tie", "TokenGroups", "TokenTiles",
     "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "from_json", "to_json",
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, su
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.products.dynamic import dynamic_product
+from qfunc.emulation.products.float_matmul import float_matmul
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -31,6 +32,7 @@ from qfunc.specs import (
     FixedPointGemv,
     FixedPointLanes,
     FloatKernel,
+    FloatMatmul,
     FloatMultiplier,
     FloatRequantize,
     GluTable,
@@ -153,6 +155,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (Stages, "linear"): requantize,
     (DynamicProduct, "linear"): dynamic_product,
     (DynamicProduct, "matmul"): dynamic_product,
+    (FloatMatmul, "matmul"): float_matmul,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
@@ -187,7 +190,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatKernel | FloatRequantize | FloatMultiplier | DynamicProduct
+_TO_REALS = FloatKernel | FloatMatmul | FloatRequantize | FloatMultiplier | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -199,10 +202,8 @@ def write(job: UnitContext) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
-    if job.output_encoding is None and not isinstance(
-        arithmetic, FloatKernel | FloatRequantize | FloatMultiplier | DynamicProduct
-    ):
-        wanted = "FloatKernel, FloatRequantize, FloatMultiplier or DynamicProduct"
+    if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
+        wanted = "FloatKernel, FloatMatmul, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:

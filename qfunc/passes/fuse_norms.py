@@ -18,7 +18,16 @@ from qfunc.ops.node import kind_of
 from qfunc.ops.normalization import rms_norm
 
 
+def _is_weight(node: fx.Node) -> bool:
+    # A constant, or a constant and a number, as in Gemma, whose weights are stored less 1.
+    if kind_of(node) == "add" and not node.kwargs:
+        a, b = node.args
+        return isinstance(a, fx.Node) and kind_of(a) == "constant" and type(b) in (int, float)
+    return kind_of(node) == "constant"
+
+
 def _shape(node: fx.Node) -> tuple[int, ...]:
+    node = node if node.op == "get_attr" else node.all_input_nodes[0]
     assert node.graph.owning_module is not None
     return tuple(read_attr(node.graph.owning_module, node).shape)
 
@@ -40,7 +49,7 @@ def _unit_norm(x: Any) -> Any:
 
 _X = tensor("x")
 _CENTRED = op("sub", _X, _mean(_X, "centre"))
-_WEIGHT, _BIAS = (tensor(n, lambda v: kind_of(v) == "constant", "a constant") for n in ("weight", "bias"))
+_WEIGHT, _BIAS = tensor("weight", _is_weight, "a constant"), tensor("bias", lambda v: kind_of(v) == "constant", "a constant")
 
 
 def _with_weight(normed: Any) -> OpPattern:

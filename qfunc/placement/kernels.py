@@ -15,12 +15,14 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import channel_axis
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.placement.matmul_form import matmul_form
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
     Copy,
     DynamicProduct,
     FloatKernel,
+    FloatMatmul,
     FloatRequantize,
     Format,
     FusesOnly,
@@ -208,8 +210,10 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
 
 
 def _not_computed(group: FusedGroup, kernel: Kernel, context: Context, coded: bool) -> fx.Node | None:
-    # Kernels compute their root.  Of the ops fused with it they compute clamps, as bounds of the codes, and one sum in
-    # real units, whose codes they return.
+    # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
+    # clamps, as bounds of the codes, and one sum in real units, whose codes they return.
+    if isinstance(kernel.arithmetic, FloatMatmul):
+        return group.nodes[-1] if matmul_form(group, context) is None else None
     sums = int(isinstance(kernel.arithmetic, FloatRequantize) and coded)
     for node in group.nodes[1:]:
         if context.kind(node) == "add" and sums:

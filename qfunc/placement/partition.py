@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from torch import fx
 
 from qfunc.graph.data_movement import only_moves_codes, reads_values
+from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
@@ -172,6 +173,7 @@ class Partition:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
             known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
+            known = known or self._is_exact_constant(unit.group.root)
             if known and all(s in exact or s.name in shown or self.encoding(s, n) is not None for s, n in read):
                 exact.add(unit.group.output)
         return exact
@@ -186,8 +188,8 @@ class Partition:
     def float_units(self) -> tuple[Unit, ...]:
         """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs.
 
-        Constants that an op creates, casts or moves are none: no rounding is theirs.  There are none in a network that an
-        engine builds itself.
+        Constants that an op creates, casts or moves are none, nor are constants of integers and booleans: no rounding is
+        theirs.  There are none in a network that an engine builds itself.
         """
         if self.engine_builds:
             return ()
@@ -196,8 +198,14 @@ class Partition:
         return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self.constants else u for u in found)
 
     def _is_exact_constant(self, node: fx.Node) -> bool:
+        if node not in self.constants:
+            return False
         exact = self.kinds[node] == "cast" or any(self.context.has(node, t) for t in (Trait.CREATES, Trait.MOVES_VALUES))
-        return exact and node in self.constants
+        return exact or node in self._integers
+
+    @cached_property
+    def _integers(self) -> Set[fx.Node]:
+        return node_types(self.network, self.context).integers
 
     @cached_property
     def constants(self) -> set[fx.Node]:

@@ -203,7 +203,7 @@ class SumScaled:
             raise refuse(self, "outside", self.outside, "FloatKernel or None", "Give a value such as FloatKernel(...).")
 
 
-_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn", "mlas_nbits")
+_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn", "mlas_nbits", "eigen")
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -221,6 +221,7 @@ class FloatKernel:
     library whose form of the op is computed: "mlas"
     (norms, softmax and curves), "mlas_logistic" (a rational polynomial), "window_sum" (pooling summed in window order),
     "mlas_nbits" (products with 4-bit weights in blocks: rows along K, a row alone in 16 lanes),
+    "eigen" (RMS norms, sine and cosine, in packets of four lanes),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
     float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
 

@@ -14,9 +14,14 @@ from qfunc.specs import (
     FLOAT32,
     MATMUL_4BITS,
     Algorithm,
+    AnyInput,
     Build,
     DynamicProduct,
     FloatKernel,
+    FloatMatmul,
+    From,
+    Fusion,
+    FusionStep,
     Int,
     Kernel,
     Op,
@@ -30,7 +35,7 @@ from qfunc.specs import (
     Target,
     cpus,
 )
-from qfunc.targets.onnxruntime import FLOAT_KERNELS
+from qfunc.targets.onnxruntime import FLOAT_KERNELS, IN_FLOAT
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
 FLOAT_PRODUCTS = (
@@ -46,6 +51,13 @@ DO = "Choose another block, or level 0."
 NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
+
+POSITIONS = Kernel(
+    Op(("compare", "logic", "not", "cast", "index_put", "topk", "one_hot")), FloatKernel(), formats=IN_FLOAT
+)  # nothing is rounded
+SCALINGS = Op(("scale", "mul", "div"))  # MatmulScaleFusion
+FACTOR = Fusion(Op("matmul"), (FusionStep(SCALINGS),))
+MATMUL = Kernel(Op("matmul") & ~AnyInput(From(SCALINGS)), FloatMatmul(), formats=IN_FLOAT)
 
 
 def onnxruntime_nbits(
@@ -77,6 +89,7 @@ def onnxruntime_nbits(
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables),
         rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables),
+        fusions=(FACTOR,),
         kernels=(
             Kernel(
                 Op("linear"),
@@ -84,6 +97,8 @@ def onnxruntime_nbits(
                 formats=BLOCK_PRODUCTS,
             ),
             *(in_float if accuracy_level < 4 and bits in (3, 4) else ()),
+            MATMUL,
+            POSITIONS,
             *FLOAT_KERNELS,
         ),
         legality=(
@@ -97,6 +112,7 @@ def onnxruntime_nbits(
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",
             "onnxruntime, mlas/lib/qnbitgemm.cpp, sqnbitgemm_kernel_avx512vnni.cpp and the kernels that they call",
             "onnxruntime, mlas/lib/sqnbitgemm_kernel_avx512.cpp, and the order of sums of level 0, measured entry by entry",
+            "onnxruntime, mlas/lib/sgemm.cpp and the kernels that it calls; core/optimizer/matmul_scale_fusion.cc",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
         ),
         weight=Algorithm(MinMax(), Fixed()),

@@ -82,9 +82,13 @@ class OnnxRuntimeRunner:
         return this_cpu() if self.machine is None else self.machine.cpu
 
     def unlike(self) -> tuple[str, ...]:
-        """Return the kinds of float ops that x86-64 without AVX-512 computes in another order than the emulation."""
-        x86 = self.cpu is not None and self.cpu.architecture == "x86-64"
-        return ("softmax", "gelu", "erf", "silu", "linear") if x86 and (self.machine is not None or not has("avx512f")) else ()
+        """Return the kinds of float ops that this processor computes in another order than the emulation, or may so."""
+        if self.cpu is None:
+            return ()
+        if self.cpu.architecture != "x86-64":
+            return ("matmul", "rms_norm", "sin", "cos")
+        known = self.machine is None and has("avx512f")
+        return () if known else ("softmax", "gelu", "erf", "silu", "linear", "matmul")
 
 
 def _exceeds_seven_bits(model: bytes) -> bool:

@@ -50,7 +50,7 @@ def sinf(x: Tensor) -> Tensor:
     >>> sinf(torch.tensor([0.0])).tolist()
     [0.0]
     """
-    return _quarter(x, 0)
+    return torch.where(x == 0, x.float(), _quarter(x, 0))  # the sign of a zero stays
 
 
 def _quarter(x: Tensor, ahead: int) -> Tensor:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from qfunc.numerics.kernels import integer, mlas, ncnn
+from qfunc.numerics.kernels import eigen, integer, mlas, ncnn
 from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
 from qfunc.numerics.sums.float_products import float_product
 
@@ -16,6 +16,7 @@ LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "mlas": mlas.FUNCTIONS,
         "mlas_nbits": {"linear": float_product},
         "mlas_logistic": {"sigmoid": integer.logistic},
+        "eigen": eigen.FUNCTIONS,
         "ncnn": ncnn.FUNCTIONS,
         "xnnpack": {"gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double},
         "gelu_erfc": {"gelu": integer.gelu_erfc},

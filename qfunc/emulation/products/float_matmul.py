@@ -1,0 +1,29 @@
+"""Emulate products of two real tensors."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from qfunc.emulation.context import UnitContext
+from qfunc.numerics.sums.mlas_matmul import mlas_matmul
+from qfunc.ops.node import attribute
+from qfunc.placement.matmul_form import matmul_form
+from qfunc.specs import FloatMatmul
+
+__all__ = ["float_matmul"]
+
+
+def float_matmul(job: UnitContext, arithmetic: FloatMatmul) -> fx.Node:
+    """Return the node of a matmul in float32, and of the number that is fused with it."""
+    form = matmul_form(job.unit.group, job.partition.context)
+    assert form is not None  # the kernel would not compute it
+    a, b = (job.real(attribute(job.root, name), job.root) for name in ("input", "other"))
+    factor: Any = form.factor
+    if form.by_width:
+        width = job.emitter.call(torch.Tensor.size, a, -1, name=f"{job.name}_width")
+        factor = job.emitter.call(operator.pow, width, -0.5, name=f"{job.name}_factor")
+    return job.emitter.call(mlas_matmul, a, b, form.transposed, factor, arithmetic.depth, name=job.name, result=True)
