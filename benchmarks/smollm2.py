@@ -67,6 +67,9 @@ def loaded(file: Path) -> SmolLM2:
     """Return the model of a GGUF file of the architecture `llama`, with its weights in float32."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
+    from torchvision_ops import shim
+
+    shim()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     reader = GGUFReader(file)

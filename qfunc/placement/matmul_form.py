@@ -9,7 +9,9 @@ from attrs import frozen
 from torch import fx
 
 from qfunc.graph.selectors import Context
+from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute
+from qfunc.ops.sizes import is_number
 from qfunc.placement.fusion import FusedGroup
 
 __all__ = ["MatmulForm", "matmul_form"]
@@ -17,13 +19,15 @@ __all__ = ["MatmulForm", "matmul_form"]
 
 @frozen
 class MatmulForm:
-    """The number that a product is multiplied by, as a runtime fuses it, and whether its second operand is transposed.
+    """What a runtime makes of a product: whether its second operand is transposed, and the number that it fuses.
 
-    `by_width` is True for 1 / sqrt(width of the first operand), which is `factor` then.
+    The number is `factor`, or its float32 reciprocal if it `divides`; a node computes it from sizes.  `by_width` stands for
+    1 / sqrt(width of the first operand).
     """
 
-    transposed: bool
-    factor: float | None = None
+    transposed: bool = False
+    factor: float | fx.Node | None = None
+    divides: bool = False
     by_width: bool = False
 
 
@@ -31,31 +35,21 @@ def matmul_form(group: FusedGroup, context: Context) -> MatmulForm | None:
     """Return the form of a matmul and of what is fused with it, or None if it cannot be known from the graph.
 
     ONNX Runtime reads an operand whose last two axes were swapped, or whose first axis became the last, without moving it.
+    Numbers that are computed from sizes count as constants, as which they are written if no axis of them varies.
     """
-    step = group.nodes[1] if len(group.nodes) > 1 else None
-    if len(group.nodes) > 2 or (step is not None and not _is_number_scaling(step, context)):
-        return None
-    if step is not None:
-        factor = _factor(step, context)
-        return MatmulForm(False, factor, by_width=factor is None)
-    first, second = (attribute(group.root, name) for name in ("input", "other"))
-    swapped = [_is_transposed(n, context) for n in (first, second)]
-    return None if swapped[0] is not False or swapped[1] is None else MatmulForm(swapped[1])
+    if len(group.nodes) > 1:
+        return _with_factor(group.nodes[1], context) if len(group.nodes) == 2 else None
+    first, second = (_is_transposed(attribute(group.root, name), context) for name in ("input", "other"))
+    return None if first is not False or second is None else MatmulForm(second)
 
 
-def _is_number_scaling(node: fx.Node, context: Context) -> bool:
-    if context.kind(node) == "scale":
-        return True
-    other = attribute(node, "other")
-    return context.kind(node) in ("mul", "div") and type(other) in (int, float) and not node.kwargs
-
-
-def _factor(node: fx.Node, context: Context) -> float | None:
-    if context.kind(node) == "scale":
-        factor = attribute(node, "factor")
-        return None if factor is None else float(factor)
-    number = float(attribute(node, "other"))
-    return number if context.kind(node) == "mul" else float(1 / torch.tensor(number, dtype=torch.float32))
+def _with_factor(step: fx.Node, context: Context) -> MatmulForm | None:
+    if context.kind(step) == "scale":
+        factor = attribute(step, "factor")
+        return MatmulForm(factor=factor, by_width=factor is None)
+    number = attribute(step, "other")
+    known = type(number) in (int, float) or (isinstance(number, fx.Node) and is_number(number))
+    return MatmulForm(factor=number, divides=context.kind(step) == "div") if known and not step.kwargs else None
 
 
 def _is_transposed(node: Any, context: Context) -> bool | None:
@@ -64,6 +58,8 @@ def _is_transposed(node: Any, context: Context) -> bool | None:
     while isinstance(node, fx.Node) and context.kind(node) == "transpose":
         chain.append(node)
         node = attribute(node, "input")
+    if _reads_transposed(node, context):
+        return None
     if not chain:
         return False
     rank = _rank(node, chain, context)
@@ -78,6 +74,19 @@ def _is_transposed(node: Any, context: Context) -> bool | None:
             axes[a], axes[b] = axes[b], axes[a]
     swapped = [*range(rank - 2), rank - 1, rank - 2]
     return axes in (swapped, [*range(1, rank), 0])
+
+
+def _reads_transposed(node: Any, context: Context) -> bool:
+    # ONNX Runtime moves a transpose after ops of single elements, and combines it with others there.
+    pending, seen = [node], set[fx.Node]()
+    while pending:
+        current = pending.pop()
+        if isinstance(current, fx.Node) and current not in seen and context.has(current, Trait.ELEMENTWISE):
+            seen.add(current)
+            pending += current.all_input_nodes
+            if any(context.kind(n) == "transpose" for n in current.all_input_nodes):
+                return True
+    return False
 
 
 def _rank(base: Any, chain: list[fx.Node], context: Context) -> int | None:

@@ -173,7 +173,7 @@ class Partition:
             inside = unit.group.nodes
             read = [(source, n) for n in inside for source in n.all_input_nodes if source not in inside]
             known = unit.kernel is not None and (unit.integer or unit.kind not in unlike)
-            known = known or self._is_exact_constant(unit.group.root)
+            known = known or is_number(unit.group.root) or self._is_exact_constant(unit.group.root)
             if known and all(s in exact or s.name in shown or self.encoding(s, n) is not None for s, n in read):
                 exact.add(unit.group.output)
         return exact

@@ -22,8 +22,14 @@ def float_matmul(job: UnitContext, arithmetic: FloatMatmul) -> fx.Node:
     form = matmul_form(job.unit.group, job.partition.context)
     assert form is not None  # the kernel would not compute it
     a, b = (job.real(attribute(job.root, name), job.root) for name in ("input", "other"))
-    factor: Any = form.factor
+    factor: Any = fx.map_arg(form.factor, lambda n: job.inputs[n.name].node)
     if form.by_width:
         width = job.emitter.call(torch.Tensor.size, a, -1, name=f"{job.name}_width")
         factor = job.emitter.call(operator.pow, width, -0.5, name=f"{job.name}_factor")
+    if form.divides:
+        factor = job.emitter.call(_reciprocal, factor, name=f"{job.name}_factor")
     return job.emitter.call(mlas_matmul, a, b, form.transposed, factor, arithmetic.depth, name=job.name, result=True)
+
+
+def _reciprocal(number: float) -> float:
+    return float(1 / torch.tensor(float(number), dtype=torch.float32))

@@ -11,6 +11,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
+from qfunc.numerics.kernels import eigen
 from qfunc.numerics.kernels import mlas as mlas_real
 from qfunc.numerics.kernels.integer import logistic
 from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths
@@ -26,12 +27,12 @@ LOWEST = torch.finfo(torch.float32).min
 SIZES = [1, 2, 3, 7, 8, 9, 11, 12, 15, 16, 17, 20, 23, 31, 47, 48, 49, 64, 100, 103, 384]
 
 
-def run(op: str, *given: Tensor, **attributes: Any) -> Tensor:
+def run(op: str, *given: Tensor, opset: int = 21, **attributes: Any) -> Tensor:
     names = [f"x{i}" for i in range(len(given))]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in [*names, "y"]]
     graph = helper.make_graph([helper.make_node(op, names, ["y"], **attributes)], "g", infos[:-1], infos[-1:])
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10
+        graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10
     )
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     fed = {n: v.contiguous().numpy() for n, v in zip(names, given, strict=True)}
@@ -103,3 +104,28 @@ def test_curves(op: str, form: Any, attributes: dict[str, str], arguments: tuple
     sizes = torch.cat([seams, 10.0 ** torch.arange(-45, 5), torch.linspace(0, 20, 200_003)])
     x = torch.cat([sizes, -sizes, normal(100_000), torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])])
     assert differ(form(x, *arguments), run(op, x, **attributes)) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rms_norm(size: int) -> None:
+    """Rows that begin at all places of a packet of four; squares that are large, small and subnormal."""
+    weight = normal(size)
+    for spread, eps in ((3.0, 1e-6), (1e-3, 1e-5), (1e-22, 1e-12), (1e17, 2.0)):
+        x = normal(3, 7, size) * spread
+        square = run("Mul", x, x)
+        mean = run("ReduceMean", square, axes=[-1], keepdims=1, opset=13)
+        root = run("Sqrt", run("Add", mean, torch.tensor(eps)))
+        wanted = run("Mul", run("Div", x, root), weight)
+        assert differ(eigen.rms_norm(x, (size,), weight, eps), wanted) == 0
+
+
+@pytest.mark.parametrize(("op", "form"), [("Sin", eigen.sin), ("Cos", eigen.cos)])
+@pytest.mark.parametrize("rest", [0, 1, 2, 3])
+def test_angles(op: str, form: Any, rest: int) -> None:
+    """Integers as positions are, small and large angles up to the last float, multiples of pi / 4, and what fills no packet."""
+    places = torch.arange(60_000.0)
+    large = 2.0 ** torch.linspace(-126, 127.9, 4001)
+    eighths = torch.arange(4000) * np.float32(np.pi / 4)
+    x = torch.cat([places, large, -large, eighths, eighths.nextafter(torch.tensor(0.0)), normal(50_000) * 300])
+    x = torch.cat([x[: len(x) // 4 * 4], torch.tensor([-0.0, 1.5, -700.25])[:rest]])
+    assert differ(form(x), run(op, x)) == 0
