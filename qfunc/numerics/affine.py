@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
-from qfunc.numerics._grads import masked_straight_through
-from qfunc.numerics._reinterpreted import reinterpreted
+from qfunc.numerics._grads import masked_straight_through, reinterpreted
 from qfunc.numerics.qparams import Affine, block_size, filled, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.numerics.scales import stored_scale

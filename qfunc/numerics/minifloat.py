@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.numerics._reinterpreted import reinterpreted
+from qfunc.numerics._grads import reinterpreted
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float
 

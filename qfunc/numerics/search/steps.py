@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qfunc.numerics._reinterpreted import reinterpreted
+from qfunc.numerics._grads import reinterpreted
 
 _MAGIC = 12582912.0  # 3 * 2^22: the lowest 23 bits of x + _MAGIC are an integer plus 2^22
 _LARGEST_HALF = 65504.0
