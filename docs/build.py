@@ -100,15 +100,23 @@ def pages() -> dict[str, str]:
 def page_of(path: str) -> str | None:
     """Return the page of a file of the repository, or None if it has no page.
 
+    The source of a public module has the page of its API.
+
     >>> page_of("docs/training.md"), page_of("examples/qat.py"), page_of("setup.py")
     ('training.md', 'examples/qat.md', None)
+    >>> page_of("specs/arithmetic/requantization.py"), page_of("qfunc/testing")
+    ('api/qfunc.specs.rst', 'api/qfunc.testing.rst')
     """
     if path in PROJECT:
         return f"{PROJECT[path]}.md"
     folder, _, name = path.partition("/")
     if folder == "docs" and name.endswith(".md"):
         return name
-    return f"{path.removesuffix('.py')}.md" if folder in ("examples", "targets") and name.endswith(".py") else None
+    if folder in ("examples", "targets") and name.endswith(".py"):
+        return f"{path.removesuffix('.py')}.md"
+    source = f"{path.removeprefix('qfunc/')}/".replace("/", ".")
+    of_api = [m for m in MODULES if "." in m and f"qfunc.{source}".startswith(f"{m}.")]
+    return f"api/{max(of_api, key=len)}.rst" if of_api else None
 
 
 def _translated(source: str, text: str) -> str:

@@ -47,8 +47,8 @@ class Tally:
         self.largest = self.total = 0.0
         self.first: Difference | None = None
 
-    def add(self, a: Tensor, b: Tensor, lsb: float) -> None:
-        """Count the elements of a and b that differ, and update the largest difference in LSB."""
+    def add(self, a: Tensor, b: Tensor, lsb: float, batch: int | None = None) -> None:
+        """Count the elements of a and b that differ, and update the largest difference in LSB; batches count from 0."""
         a, b = a.detach().double(), b.detach().double()
         difference = (a - b).abs()
         difference = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, difference)  # inf - inf is NaN
@@ -56,7 +56,7 @@ class Tally:
         self.mismatches += int((difference != 0).sum())
         if self.first is None and self.mismatches:
             at = tuple(int(i) for i in (difference != 0).nonzero()[0])
-            self.first = Difference(self.calls, at, float(a[at]), float(b[at]))
+            self.first = Difference(self.calls if batch is None else batch, at, float(a[at]), float(b[at]))
         self.calls += 1
         if a.numel():
             difference = difference.nan_to_num(nan=torch.inf) / lsb

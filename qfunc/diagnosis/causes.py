@@ -117,6 +117,7 @@ def channels_of_activations_are_unlike(evidence: Evidence) -> Iterator[Suspect]:
     """Yield a suspect if channels of activations with one scale have unlike ranges."""
     rows, text = _with_unlike_channels(evidence, "input", "output")
     if rows:
+        text += _neighbours(evidence, rows[0])
         sites = tuple(r.tensor for r in rows)
         plans = (remedies.SMOOTHED, remedies.EQUALIZED, remedies.clipped(sites), remedies.WIDE_ACTIVATIONS)
         yield Suspect("channels of activations", text, sites, (*plans, *remedies.keep_float(_ops(rows))))
@@ -177,6 +178,18 @@ def _with_unlike_channels(evidence: Evidence, *slots: str) -> tuple[list[LayerEr
         f"{len(unlike)} of {len(rows)} tensors with one scale have channels of unlike ranges: in {worst!r} channel "
         f"{int(channels.argmax())} reaches {float(channels.max()):.4g}, {factors[worst]:.0f} times the median"
     )
+
+
+def _neighbours(evidence: Evidence, row: LayerError) -> str:
+    # The ops on both sides of an activation, between which equalization moves factors.
+    network = evidence.view.float_network
+    nodes = {n.name: n for n in network.graph.nodes}
+    quantizers = evidence.quantizers((row.tensor,))
+    readers = dict.fromkeys(path_of(network, nodes[name]) for q in quantizers for name in q.readers if name in nodes)
+    if row.slot == "input" or not readers:
+        return ""
+    read = f"{', '.join(map(repr, readers))} {'reads' if len(readers) == 1 else 'read'} it"
+    return f"; {row.op!r} writes it and {read}: it is in float only if all of them are"
 
 
 def _tensors(count: int) -> str:

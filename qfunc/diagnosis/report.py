@@ -165,7 +165,7 @@ class Diagnosis(HtmlReport):
 
     @property
     def _title(self) -> str:
-        of = "" if self.best is None else f" of {self.best:.4g}"
+        of = "" if self.best is None else f", of the float network {self.best:.4g}"
         first = f"; first cause: {self.causes[0].kind}" if self.causes else "; no cause found"
         return f"{self.target}: {self.metric} {self.base.score.value:.4g}{of}{first}"
 

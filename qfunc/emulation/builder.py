@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
-from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes, quantize_int32
+from qfunc.numerics.kernels.integer import dequantize_codes, dequantize_wide, quantize_codes, quantize_int32
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.kernels.requantize import quantize_by_range
 from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
@@ -97,6 +97,12 @@ class EmulationBuilder:
                 name=f"{name}_real",
             )  # fmt: skip
         return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
+
+    def wide(self, value: Value, name: str) -> fx.Node:
+        """Return the node of a value in real units in float64, in which those of linear codes are exact."""
+        if isinstance(value, Codes) and not isinstance(value.encoding.quantizer.module.site.scheme.format, Log):
+            return self.call(dequantize_wide, value.node, *self._qparams(value.encoding), name=f"{name}_wide")
+        return self.call(torch.Tensor.to, self.real(value, name), torch.float64, name=f"{name}_wide")
 
     def codes(self, value: Value, encoding: Encoding, name: str, constant: bool = False) -> fx.Node:
         """Return the node of a value's codes in an encoding; those of a constant are in a file by ranges, x / s as in ONNX."""

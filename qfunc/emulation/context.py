@@ -13,6 +13,7 @@ from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.node import attribute, slots
+from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition, Unit
@@ -108,6 +109,15 @@ class UnitContext:
             return self.emitter.real(value, producer.name)
         quantized = encoding.quantizer.module(read_attr(self.partition.network, producer).detach())
         return self.emitter.constant(quantized.detach(), str(producer.target))
+
+    def wide(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
+        """Return an input of an op in real units in float64; sizes and integers as they are."""
+        value = self.inputs[producer.name]
+        encoding = self.partition.encoding(producer, reader) if producer.op == "get_attr" else None
+        if isinstance(value, Codes) or encoding is None:
+            return value.node if is_number(producer) else self.emitter.wide(value, producer.name)
+        codes, (scale, zero, *_) = self.constant_codes(producer, encoding), encoding.qparams
+        return self.emitter.constant((codes.double() - zero.double()) * scale.double(), str(producer.target))
 
     def bounds(self) -> list[tuple[float | None, float | None]]:
         """Return the bounds of all ops that are fused with the root, in order."""

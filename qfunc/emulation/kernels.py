@@ -100,15 +100,20 @@ def _function(job: UnitContext, library: str) -> Any:
 def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     if (arithmetic.function, job.unit.kind) in pooling.WINDOWS:
         return pooling.window_sum(job, arithmetic)
-    sources = {n.name: job.real(n, job.root) for n in job.root.all_input_nodes}
+    sources = {n.name: (job.wide if arithmetic.wide else job.real)(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
-    if dtype != torch.float32:
+    if dtype != torch.float32 and not arithmetic.wide:
         tensors = {n.name for n in job.root.all_input_nodes if not is_number(n)}
         sources |= {k: job.emitter.call(torch.Tensor.to, sources[k], dtype, name=f"{k}_wide") for k in sources if k in tensors}
     if job.output_encoding is None:
         return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")
     zero, low, high = job.range()
+    if arithmetic.wide:
+        return job.emitter.call(
+            integer.quantize_wide, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,
+            arithmetic.zero_point, name=job.name, result=True,
+        )  # fmt: skip
     return job.emitter.call(
         quantize_interior, real, job.output.scale, zero, low, high, arithmetic.rounding, arithmetic.division,
         arithmetic.zero_point, arithmetic.fma,
@@ -116,9 +121,16 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     )  # fmt: skip
 
 
+def _mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
+    if isinstance(arithmetic, FloatMultiplier) and arithmetic.dtype != "float32":
+        wanted = "FloatMultiplier() or FloatKernel('float64', wide=True)"
+        raise _unfit(job, f"{arithmetic!r} for an op of kind {job.unit.kind!r}", wanted)
+    return pooling.mean(job, arithmetic)
+
+
 def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
-    if arithmetic.zero_point != "after":
-        return pooling.mean(job, arithmetic)
+    if arithmetic.zero_point != "after" or arithmetic.dtype != "float32":
+        return _mean(job, arithmetic)
     x = input_codes(job)
     return job.emitter.call(
         integer.global_average_codes, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
@@ -127,8 +139,8 @@ def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
 
 
 def _prelu_by_multipliers(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
-    if arithmetic.zero_point != "after":
-        raise _unfit(job, f"{arithmetic!r} for an op of kind 'prelu'", "FloatMultiplier(zero_point='after')")
+    if arithmetic.zero_point != "after" or arithmetic.dtype != "float32":
+        raise _unfit(job, f"{arithmetic!r} for an op of kind 'prelu'", "FloatMultiplier(zero_point='after') in float32")
     return activations.slopes(job, arithmetic)
 
 
@@ -169,7 +181,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (AverageCodes, "adaptive_avg_pool"): pooling.average_pool_node,
     (FixedPoint, "mean"): pooling.mean,
     (FixedPoint, "global_avg_pool"): pooling.mean,
-    (FloatMultiplier, "mean"): pooling.mean,
+    (FloatMultiplier, "mean"): _mean,
     (FloatMultiplier, "global_avg_pool"): _global_average,
     (FixedPoint, "leaky_relu"): activations.slopes,
     (FixedPoint, "prelu"): activations.slopes,

@@ -72,10 +72,11 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
     zero, low, high = job.range()
     scale = torch.tensor(job.output.scale, dtype=torch.float32)
     match arithmetic:
-        case FloatMultiplier(rounding, place, fused):
-            m = job.emitter.constant(product.float() / scale, f"{path}.multiplier")
+        case FloatMultiplier(rounding, place, fused, dtype=name):
+            dtype = getattr(torch, name)
+            m = job.emitter.constant(product.to(dtype) / scale.to(dtype), f"{path}.multiplier")
             if bias is not None or fused:
-                offset = torch.zeros(()) if bias is None else bias / scale
+                offset = torch.zeros((), dtype=dtype) if bias is None else bias.to(dtype) / scale.to(dtype)
                 constant = job.emitter.constant(offset, f"{path}.offset")
                 return job.emitter.call(
                     requantize_offset, acc, m, constant, zero, low, high, rounding, place, fused, name=job.name, result=True
@@ -151,6 +152,8 @@ def _terms(
         case FloatRequantize(reciprocals=True):
             m = _product_of_reciprocals(job, product)
             return m if _divides(arithmetic) else 1 / m, offset
+        case FloatMultiplier(dtype="float64"):
+            return product, offset.double()
         case _:
             return product.float(), offset
 

@@ -1,5 +1,7 @@
 """Lowering: from a calibrated model to the artifact that a vendor's toolchain loads."""
 
+from qfunc.lowering.code_functions.operands import Coded, CodeOp
+from qfunc.lowering.code_functions.runner import CodesRunner
 from qfunc.lowering.combination import Combined
 from qfunc.lowering.compressed_tensors.lowering import CompressedTensorsLowering
 from qfunc.lowering.compressed_tensors.runner import TransformersRunner
@@ -40,6 +42,9 @@ from qfunc.lowering.xnnpack.lowering import XnnpackLowering
 from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
 
 __all__ = [
+    "CodeOp",
+    "Coded",
+    "CodesRunner",
     "TensorRtRanges",
     "SnpeEncodings",
     "CompressedTensorsLowering",

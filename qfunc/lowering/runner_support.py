@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import platform
+import sysconfig
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +19,8 @@ from qfunc.specs.cpus import FEATURES, Cpu
 _X86 = ("x86_64", "AMD64")
 FOURS = ("avx_vnni", "avx512_vnni")
 """Sums of four products without saturation, in AVX2's vectors and in AVX-512's."""
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_QFUNC = str(Path(__file__).parents[1]) + os.sep
 _REPORTED = {
     "sse4": ("sse4_2",), "avx2": ("avx2",), "avxvnni": FOURS, "vnni": FOURS[1:], "dotprod": ("asimddp",), "i8mm": ("i8mm",),
 }  # fmt: skip
@@ -54,6 +59,21 @@ def loading(runner: str, runtime: str) -> Iterator[None]:
         raise VerifyError(where=runner, found=first_line(e), wanted=f"a file that {runtime} loads", do=do) from e
 
 
+def raised(error: BaseException) -> str:
+    """Return the class and message of an error, with the innermost file and line of the user's code that raised it.
+
+    Files of Python, of installed packages and of qfunc are not the user's; if the runner is itself installed, its folder is.
+
+    >>> raised(KeyError("model.onnx"))
+    "KeyError: 'model.onnx'"
+    """
+    text = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_QFUNC)]
+    own = [f for f in frames if not f.filename.startswith((*_INSTALLED, "<frozen"))]
+    own = own or [f for f in frames if Path(f.filename).parent == Path(frames[0].filename).parent]
+    return f"{text}, at {own[-1].filename}:{own[-1].lineno}" if own else text
+
+
 def run_error(
     error: Exception, runner: Any, given: Sequence[tuple[int, ...]], deployed: Sequence[tuple[int, ...]], where: str
 ) -> VerifyError:
@@ -66,13 +86,14 @@ def run_error(
         deployed: The shapes of the artifact's inputs, of any number of examples.
         where: The step and the batch.
     """
+    own = type(runner).__module__.startswith("qfunc.")
     found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
     if len(given) == len(deployed) and any(a[1:] != b[1:] for a, b in zip(given, deployed, strict=True)):
         sizes = "; ".join(", ".join(map(str, ("n", *shape[1:]))) for shape in deployed)
         do = f"Give batches of the shapes of the artifact in one call: [{sizes}]. "
         do += "For other sizes, calibrate on batches of several."
         return VerifyError(where=where, found=found, wanted="inputs that the artifact takes", do=do)
-    name, own = type(runner).__name__, type(runner).__module__.startswith("qfunc.")
+    name, found = type(runner).__name__, found if own else raised(error)
     do = f"Report the model and the version of {name}'s package: the shapes are right." if own else f"Correct {name}.run."
     return VerifyError(where=where, found=found, wanted=f"an artifact that {name} runs", do=do)
 
@@ -101,4 +122,15 @@ SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
 
-__all__ = ["FOURS", "SATURATES", "has", "loading", "not_installed", "other_kernels", "require", "run_error", "this_cpu"]
+__all__ = [
+    "FOURS",
+    "SATURATES",
+    "has",
+    "loading",
+    "not_installed",
+    "other_kernels",
+    "raised",
+    "require",
+    "run_error",
+    "this_cpu",
+]

@@ -11,6 +11,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, fx, nn
 
+from qfunc.execution.batches import tensors_of
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.placement.partition import Partition
@@ -22,16 +23,19 @@ from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.reconcile import set_qparams
 
+Example = Tensor | tuple[Tensor, ...]
+"""The arguments of one call of a model."""
+
 
 class Pipeline:
-    """A model, an input, and a target with its runner; scales as calibrated, or rounded up to powers of two.
+    """A model, an input or a tuple of them, and a target with its runner; scales as calibrated, or rounded up to powers of two.
 
     `changed` records which parts of its input each transform changed.  `float_kinds` are the ops in float for which the
     comparison with the runtime could find coarse errors only.  `alone` is True if the arithmetic is public, and no
     runner is there to compare it with.
     """
 
-    def __init__(self, target: Target, run: Any, model: nn.Module, example: Tensor, powers_of_two: bool = False) -> None:
+    def __init__(self, target: Target, run: Any, model: nn.Module, example: Example, powers_of_two: bool = False) -> None:
         self.target, self.model, self.example, self.powers_of_two = target, model, example, powers_of_two
         default_run = target.runtime.runner
         absent = isinstance(default_run, OptionalRunner) and default_run.missing()
@@ -43,7 +47,20 @@ class Pipeline:
 
     def __repr__(self) -> str:
         scales = ", every scale rounded up to a power of two" if self.powers_of_two else ""
-        return f"The model: {self.model!r}\nIts input: {tuple(self.example.shape)}{scales}"
+        shapes = [tuple(leaf.shape) for leaf in self.leaves]
+        inputs = f"Its input: {shapes[0]}" if len(shapes) == 1 else f"Its inputs: {', '.join(map(str, shapes))}"
+        return f"The model: {self.model!r}\n{inputs}{scales}"
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The inputs of the model."""
+        return tensors_of(self.example)
+
+    @property
+    def batches(self) -> list[Any]:
+        """The batches on which runtime and emulation are compared: the example, and twice it in the other order."""
+        twice = tuple(2 * leaf.flip(0) for leaf in self.leaves)
+        return [self.example, twice if isinstance(self.example, tuple) else twice[0]]
 
     @cached_property
     def quantized(self) -> fx.GraphModule:
@@ -84,9 +101,9 @@ class Pipeline:
         return result
 
     def _pure(self, name: str, transform: Callable[[Any], Any], model: nn.Module) -> Any:
-        before = _state(model) | {"its input": self.example.clone()}
+        before = _state(model) | {f"its input {i}": leaf.clone() for i, leaf in enumerate(self.leaves)}
         result = transform(model)
-        after = _state(model) | {"its input": self.example}
+        after = _state(model) | {f"its input {i}": leaf for i, leaf in enumerate(self.leaves)}
         self.changed[name] = [k for k, (a, b) in _pairs(before, after) if not _equal(a, b)]
         return result
 

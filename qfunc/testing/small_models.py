@@ -13,7 +13,7 @@ class Block:
     """One block: its kind, and for kinds with weights a convolution `channels -> out`.
 
     Kinds: conv; add, mul and concat (of the block's input and a convolution that preserves the size); max_pool,
-    avg_pool; adaptive and mean (global averages); linear.
+    avg_pool; adaptive and mean (global averages); linear (of flattened images) and dense (of vectors).
 
     >>> Block("conv", 3, 8, 3, act="relu").groups
     1
@@ -57,17 +57,17 @@ class SmallNet(nn.Module):
         """Return the classes [N, classes] of images [N, 3, H, W]."""
         for step, layer in zip(self.steps, self.layers, strict=True):
             if step.kind == "add":
-                x = _act(x + layer(x), step.act)
+                x = activate(x + layer(x), step.act)
             elif step.kind == "mul":
-                x = _act(x * layer(x), step.act)
+                x = activate(x * layer(x), step.act)
             elif step.kind == "concat":
-                x = _act(torch.cat([x, layer(x)], 1), step.act)
+                x = activate(torch.cat([x, layer(x)], 1), step.act)
             elif step.kind == "mean":
                 x = x.mean((2, 3))
             elif step.kind == "linear":
                 x = layer(torch.flatten(x, 1))
             else:
-                x = _act(layer(x), step.act)
+                x = activate(layer(x), step.act)
         return x
 
     def __repr__(self) -> str:
@@ -83,12 +83,13 @@ def _layer(step: Block) -> nn.Module:
         return nn.AdaptiveAvgPool2d(1)
     if step.kind == "mean":
         return nn.Identity()
-    if step.kind == "linear":
+    if step.kind in ("linear", "dense"):
         return nn.Linear(step.channels, step.out, bias=step.bias)
     pad = step.dilation * (step.kernel // 2)
     conv = nn.Conv2d(step.channels, step.out, step.kernel, step.stride, pad, step.dilation, step.groups, bias=step.bias)
     return nn.Sequential(conv, nn.BatchNorm2d(step.out)) if step.norm else conv
 
 
-def _act(x: Tensor, name: str | None) -> Tensor:
+def activate(x: Tensor, name: str | None) -> Tensor:
+    """Return x, relu(x) or relu6(x)."""
     return x if name is None else F.relu(x) if name == "relu" else F.relu6(x)

@@ -20,6 +20,7 @@ from qfunc.numerics import minifloat
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, ZeroPoint, edit
 from qfunc.specs.microscaling import READY
+from qfunc.testing.one_op import networks_of
 from qfunc.testing.oracle import MODES
 from qfunc.testing.small_models import Block, SmallNet
 
@@ -248,7 +249,7 @@ def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
 
 __all__ = [
     "FLOATS", "LARGEST", "SMALLEST_NORMAL", "TINIEST", "block_schemes", "float_formats", "floats_near_ties",
-    "granularities", "int_formats", "qparams", "scales", "schemes", "small_models", "targets", "tensors",
+    "granularities", "int_formats", "networks_of", "qparams", "scales", "schemes", "small_models", "targets", "tensors",
     "values_near_ties", "zero_points",
 ]  # fmt: skip
 

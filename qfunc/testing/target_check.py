@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from qfunc.execution.batches import warn_caller
+from qfunc.execution.batches import tensors_of, warn_caller
 from qfunc.specs import Target
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
 from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
-from qfunc.testing.pipeline import Pipeline
+from qfunc.testing.pipeline import Example, Pipeline
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
 
-Model = tuple[nn.Module, Tensor]
+Model = tuple[nn.Module, Example]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
 MODEL_LAWS = (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)
 """The laws of a target with a model, in the order in which they are checked."""
@@ -66,18 +66,20 @@ def check_target(
         target: The hardware.
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner. Without either, a
             warning says that the emulation is compared with nothing.
-        models: (module, input) pairs, or a strategy of them; None for `strategies.small_models()`, after networks whose
-            sums overflow the accumulators of the target's kernels, if layers of up to 4,096 inputs do.
-            They also have ops that the target leaves in float, such as a global mean, which the runner executes as well;
-            beside these, errors of one code are not seen at the outputs. So give models of the chip's own ops if the runner
-            shows outputs only.
+        models: (module, input) pairs, or a strategy of them; an input is a tensor or a tuple of tensors.  None for
+            `strategies.small_models()`, after networks whose sums overflow the accumulators of the target's kernels, if
+            layers of up to 4,096 inputs do.  They also have ops that the target leaves in float, such as a global mean,
+            which the runner executes as well; beside these, errors of one code are not seen at the outputs.  So give models
+            of the chip's own ops if the runner shows outputs only; `strategies.networks_of` draws networks of one op, and
+            `check_each_kind` checks each kind of op with them.
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
         exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
     Raises:
         SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
         AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
-            unit that differs, its codes and qparams; or an exempt law of the target as a value that holds.
+            unit that differs, its codes, sums and qparams, and what all its codes that differ have in common; or an exempt
+            law of the target as a value that holds.
     """
     require_target_value(target, "testing.check_target")
     require_examples(examples, "check_target")
@@ -154,7 +156,8 @@ class _Shown:
         self.model = model
 
     def __repr__(self) -> str:
-        return f"({self.model[0]!r}, torch.randn({tuple(self.model[1].shape)}))"
+        inputs = ", ".join(f"torch.randn({tuple(leaf.shape)})" for leaf in tensors_of(self.model[1]))
+        return f"({self.model[0]!r}, {inputs})"
 
 
 __all__ = ["check_target"]

@@ -66,7 +66,7 @@ class Verification:
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.reals_joined = self.joined or isinstance(self.inside, RealView)
         self.tallies: dict[str, Tally] = {}
-        self.rounded = 0
+        self.rounded = self.calls = 0
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
@@ -116,15 +116,12 @@ class Verification:
         if not self.measured and self.emulation is not None:
             self._measure(arguments)
         self._batch(leaves, tensors_of(value), where)
+        self.calls += 1
         return self.model.graph.process_outputs(value)
 
     def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
-        outputs, codes = self._run(leaves, where)
-        runtime = [torch.as_tensor(v) for v in outputs]
-        if isinstance(self.runner, Runner) and len(runtime) == len(simulated):
-            pairs = zip(runtime, simulated, strict=True)
-            examples, joined = _examples(leaves), self.reals_joined
-            runtime = [in_model_order(v, value, examples, joined=joined) for v, value in pairs]
+        outputs, codes = self.run(leaves, where)
+        runtime = self.in_order(outputs, simulated, leaves)
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
             found, wanted = [list(v.shape) for v in runtime], [list(v.shape) for v in simulated]
             do = "Return the outputs in the model's order."
@@ -152,7 +149,16 @@ class Verification:
             if total := sum(counts.get(n.name, 0) for n in unit.group.nodes):
                 self.products[unit.tensor] = self.products.get(unit.tensor, 0) + total
 
-    def _run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
+    def in_order(self, outputs: list[Any], like: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+        """Return the runtime's outputs as tensors, in the model's layout."""
+        runtime = [torch.as_tensor(v) for v in outputs]
+        if not isinstance(self.runner, Runner) or len(runtime) != len(like):
+            return runtime
+        examples, joined = _examples(leaves), self.reals_joined
+        return [in_model_order(v, value, examples, joined=joined) for v, value in zip(runtime, like, strict=True)]
+
+    def run(self, leaves: list[Tensor], where: str) -> tuple[list[Any], dict[str, Any]]:
+        """Return (the outputs of the runtime, the inner tensors that it shows)."""
         if not isinstance(self.runner, Runner):  # a function of the user
             return _require_list(self.runner(self.artifact, leaves)), {}
         try:
@@ -163,13 +169,17 @@ class Verification:
             raise run_error(e, self.runner, [tuple(v.shape) for v in leaves], self.shapes, where) from e
         return _require_list(run[0]), run[1]
 
+    def forced(self, leaves: list[Tensor], shown: dict[str, Any]) -> TeacherForced:
+        """Return the emulation in which each unit has the inputs that it has in the runtime, as far as these are shown."""
+        assert self.emulation is not None
+        unknown = {u.group.output.name for u in self.unknown_units}
+        examples = _examples(leaves)
+        return TeacherForced(self.emulation, self.encodings, self.shown_reals, unknown, shown, examples, self.joined)
+
     def _emulate(self, leaves: list[Tensor], codes: dict[str, Any], runtime: list[Tensor], where: str) -> list[Tensor]:
         assert self.emulation is not None
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
-        examples = _examples(leaves)
-        unknown = {u.group.output.name for u in self.unknown_units}
-        forced = TeacherForced(self.emulation, self.encodings, self.shown_reals, unknown, codes, examples, self.joined)
-
+        examples, forced = _examples(leaves), self.forced(leaves, codes)
         unknown_codes: list[tuple[str, Tensor]] = []
 
         def compare(name: str, value: Any) -> None:
@@ -225,7 +235,7 @@ class Verification:
             if exact:
                 self.rounded += int(((emulated != actual) & explained).sum())
             emulated = torch.where(explained, actual.to(emulated.dtype), emulated)
-        tally.add(emulated, actual, lsb)
+        tally.add(emulated, actual, lsb, self.calls)
 
     def _any_mismatch(self, kind: str) -> bool:
         return any(t.mismatches for t in self.tallies.values() if t.kind == kind)

@@ -35,6 +35,9 @@ class FloatMultiplier:
     `float_bias`: the bias stays float and enters as bias/s_y (MNN) instead of into acc as an int32.  An output without
     qparams is float32(acc) * float32(s_x*s_w).
 
+    `dtype="float64"`: each step is in float64, in which acc and s_x*s_w are exact; an output without qparams is rounded to
+    float32 at the end.  Of products, with or without constant weights; means and prelus have float32, and so has `fma`.
+
     Source: ONNX Runtime MLAS, XNNPACK qs8 "fp32" requantization, MNN.
 
     >>> FloatMultiplier(zero_point="before")
@@ -46,6 +49,12 @@ class FloatMultiplier:
     fma: bool = field(default=False, validator=instance_of(bool))
     float_bias: bool = field(default=False, validator=instance_of(bool))
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
+    dtype: str = field(default="float32", kw_only=True, validator=one_of(("float32", "float64")))
+
+    def __attrs_post_init__(self) -> None:
+        if self.fma and self.dtype != "float32":
+            do = "Leave out one of them: no known kernel fuses in float64."
+            raise refuse(self, "dtype", self.dtype, '"float32" with fma', do)
 
 
 @readable
@@ -225,6 +234,8 @@ class FloatKernel:
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
     float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
 
+    Inputs and result are float32 on both sides of `dtype`.  `wide`: they are float64 as well, (q - z) s and x / s_y included.
+
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 
     >>> FloatKernel(function="mlas_logistic")
@@ -237,8 +248,12 @@ class FloatKernel:
     zero_point: str = field(default="after", validator=one_of(("after", "before")))
     function: str | None = field(default=None, validator=_own_function)
     fma: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    wide: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
+        if self.wide and (self.dtype != "float64" or self.function is not None or self.fma):
+            wanted, do = 'dtype "float64", and neither function nor fma', 'Give FloatKernel("float64", wide=True).'
+            raise refuse(self, "wide", True, wanted, do)
         if self.fma and (self.division or self.zero_point != "before"):
             wanted, do = "no division, and the zero point before R", 'Give division=False, zero_point="before".'
             raise refuse(self, "fma", True, wanted, do)

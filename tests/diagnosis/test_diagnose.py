@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,42 @@ def test_the_report_shows_causes_and_plans() -> None:
         assert words in text
     assert "<h2>Causes</h2>" in page
     assert repr(report) == f"Diagnosis('onnxruntime', {len(report.causes)} causes, {len(report.trials)} plans)"
+
+
+class Pair(nn.Module):
+    """A channel of the first convolution is 500 times larger, and 500 times smaller in both readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+        self.left, self.right = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+        with torch.no_grad():
+            self.stem[1].weight[5], self.stem[1].bias[5] = 500, 0
+            for reader in (self.left, self.right):
+                reader.weight[:, 5] /= 500
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return self.left(x) + self.right(x)
+
+
+def test_a_tensor_is_named_with_the_ops_on_both_sides() -> None:
+    torch.manual_seed(0)
+    net, x = Pair().eval(), torch.randn(8, 3, 6, 6)
+    wanted = net(x).detach()
+
+    def near(outputs: list[Tensor], batch: Any) -> Tensor:
+        return (outputs[0] - batch[1]).flatten(1).abs().amax(1) < 0.1
+
+    report = qfunc.diagnose(targets.onnxruntime, [(x, wanted)], metric=near, progress=False)(net)
+    (cause,) = (c for c in report.causes if c.kind == "channels of activations")
+    assert re.fullmatch(
+        "1 of [0-9] tensors with one scale have channels of unlike ranges: in 'stem.2' channel 5 reaches [0-9.]+, [0-9]+ times "
+        "the median; 'stem.0' writes it and 'left', 'right' read it: it is in float only if all of them are",
+        cause.text,
+    )
+    start = f"onnxruntime: near {report.base.score.value:.4g}, of the float network 1; first cause: channels of activations"
+    assert str(report).splitlines()[0] == start
 
 
 def test_a_concat_in_float_ties_nothing() -> None:

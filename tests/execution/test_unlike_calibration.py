@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from attrs import frozen
 from torch import Tensor, nn
 
 import qfunc
+from qfunc.errors import VerifyError
 from qfunc.lowering import LiteRtRunner
 from qfunc.lowering.runner_support import run_error
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -80,5 +82,25 @@ def test_a_file_that_does_not_run_on_the_shapes_of_calibration() -> None:
     for runner, given, text in rows:
         assert str(run_error(error, runner, given, shapes, "verify, batch 1")) == f"{found} {text}"
     done = qfunc.calibrate([x[0]], progress=False)(qfunc.quantize(TARGET)(nn.Conv1d(2, 3, 3)))
-    text = "verify, batch 1: found RuntimeError: failed to prepare., wanted an artifact that Stuck runs. Correct Stuck.run."
+    place = f"{__file__}:{Stuck.run.__code__.co_firstlineno + 1}"
+    text = f"verify, batch 1: found RuntimeError: failed to prepare., at {place}, wanted an artifact that Stuck runs. "
+    text += "Correct Stuck.run."
     told(lambda: qfunc.verify(TARGET, Stuck())(done, [x[0]]), "VerifyError", text)
+
+
+class Asks:
+    """A runner that calls an installed package with something that it does not take."""
+
+    def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
+        return self.executed(inputs)
+
+    def executed(self, inputs: Sequence[Any]) -> list[Any]:
+        return [onnx.load_from_string(b"no model")]
+
+
+def test_the_line_of_the_user_is_named_where_a_package_raises() -> None:
+    x = [torch.randn(2, 3)]
+    done = qfunc.calibrate(x, progress=False)(qfunc.quantize(TARGET)(nn.Linear(3, 2)))
+    with pytest.raises(VerifyError) as caught:
+        qfunc.verify(TARGET, Asks())(done, x)
+    assert f", at {__file__}:{Asks.executed.__code__.co_firstlineno + 1}, wanted" in str(caught.value)

@@ -104,13 +104,13 @@ EMULATION = (
     ),
     Mutation(
         "float-bias-always-fused", "qfunc.numerics.kernels.requantize:requantize_offset",
-        "integer.fma(acc.float(), m, offset) if fused else acc.float() * m + offset",
+        "integer.fma(acc.float(), m, offset) if fused else acc.to(m.dtype) * m + offset",
         "integer.fma(acc.float(), m, offset)",
         "tests/emulation/test_requantize_exact.py::test_a_float_bias_is_added_before_rounding",
     ),
     Mutation(
         "through-real-without-bias", "qfunc.numerics.kernels.requantize:dequantize_acc",
-        "return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias",
+        "return integer.fma(acc.float(), m, bias) if fused else (acc.to(m.dtype) * m + bias).float()",
         "return acc.float() * m",
         "tests/emulation/test_requantize_exact.py::test_through_real_is_quantize_of_the_real_value",
     ),

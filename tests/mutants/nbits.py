@@ -6,7 +6,43 @@ PRODUCTS = "tests/lowering/onnxruntime/test_block_products.py::test_no_bit_of_a_
 
 IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_product_differs"
 
+MATMUL = "tests/lowering/onnxruntime/test_float_matmuls.py::test_no_bit_of_a_product_differs"
+FLOATS = "tests/lowering/onnxruntime/test_float_kernels.py"
+
 NBITS = (
+    Mutation("matmul-slices-do-not-double", "qfunc.numerics.sums.mlas_matmul:_slice_size", "stride * 2", "stride", MATMUL),
+    Mutation(
+        "matmul-row-alone-fused", "qfunc.numerics.sums.mlas_matmul:_matrices", "a.shape[-2] == 1", "a.shape[-2] == 0", MATMUL
+    ),
+    Mutation("matmul-two-columns-as-one", "qfunc.numerics.sums.mlas_matmul:_in_lanes", "(width - whole) // 2 * 2", "0", MATMUL),
+    Mutation(
+        "matmul-factor-after-all-slices",
+        "qfunc.numerics.sums.mlas_matmul:_along",
+        "fma(sums, alpha, total)",
+        "total + sums * alpha",
+        MATMUL,
+    ),
+    Mutation(
+        "matmul-transposes-are-moved",
+        "qfunc.placement.matmul_form:_is_transposed",
+        "axes in (swapped, [*range(1, rank), 0])",
+        "axes[-1] != rank - 1",
+        "tests/lowering/onnxruntime/test_float_matmuls.py::test_a_product_in_a_network_is_exact",
+    ),
+    Mutation(
+        "mean-packets-from-the-first-entry",
+        "qfunc.numerics.kernels.eigen:row_means",
+        "(-n * torch.arange",
+        "(0 * torch.arange",
+        f"{FLOATS}::test_rms_norm",
+    ),
+    Mutation(
+        "sine-of-large-angles-reduced-in-float32",
+        "qfunc.numerics.kernels.eigen:_reduced",
+        "not bool((size >= large).any())",
+        "size is not None",
+        f"{FLOATS}::test_angles",
+    ),
     Mutation(
         "nbits-a-row-alone-along-k",
         "qfunc.numerics.sums.float_products:float_product",

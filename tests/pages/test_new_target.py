@@ -73,3 +73,22 @@ def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match="emulation and runtime disagree"):
         check_target(wrong, models=[(Net().eval(), torch.randn(4, 3, 8, 8) * 3)])
+
+
+def test_the_table_of_sentences_is_code_that_kernels_and_targets_take():
+    from qfunc import specs
+
+    (table,) = re.findall(r"^\| the datasheet says .*?(?=^$)", PAGE, re.DOTALL | re.MULTILINE)
+    written = [code for row in table.splitlines()[2:] for code in re.findall("`([^`]+)`", row.split(" | ")[1])]
+    values = [eval(code, vars(specs)) for code in written if code != "commuting"]
+    assert len(values) == 24
+    for value in values:
+        match value:
+            case specs.Fusion() | specs.Tie():
+                pass
+            case specs.Accumulator():
+                specs.Kernel(specs.Op("conv"), specs.FixedPoint(accumulator=value))
+            case _:
+                specs.Kernel(specs.Op("conv"), value)
+    rules = re.findall('`"([a-z_]+)"`', PAGE.split("## From the datasheet")[1].partition("| the datasheet")[0])
+    assert {"half_even", "half_away", "half_up", "floor", "trunc"} == set(rules) <= set(specs.ROUNDINGS)

@@ -59,3 +59,8 @@ def test_the_test_extra_holds_what_examples_and_testing_need():
 def normal(name: str) -> str:
     """The name as the package index compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_number_of_targets():
+    for page in ("README.md", "docs/targets.md"):
+        assert f"{len(targets.__all__)} targets for 22 toolchains" in (ROOT / page).read_text()

@@ -178,6 +178,8 @@ slot_values = plain | st.builds(lambda s, a, b: Cases(((s, a),), default=b), sel
 steps = st.sampled_from((("half_up",), ("srdhm", "half_away"), ("srdhm", "half_up"), ("sqdmulh", "half_up")))
 arithmetics = st.one_of(
     st.builds(FloatMultiplier, roundings, st.sampled_from(("after", "before")), flags, flags, st.integers(16, 64)),
+    st.builds(FloatMultiplier, roundings, float_bias=flags, dtype=st.just("float64")),
+    st.builds(FloatKernel, st.just("float64"), roundings, division=flags, wide=flags),
     st.builds(FloatRequantize, roundings, flags, flags, by_range=flags),
     st.builds(FixedPoint, steps, st.integers(7, 31)),
     st.builds(Shift, roundings),

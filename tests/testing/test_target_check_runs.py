@@ -61,9 +61,11 @@ def test_a_simulator_that_lacks_an_op_is_told_of_float_ops() -> None:
     def lacks(artifact, inputs):
         raise NotImplementedError("ReduceMean")
 
+    place = f"{__file__}:{lacks.__code__.co_firstlineno + 1}"
     text = (
-        "check_target(shifts), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: ReduceMean. The "
-        "file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops.\n"
+        f"check_target(shifts), law 'emulation_matches_the_runtime': the runner raised NotImplementedError: ReduceMean, at "
+        f"{place}. The file has the ops that the target leaves in float, too: run them, or give models= of the chip's own "
+        "ops.\n"
     )
     with pytest.raises(AssertionError, match=f"^{re.escape(text)}The model: "):
         check_target(CHIP, run=lacks, models=networks(POOLED))
@@ -84,7 +86,9 @@ def test_the_first_difference_is_shown_with_its_sum() -> None:
         "differ, first at output 0, by 128 LSB\n"
         "The first to differ: output 0, 2 of 2 elements, by 128 LSB\n"
         "Its first element: batch 0, [0, 0, 0, 0]: 14.5 emulated, -1.5 by the runtime\n"
-        "There in the emulation: conv2d = 116, conv2d_acc = 59536\n"
+        "There in the emulation: conv2d = 116, conv2d_acc = 59536; before rounding 116.28125\n"
+        "All that differ: 2 of 2 codes, each by -128, no tie, at most 0.45 from midway; their accumulators are in [59536, "
+        "61976]; no equal codes that are not clamped\n"
         "Its unit: conv2d, Kernel(Op(('conv', 'linear')), arithmetic=Shift('half_even'))\n"
         "  input_1: scale 0.015625, zero point 0, codes -128..127\n"
         "  weight: scale 0.015625, zero point 0, codes -128..127\n"

@@ -123,7 +123,8 @@ ROWS: tuple[Row, ...] = (
      "verify, outputs of the runtime: found None, wanted a list of outputs. Return a list of arrays, in the model's order."),
     ("verify by a runner that fails",
      lambda w: qfunc.verify(TARGET, Fails())(w.calibrated, w.batches), "VerifyError",
-     "verify, batch 1: found KeyError: 'model.bin', wanted an artifact that Fails runs. Correct Fails.run."),
+     f"verify, batch 1: found KeyError: 'model.bin', at {__file__}:{Fails.run.__code__.co_firstlineno + 2}, wanted an artifact "
+     "that Fails runs. Correct Fails.run."),
     ("verify by a runtime of other outputs",
      lambda w: qfunc.verify(TARGET, lambda artifact, inputs: [inputs[0]])(w.calibrated, w.batches), "VerifyError",
      "verify, outputs of the runtime: found [[2, 3, 6, 6]], wanted [[2, 5]]. Return the outputs in the model's order."),

@@ -77,18 +77,39 @@ def dequantize_codes(codes: Tensor, scale: float | Tensor, zero_point: int | Ten
     return (codes - zero_point) * torch.as_tensor(scale, dtype=torch.float32)
 
 
+def quantize_wide(
+    x: Tensor, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str
+) -> Tensor:
+    """Return the codes of real values in float64: clamp(R(x / s) + z), or R(x / s + z) with place "before".
+
+    >>> quantize_wide(torch.tensor([0.625]).double(), 0.25, 1, 0, 255, "half_even", True, "before").tolist()
+    [4.0]
+    """
+    quotient, first = x.double() / scale if division else x.double() * (1 / scale), zero_point if place == "before" else 0
+    return (round_by(quotient + first, rounding, low - zero_point + first) + (zero_point - first)).clamp(low, high).float()
+
+
+def dequantize_wide(codes: Tensor, scale: float | Tensor, zero_point: int | Tensor) -> Tensor:
+    """Return the real values of codes in float64, in which (q - z) * s is exact; tensors broadcast.
+
+    >>> dequantize_wide(torch.tensor([4.0]), 0.25, 3).tolist()
+    [0.25]
+    """
+    return (codes.double() - zero_point) * torch.as_tensor(scale, dtype=torch.float64)
+
+
 def requantize(acc: Tensor, multiplier: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str) -> Tensor:
-    """Return the codes of an accumulator: clamp(R(float32(acc) * M) + z), or R(float32(acc) * M + z) with place "before".
+    """Return the codes of an accumulator: clamp(R(acc * M) + z), or R(acc * M + z) with place "before", in the type of M.
 
     Source: ONNX Runtime MLAS, quantized output stage.
 
     >>> requantize(torch.tensor([5.0]), torch.tensor(0.5), 1, 0, 255, "half_even", "after").tolist()
     [3.0]
     """
-    value = acc.float() * multiplier
+    value = acc.to(multiplier.dtype) * multiplier
     if place == "before":
-        return round_by(value + zero_point, rounding, low).clamp(low, high)
-    return round_by(value.clamp(low - zero_point, high - zero_point), rounding, low - zero_point) + zero_point
+        return round_by(value + zero_point, rounding, low).clamp(low, high).float()
+    return (round_by(value.clamp(low - zero_point, high - zero_point), rounding, low - zero_point) + zero_point).float()
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -15,10 +15,13 @@ SMALLEST_BIAS = 1e-30
 
 
 def dequantize_acc(acc: Tensor, m: Tensor, bias: Tensor, fused: bool, divides: bool = False) -> Tensor:
-    """Return acc * m + bias in float32, with one rounding for both or two, or acc / m + bias: see `specs.FloatRequantize`."""
+    """Return acc * m + bias, with one rounding for both or two, or acc / m + bias: see `specs.FloatRequantize`.
+
+    Each step is in the type of m; the result is float32.
+    """
     if divides:
         return acc.float() / m + bias
-    return integer.fma(acc.float(), m, bias) if fused else acc.float() * m + bias
+    return integer.fma(acc.float(), m, bias) if fused else (acc.to(m.dtype) * m + bias).float()
 
 
 def clamp_to_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | None]]) -> Tensor:
@@ -31,10 +34,10 @@ def clamp_to_bounds(value: Tensor, bounds: Sequence[tuple[float | None, float | 
 def requantize_offset(
     acc: Tensor, m: Tensor, offset: Tensor, zero_point: int, low: int, high: int, rounding: str, place: str, fused: bool
 ) -> Tensor:
-    """Return clamp(R(acc*M + bias/s_y) + z): a float bias, fused with the product or not."""
+    """Return clamp(R(acc*M + bias/s_y) + z): a float bias, fused with the product or not; in the type of M."""
     offset = offset + zero_point if place == "before" else offset
-    value = integer.fma(acc.float(), m, offset) if fused else acc.float() * m + offset
-    return (round_by(value, rounding, low) + (0 if place == "before" else zero_point)).clamp(low, high)
+    value = integer.fma(acc.float(), m, offset) if fused else acc.to(m.dtype) * m + offset
+    return (round_by(value, rounding, low) + (0 if place == "before" else zero_point)).clamp(low, high).float()
 
 
 def requantize_through_real(

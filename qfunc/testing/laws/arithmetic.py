@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.analysis.verification_report import Difference, Report
+from qfunc.analysis.verification_report import Report
 from qfunc.errors import EmulationError, QfuncError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.graph.view import QuantizedModel
+from qfunc.lowering.runner_support import raised
 from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import AveragePool, Log
 from qfunc.specs.protocols import FlippingRunner, InspectableRunner
+from qfunc.testing.laws.first_difference import described, first_difference
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
-from qfunc.transforms.verification import outputs_of
 from qfunc.transforms.verify import verify
 
 
@@ -44,7 +44,7 @@ def emulates(trial: Pipeline) -> None:
 def simulation_is_within_one_code(trial: Pipeline) -> None:
     """Check that each unit of the simulation, given the emulation's codes, is within one code of the emulation."""
     if trial.public:
-        _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.example)
+        _TeacherForced(trial.calibrated, trial.partition, trial.emulation).check(trial.leaves)
 
 
 def emulation_matches_the_runtime(trial: Pipeline) -> None:
@@ -55,12 +55,12 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
     if not trial.public or trial.run is None:
         return
     try:
-        report = verify(trial.target, trial.run)(trial.calibrated, _inputs(trial))
+        report = verify(trial.target, trial.run)(trial.calibrated, trial.batches)
     except (QfuncError, AssertionError):
         raise
     except Exception as e:
         text = "The file has the ops that the target leaves in float, too: run them, or give models= of the chip's own ops."
-        raise AssertionError(f"the runner raised {type(e).__name__}: {e}. {text}") from e
+        raise AssertionError(f"the runner raised {raised(e)}. {text}") from e
     good = report.agreement.startswith("bit-exact") or report.within_bounds or bool(report.incomparable)
     if report.float_units and not isinstance(trial.run, InspectableRunner):
         # Without inner tensors, the freedom of float units cannot be delimited, so only coarse errors fail.
@@ -68,7 +68,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
         good = not report.agreement.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or within_flips(report, flips)
-    assert good, f"emulation and runtime disagree: {report.verdict}\n{_first(report, trial)}"
+    assert good, f"emulation and runtime disagree: {report.verdict}\n{first_difference(report, trial)}"
 
 
 def within_flips(report: Report, flips: float) -> bool:
@@ -104,15 +104,15 @@ class _TeacherForced(fx.Interpreter):
         self.at = {str(n.target): n.name for n in simulation.graph.nodes if n.op == "call_module"}
         self.quantizer = {self.at[s.path]: s for s in quantizer_nodes(simulation)}
 
-    def check(self, example: Tensor) -> None:
+    def check(self, leaves: list[Tensor]) -> None:
         """Check every unit of the simulation against the emulation.
 
         Raises:
             AssertionError: the first unit that differs by more than one code.
         """
         with torch.inference_mode():
-            ObservingInterpreter(self.emulation, self.codes.__setitem__).run(example, enable_io_processing=False)
-            self.run(example, enable_io_processing=False)
+            ObservingInterpreter(self.emulation, self.codes.__setitem__).run(*leaves, enable_io_processing=False)
+            self.run(*leaves, enable_io_processing=False)
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
@@ -133,7 +133,7 @@ class _TeacherForced(fx.Interpreter):
             at = tuple(int(i) for i in far.nonzero()[0])
             raise AssertionError(
                 f"simulation and emulation differ by more than 1 LSB at {quantizer.module.site.name!r}{list(at)}: codes "
-                f"{simulated[at]:g} and {emulated[at]:g} ({_described(encoding)}); {int(far.sum())} of {far.numel()} elements"
+                f"{simulated[at]:g} and {emulated[at]:g} ({described(encoding)}); {int(far.sum())} of {far.numel()} elements"
             )
         return (emulated - encoding.zero_point) * encoding.qparams.scale
 
@@ -161,70 +161,6 @@ def side_by_side(unit: Unit, output: Encoding | None) -> float:
     listed = [abs(h * w * k / 2.0**n - 1) for (h, w), k, n in arithmetic.reciprocals]
     searched = 0.0 if arithmetic.reciprocal_bits is None else 2.0**-arithmetic.reciprocal_bits
     return max([searched, *listed]) * max(output.format.qmax - output.zero_point, output.zero_point - output.format.qmin)
-
-
-def _first(report: Report, trial: Pipeline) -> str:
-    if report.disagreements:
-        return "\n".join(report.disagreements)
-    alone = [r for r in report.of("alone") if r.mismatches and r.exact]
-    first = alone[0] if alone else report.first
-    if first is None:
-        return ""
-    partition = Partition(QuantizedModel(trial.calibrated), trial.target)
-    text = f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
-    if first.first is not None:
-        text = f"{text}\nIts first element: {first.first}"
-    unit = _unit_of(first.name, partition)
-    if unit is None:
-        return text
-    encodings = [
-        (p.name, partition.encoding(p, n)) for n in unit.group.nodes for p in n.all_input_nodes if p not in unit.group.nodes
-    ]
-    encodings.append(("output", partition.output_encoding(unit.group.output)))
-    return "\n".join(
-        (
-            text,
-            *(_emulated(trial, unit, first.first) if first.first is not None and not alone else ()),
-            f"Its unit: {unit.path}, {unit.kernel!r}",
-            *(f"  {n}: {_described(c)}" for n, c in encodings if c is not None),
-        )
-    )
-
-
-def _unit_of(name: str, partition: Partition) -> Unit | None:
-    # The unit that computes a tensor of codes, or an output.
-    if not name.startswith("output "):
-        return next((u for u in partition.units if name in (u.tensor, u.path)), None)
-    leaves, index = outputs_of(partition)[1], int(name.removeprefix("output "))
-    return next((u for u in partition.units if index < len(leaves) and u.group.output is leaves[index]), None)
-
-
-def _emulated(trial: Pipeline, unit: Unit, difference: Difference) -> tuple[str, ...]:
-    # The code of an element in the emulation, and what it is computed from element by element: a sum, or the codes of operands.
-    values: dict[str, Any] = {}
-    with torch.inference_mode():
-        ObservingInterpreter(trial.emulation, values.__setitem__).run(_inputs(trial)[difference.batch])
-    node = next((n for n in trial.emulation.graph.nodes if n.name == unit.group.output.name), None)
-    if node is None or not isinstance(values[node.name], Tensor):
-        return ()
-    shape = values[node.name].shape
-    parts = [n.name for n in node.all_input_nodes if n.op != "get_attr" and getattr(values[n.name], "shape", None) == shape]
-    shown = (f"{name} = {float(values[name][difference.at]):.12g}" for name in (node.name, *parts))
-    return (f"There in the emulation: {', '.join(shown)}",)
-
-
-def _inputs(trial: Pipeline) -> list[Tensor]:
-    return [trial.example, 2 * trial.example.flip(0)]
-
-
-def _described(encoding: Encoding) -> str:
-    scale, zero = encoding.qparams.scale.flatten().tolist(), encoding.qparams.zero_point.flatten().tolist()
-    shown = (
-        f"{scale[0]!r}"
-        if len(scale) == 1
-        else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
-    )
-    return f"scale {shown}, zero point {int(zero[0])}, codes {encoding.format.qmin}..{encoding.format.qmax}"
 
 
 __all__ = ["ARITHMETIC_LAWS"]

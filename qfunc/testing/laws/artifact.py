@@ -107,7 +107,7 @@ def artifact_computes_the_simulation(trial: Pipeline) -> None:
         if proto is None or any(n.domain not in _runnable(proto) for n in proto.graph.node):
             continue
         quantizes = _quantizes(proto)
-        inputs = [trial.example]
+        inputs = trial.leaves
         wanted = (
             run_in_evaluation_mode(trial.calibrated, inputs) if quantizes else _without_activations(trial.calibrated, inputs)
         )

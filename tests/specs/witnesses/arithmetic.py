@@ -230,6 +230,14 @@ WITNESSES = {
         CONV_NET,
         X,
     ),
+    "FloatMultiplier.dtype": witness(
+        # 0.3 / 0.1 is 3 in float32, and more in float64.
+        fixed(FloatMultiplier("floor"), 0.3, 0.1),
+        FloatMultiplier("floor"),
+        FloatMultiplier("floor", dtype="float64"),
+        single(1.0),
+        MULTIPLES * 0.3,
+    ),
     "FloatMultiplier.accumulator": of(FloatMultiplier(), accumulator=10),
     "FloatRequantize.rounding": of(FloatRequantize(), rounding="floor"),
     "FloatRequantize.fma": witness(
@@ -313,6 +321,13 @@ WITNESSES = {
         fixed(FloatKernel(rounding="floor"), 0.3, 0.3),
         FloatKernel(rounding="floor"),
         FloatKernel(rounding="floor", division=False),
+        nn.LeakyReLU(1.0),
+        MULTIPLES * 0.3,
+    ),
+    "FloatKernel.wide": witness(
+        fixed(FloatKernel("float64", "floor"), 0.3, 0.1),
+        FloatKernel("float64", "floor"),
+        FloatKernel("float64", "floor", wide=True),
         nn.LeakyReLU(1.0),
         MULTIPLES * 0.3,
     ),

@@ -1,0 +1,69 @@
+"""check_each_kind: the first difference of each kind of op, where check_target stops at the first of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
+from qfunc.specs.selectors import Selector
+from qfunc.testing.one_op import KINDS, networks_of
+from qfunc.testing.target_check import Run, check_target
+from qfunc.transforms.validate import require_target_value
+
+_ACTS = (("relu", "relu"), ("relu6", "clip"))
+
+
+def check_each_kind(
+    target: Target,
+    *,
+    run: Run | None = None,
+    kinds: Iterable[str] | None = None,
+    examples: int = 15,
+    exempt: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the message of `check_target` for each kind of op that breaks a law, on networks of one op of this kind.
+
+    Activations that the target fuses follow the op in some networks.
+
+    Args:
+        target: The hardware.
+        run: As of `check_target`.
+        kinds: The kinds of ops; None for those of `strategies.networks_of` that the kernels of the target name.
+        examples: The number of networks of each kind.
+        exempt: As of `check_target`.
+    Raises:
+        SpecError: a kind without networks of one op, or an argument that `check_target` refuses.
+
+    >>> from qfunc import targets
+    >>> check_each_kind(targets.onnxruntime, kinds=("add",), examples=1)
+    {}
+    """
+    require_target_value(target, "testing.check_each_kind")
+    fused = {kind for fusion in target.fusions for step in fusion.then for kind in _kinds(step.op)}
+    acts = (None, *(act for act, kind in _ACTS if kind in fused))
+    found: dict[str, str] = {}
+    for kind in _computed(target) if kinds is None else tuple(kinds):
+        models = networks_of(kind=kind, acts=acts)
+        models.validate()
+        try:
+            check_target(target, run=run, models=models, examples=examples, exempt=exempt)
+        except AssertionError as e:
+            found[kind] = str(e)
+    return found
+
+
+def _computed(target: Target) -> tuple[str, ...]:
+    kernels = [k for k in target.kernels if not isinstance(k.arithmetic, Copy | Unknown)]
+    return tuple(dict.fromkeys(kind for k in kernels for kind in _kinds(k.unit) if kind in KINDS))
+
+
+def _kinds(selector: Selector) -> Iterator[str]:
+    match selector:
+        case Op(kinds):
+            yield from kinds
+        case AllOf(of) | AnyOf(of):
+            for part in of:
+                yield from _kinds(part)
+
+
+__all__ = ["check_each_kind"]
