@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics import codebook, logarithmic, minifloat
-from qfunc.numerics._grads import masked_straight_through
+from qfunc.numerics._grads import masked_straight_through, reinterpreted
 from qfunc.numerics.qparams import Affine, block_size, filled, spread
 from qfunc.numerics.rounding import round_by
 from qfunc.numerics.scales import stored_scale
@@ -120,7 +120,7 @@ def _gradient_mask(scheme: Scheme, unclamped: Tensor) -> Tensor:
     limited = unclamped.clamp(*_ends(scheme))
     if torch.compiler.is_compiling():  # compiled code stores floats as int8 much faster than it stores bools
         return (limited == unclamped).to(unclamped.dtype).to(torch.int8)
-    return limited.sub_(unclamped).logical_not().view(torch.int8)
+    return reinterpreted(limited.sub_(unclamped).logical_not(), torch.int8)
 
 
 def _ends(scheme: Scheme) -> tuple[float, float]:

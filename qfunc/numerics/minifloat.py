@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import SpecError
+from qfunc.numerics._grads import reinterpreted
 from qfunc.numerics.rounding import round_by
 from qfunc.specs import Float
 
@@ -55,7 +56,7 @@ def power_of_two(exponent: Tensor) -> Tensor:
     >>> power_of_two(torch.tensor([-1, 10])).tolist()
     [0.5, 1024.0]
     """
-    return (exponent.long() + 1023 << 52).view(torch.float64)
+    return reinterpreted(exponent.long() + 1023 << 52, torch.float64)
 
 
 def bias_of(fmt: Float) -> int:
@@ -146,8 +147,8 @@ def _unit(x: Tensor, fmt: Float) -> Tensor:
     # u from the exponent field of x: masking off the mantissa leaves a power of two.
     ints, digits, beyond = _LAYOUT[x.dtype]
     lowest, highest = smallest_exponent(fmt) + beyond - 1, 2 * beyond - 2
-    field = (x.view(ints) & (highest + 1 << digits)).clamp(lowest << digits, highest << digits)
-    return field.view(x.dtype) * 2.0**-fmt.mantissa
+    field = (reinterpreted(x, ints) & (highest + 1 << digits)).clamp(lowest << digits, highest << digits)
+    return reinterpreted(field, x.dtype) * 2.0**-fmt.mantissa
 
 
 def _saturate(value: Tensor, x: Tensor, fmt: Float) -> Tensor:

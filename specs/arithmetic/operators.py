@@ -91,7 +91,8 @@ class FixedBits:
 class HardSwish16:
     """hardswish with x = 2^7 (q - z) in 16 bits; h = SRDHM(x, m_y), r = (SRDHM(x, m_6) + 2^15) / 2, y = R(h r 2^-15 2^e) + z.
 
-    m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both in 16 bits; h r 2^-15 is cut off, R is half away.
+    m_y 2^e = s_x / (2^7 s_y) and m_6 = s_x 2^15 / (3 * 2^7), both divided in float32 and rounded to 16 bits; h r 2^-15 is cut
+    off, R is half away.
 
     Whole runs of `lanes` entries in memory round h r 2^-15 down and all else half up.  None: no entries do.
 

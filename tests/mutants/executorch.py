@@ -55,8 +55,14 @@ EXECUTORCH = (
     ),
     Mutation(
         "pte-slopes-of-any-size", "qfunc.lowering.xnnpack.constraints:require_slope",
-        "> 2.0**7:",
-        "> 2.0**70:",
+        "<= 2.0**7 for",
+        "<= 2.0**70 for",
+        "tests/lowering/xnnpack/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",
+    ),
+    Mutation(
+        "pte-negative-slopes-of-2-to-the-7", "qfunc.lowering.xnnpack.constraints:require_slope",
+        "2.0**-8 - 2.0**7 <=",
+        "-(2.0**7) <=",
         "tests/lowering/xnnpack/test_pte_nodes.py::test_slopes_of_more_than_sixteen_bits_are_refused",
     ),
     Mutation(

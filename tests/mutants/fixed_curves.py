@@ -10,6 +10,18 @@ FIXED_CURVES = (
         "tests/numerics/test_activations.py::test_the_multiplier_of_a_mean_is_divided_by_the_count",
     ),
     Mutation(
+        "hardswish-divides-doubles", "qfunc.numerics.kernels.activations:hard_swish16",
+        "_multiplier16(float(fine / s))",
+        "_multiplier16(float(fine) / float(s))",
+        "tests/numerics/test_activations.py::test_hard_swish_is_the_integers_of_its_source",
+    ),
+    Mutation(
+        "hardswish-takes-a-ratio-of-128", "qfunc.lowering.nhwc.elementwise:hard_swish",
+        "/ np.float32(limit) >= np.float32",
+        "/ np.float32(limit) > np.float32",
+        "tests/lowering/tflite/test_litert_extremes.py::test_hard_swish_takes_ratios_below_128",
+    ),
+    Mutation(
         "average-counts-what-is-padded", "qfunc.numerics.kernels.activations:average_inside",
         "if pads else inside",
         "if True else inside",

@@ -7,6 +7,7 @@ import random
 from fractions import Fraction
 from math import floor
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -97,7 +98,7 @@ def _hard_swish(x: int, scale_in: float, scale: float) -> int:
     def high(a: int, b: int) -> int:
         return cut(int(rounded(Fraction(a * b, 2**15), "half_up")))
 
-    (m_y, e_y), (m_6, e_6) = pair(scale_in / 128 / scale), pair(scale_in / 128 / (3 / 32768))
+    (m_y, e_y), (m_6, e_6) = (pair(float(np.float32(scale_in / 128) / np.float32(s))) for s in (scale, 3 / 32768))
     height = high(128 * x, m_y)
     share = (
         cut(cut(high(cut(128 * x << (e_6 - 1)), m_6)) << 1)
@@ -108,7 +109,10 @@ def _hard_swish(x: int, scale_in: float, scale: float) -> int:
     return int(rounded(Fraction(math.trunc(Fraction(share * height, 2**15))) * Fraction(2) ** e_y, "half_away"))
 
 
-@pytest.mark.parametrize(("scale_in", "scale"), [(0.0625, 0.046875), (0.03125, 0.0234375), (0.00390625, 0.001953125)])
+@pytest.mark.parametrize(("scale_in", "scale"), [
+    (0.0625, 0.046875), (0.03125, 0.0234375), (0.00390625, 0.001953125),
+    (float(np.float32(0.0371)), float(np.float32(0.03695002570748329))),  # of 16 bits otherwise than the quotient of doubles
+])  # fmt: skip
 def test_hard_swish_is_the_integers_of_its_source(scale_in: float, scale: float):
     found = curves.hard_swish16(CODES, 3, scale_in, scale, 0, -(2**15), 2**15 - 1)
     assert found.tolist() == [_hard_swish(int(q) - 3, scale_in, scale) for q in CODES]

@@ -71,14 +71,14 @@ def hard_swish(step: OpContext) -> None:
     """Write HARD_SWISH.
 
     Raises:
-        DeployError: the ratio of its scales is above the file's limit.
+        DeployError: the ratio of its scales is not below the file's limit.
     """
     unary("HARD_SWISH")(step)
     x, y, limit = step.writer.tensor(step.node.input[0]).qparams, step.qparams, step.file.hard_swish_ratio
-    if step.codes and limit and x and y and np.float32(x.scale[0]) / np.float32(limit) > np.float32(y.scale[0]):
+    if step.codes and limit and x and y and np.float32(x.scale[0]) / np.float32(limit) >= np.float32(y.scale[0]):
         found = f"scales {x.scale[0]:g} and {y.scale[0]:g}"
         raise step.refuse(
-            found, f"an input's scale of at most {limit:g} times the output's", "Calibrate on inputs of the deployed range."
+            found, f"an input's scale below {limit:g} times the output's", "Calibrate on inputs of the deployed range."
         )
 
 

@@ -40,7 +40,7 @@ class Builder(Protocol):
         lowering: The name of the lowering, for messages.
         any_padding: Operators take any padding of an image, so that no separate operator pads it.
         batched: The batch size is variable. If False, the file computes one example.
-        hard_swish_ratio: The largest s_x / s_y of HARD_SWISH on codes, or None.
+        hard_swish_ratio: What s_x / s_y of HARD_SWISH on codes must be below, or None.
         blocks: FULLY_CONNECTED takes real inputs and weights with scales of blocks, and quantizes the inputs at run time.
         code_type, bias_type: The NumPy types of the codes of activations and biases.
     """

@@ -69,7 +69,7 @@ class TfliteBuilder:
     """One subgraph, whose tensors and operators are in the order of the calls."""
 
     lowering, any_padding, batched, blocks = "TfliteLowering", False, True, False
-    hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is at most 1
+    hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is below 1
 
     def __init__(self, bits: int = 8) -> None:
         self.schema = schema()

@@ -67,19 +67,20 @@ def takes_sum(inputs: Sequence[NhwcTensor], out: NhwcTensor) -> bool:
 
 
 def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
-    """Raise if max(1, |alpha|) s_x / s_y of a leaky relu on codes is above 2^7.
+    """Raise unless s_x / s_y and alpha s_x / s_y of a leaky relu on codes are in [2^-8 - 2^7, 2^7].
 
-    XNNPACK's multipliers have 16 bits there, 8 of them fractional.
+    XNNPACK multiplies by their negatives, in 16 bits, 8 of them fractional.
 
     Raises:
         DeployError: names the tensor.
     """
     if x.qparams is None or out.qparams is None:
         return
-    if max(1.0, abs(alpha)) * x.qparams.scale[0] / out.qparams.scale[0] > 2.0**7:
+    ratio = np.float32(x.qparams.scale[0]) / np.float32(out.qparams.scale[0])
+    if not all(2.0**-8 - 2.0**7 <= slope * ratio <= 2.0**7 for slope in (np.float32(1), np.float32(alpha))):
         do = "Calibrate on inputs of the deployed range."
         found = f"an input scale of {x.qparams.scale[0]:g} and an output scale of {out.qparams.scale[0]:g}"
-        wanted = "max(1, |alpha|) * s_x / s_y of at most 2^7"
+        wanted = "s_x / s_y and alpha * s_x / s_y in [2^-8 - 2^7, 2^7]"
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=wanted, do=do)
 
 

@@ -125,10 +125,8 @@ def hard_swish16(
     >>> hard_swish16(torch.tensor([-8.0, 0.0, 8.0]), 0, 0.5, 0.5, 0, -128, 127).tolist()
     [0.0, 0.0, 8.0]
     """
-    f32 = torch.float32
-    fine = float(torch.tensor(1 / 128, dtype=f32) * torch.tensor(scale_in, dtype=f32))
-    sixth = float(torch.tensor(3.0, dtype=f32) / torch.tensor(32768.0, dtype=f32))
-    (m_y, e_y), (m_6, e_6) = (_multiplier16(fine / s) for s in (scale, sixth))
+    fine, *others = torch.tensor([scale_in / 128, scale, 3 / 2**15], dtype=torch.float32)
+    (m_y, e_y), (m_6, e_6) = (_multiplier16(float(fine / s)) for s in others)
     x = (codes - zero_in).long() << 7
     height = _high16(x, m_y)
 

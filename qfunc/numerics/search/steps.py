@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qfunc.numerics._grads import reinterpreted
+
 _MAGIC = 12582912.0  # 3 * 2^22: the lowest 23 bits of x + _MAGIC are an integer plus 2^22
 _LARGEST_HALF = 65504.0
 
@@ -15,7 +17,7 @@ def nearest(x: Tensor) -> Tensor:
     >>> nearest(torch.tensor([-1.5, 2.5, 2.0**23])).tolist()
     [-2.0, 2.0, -2097152.0]
     """
-    bits = (x + _MAGIC).contiguous().view(torch.int32)
+    bits = reinterpreted((x + _MAGIC).contiguous(), torch.int32)
     return ((bits & 0x007FFFFF) - 0x00400000).float()
 
 

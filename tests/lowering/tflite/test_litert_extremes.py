@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
+from tests.lowering.drawn_ops import Side
 from tests.lowering.tflite.test_litert import _calibrated, needs_litert
 
 
@@ -150,3 +152,40 @@ def test_curves_beside_ties_are_litert_s(target):
     report = qfunc.verify(target)(model, [x])
     assert len(report.of("codes")) == 65
     assert report.verdict.startswith("bit-exact: 0 of"), report
+
+
+def hard_swishes(target, scale: float, scales: list[float]):
+    """A model of hardswish with an input scale and some output scales, and the image of all its codes."""
+    x = (torch.arange(256) * scale).reshape(1, 1, 16, 16)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Side([nn.Hardswish() for _ in scales])))
+    first, *outputs = [q.module for q in quantizer_nodes(model)]
+    for module, s in zip((first, *outputs), (scale, *scales), strict=True):
+        module.scale.fill_(s)
+        module.zero_point.fill_(-128)
+    return model, x
+
+
+@needs_litert
+@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+def test_hard_swish_divides_scales_in_float32(target):
+    """Output scales whose quotients are next to a tie of 16 bits, on another side in float32 than in double."""
+    drawn, scale = np.random.default_rng(0), np.float32(0.0371)
+    ties = (drawn.integers(2**14, 2**15, 400) + 0.5) / 2.0 ** drawn.integers(15, 19, 400)
+    scales = (scale / 128 / ties).astype(np.float32)
+    far = [float(s) for s, t in zip(scales, ties, strict=True) if (float(scale) / 128 / float(s) < t) != (scale / 128 / s < t)]
+    assert len(far) > 30
+    model, x = hard_swishes(target, float(scale), far)
+    report = qfunc.verify(target)(model, [x])
+    assert report.verdict.startswith("bit-exact: 0 of"), report
+
+
+@needs_litert
+@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+def test_hard_swish_takes_ratios_below_128(target):
+    model, x = hard_swishes(target, 0.5, [float(np.nextafter(np.float32(2**-8), np.float32(1)))])
+    assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact: 0 of")
+    model, _ = hard_swishes(target, 0.5, [2.0**-8])
+    with pytest.raises(DeployError) as caught:
+        qfunc.deploy(target)(model)
+    found = "found scales 0.5 and 0.00390625, wanted an input's scale below 128 times the output's."
+    assert str(caught.value) == f"op 'ops.0': {found} Calibrate on inputs of the deployed range."

@@ -22,7 +22,7 @@ needs_litert = pytest.mark.skipif(
 SETS = {"xnnpack": targets.litert, "reference": targets.litert_reference, "optimised": targets.litert_optimised}
 # Ratios of scales that no calibration gives, which the kernels do not take.
 REFUSED = {
-    "a ratio below 2^8", "a ratio below 2^15", "an input's scale of at most 128 times the output's",
+    "a ratio below 2^8", "a ratio below 2^15", "an input's scale below 128 times the output's",
 }  # fmt: skip
 
 

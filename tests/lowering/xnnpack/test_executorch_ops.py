@@ -33,7 +33,7 @@ OTHERS = {pool: partial(pool, dilations=2), transposed: partial(transposed, dila
           curve: partial(curve, without=("gelu, tanh",))}  # fmt: skip
 HERE = tuple(OTHERS.get(kind, kind) for kind in KINDS if kind is not softmax)
 # Ratios of scales that no calibration gives, which the kernels do not take.
-REFUSED = {"ratios in [2^-10, 2^8)", "one below 2^8", "an input's of at most 2^7 times it"}
+REFUSED = {"ratios in [2^-10, 2^8)", "a ratio below 2^8", "s_x / s_y and alpha * s_x / s_y in [2^-8 - 2^7, 2^7]"}
 
 
 @needs_executorch

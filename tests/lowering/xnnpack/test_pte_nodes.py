@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
 from tests.lowering.tflite.test_litert import _calibrated
-from tests.lowering.xnnpack.test_executorch import Reader
+from tests.lowering.xnnpack.test_executorch import INSTALLED, Reader
 
 TARGET = targets.executorch_xnnpack
 # backends/xnnpack/serialization/schema.fbs: the place of a node among the union's, those of its fields in their order.
@@ -70,13 +71,20 @@ def test_products_that_xnnpack_does_not_scale_are_refused(make):
         qfunc.deploy(TARGET)(model)
 
 
-def test_slopes_of_more_than_sixteen_bits_are_refused():
-    model, _ = _calibrated(nn.LeakyReLU(-2.0), TARGET, 1, 3, 5, 4)
+@pytest.mark.parametrize(("alpha", "within", "beyond"), [
+    (2.0, 64, 64.001), (-2.0, 63.998, 63.999), (0.25, 128, 128.001), (-0.25, 128, 128.001),
+])  # fmt: skip
+def test_slopes_of_more_than_sixteen_bits_are_refused(alpha, within, beyond):
+    model, _ = _calibrated(nn.LeakyReLU(alpha), TARGET, 1, 3, 5, 4)
     given, output = (s.module for s in quantizer_nodes(model))
-    output.scale.copy_(given.scale / 64)
-    qfunc.deploy(TARGET)(model)
-    output.scale.copy_(given.scale / 65)
-    with pytest.raises(
-        DeployError, match=r"found an input scale of .* and an output scale of .*, wanted .* of at most 2\^7\. Calibrate"
-    ):
+    given.scale.fill_(0.5)
+    output.scale.fill_(0.5 / within)
+    x = 0.5 * (torch.arange(60.0).reshape(1, 3, 5, 4) - 30)
+    if INSTALLED:
+        assert qfunc.verify(TARGET)(model, [x]).verdict.startswith("bit-exact: 0 of")
+    output.scale.fill_(0.5 / beyond)
+    with pytest.raises(DeployError) as caught:
         qfunc.deploy(TARGET)(model)
+    found = f"found an input scale of 0.5 and an output scale of {0.5 / beyond:g}"
+    wanted = "wanted s_x / s_y and alpha * s_x / s_y in [2^-8 - 2^7, 2^7]"
+    assert str(caught.value).endswith(f": {found}, {wanted}. Calibrate on inputs of the deployed range.")
