@@ -15,7 +15,7 @@ from qfunc.errors import a_or_an
 from qfunc.quantizers.params import flatten
 from qfunc.specs import Function, Scheme, from_json, to_json
 from qfunc.specs._values import mutability_error
-from qfunc.testing.function_cases import ACTIVATIONS, WEIGHTS, FunctionCase, cases, each, same
+from qfunc.testing.laws.function_cases import ACTIVATIONS, WEIGHTS, FunctionCase, cases, each, same
 from qfunc.testing.laws.function_gradients import GRADIENTS
 from qfunc.testing.laws.function_values import VALUES
 from qfunc.testing.validate import exemptions, require_broken, require_examples, require_protocol

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qfunc.specs.protocols import RelaxedFunction
-from qfunc.testing.function_cases import SHAPE, FunctionCase, differ, rebuild_params, slope, unlike
+from qfunc.testing.laws.function_cases import SHAPE, FunctionCase, differ, rebuild_params, slope, unlike
 
 
 def _gradient(case: FunctionCase) -> str | None:

@@ -15,7 +15,7 @@ from qfunc.numerics.affine import dequantize
 from qfunc.numerics.qparams import Affine, block_size, of_tensor, qparams_shape, spread
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import ScalableFunction
-from qfunc.testing.function_cases import SHAPE, FunctionCase, differ, each, unlike
+from qfunc.testing.laws.function_cases import SHAPE, FunctionCase, differ, each, unlike
 
 
 def _codes(case: FunctionCase) -> str | None:
