@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from qfunc.emulation.context import UnitContext
+from qfunc.errors import EmulationError
 from qfunc.numerics.sums.mlas_matmul import mlas_matmul
 from qfunc.ops.node import attribute
 from qfunc.placement.matmul_form import matmul_form
@@ -18,7 +19,15 @@ __all__ = ["float_matmul"]
 
 
 def float_matmul(job: UnitContext, arithmetic: FloatMatmul) -> fx.Node:
-    """Return the node of a matmul in float32, and of the number that is fused with it."""
+    """Return the node of a matmul in float32, and of the number that is fused with it.
+
+    Raises:
+        EmulationError: a kernel that takes codes.
+    """
+    if job.output_encoding is not None:
+        found, wanted = f"{arithmetic!r} for a matmul of codes", "a kernel that takes reals"
+        do = 'Add formats=(("input", (FLOAT32,)), ("output", (FLOAT32,))) to its Kernel.'
+        raise EmulationError(where=f"unit {job.unit.path!r}", found=found, wanted=wanted, do=do)
     form = matmul_form(job.unit.group, job.partition.context)
     assert form is not None  # the kernel would not compute it
     a, b = (job.real(attribute(job.root, name), job.root) for name in ("input", "other"))

@@ -34,7 +34,7 @@ def sin(input: Tensor) -> Tensor:
         onnxruntime 1.31.
 
     >>> sin(torch.tensor([0.0, 1.0, 2.0, 3.0])).tolist()
-    [0.0, 0.8414710164070129, 0.9092974066734314, 0.14112000167369843]
+    [0.0, 0.8414709568023682, 0.9092974066734314, 0.14112000167369843]
     """
     return _with_rest(input.float(), _packet_sin, libm.sinf)
 
@@ -45,7 +45,7 @@ def cos(input: Tensor) -> Tensor:
     Source: as that of `sin`.
 
     >>> cos(torch.tensor([0.0, 1.0, 2.0, 3.0])).tolist()
-    [1.0, 0.5403022766113281, -0.416146844625473, -0.9899924993515015]
+    [1.0, 0.5403022766113281, -0.41614681482315063, -0.9899924993515015]
     """
     return _with_rest(input.float(), _packet_cos, libm.cosf)
 

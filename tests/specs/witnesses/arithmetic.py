@@ -30,6 +30,7 @@ from qfunc.specs import (
     FixedPointLanes,
     FixedQParams,
     FloatKernel,
+    FloatMatmul,
     FloatMultiplier,
     FloatRequantize,
     Fusion,
@@ -97,6 +98,18 @@ class Product(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * y
+
+
+class Gram(nn.Module):
+    """A linear layer times its transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(20, 300)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return y @ y.mT
 
 
 class Upsampled(nn.Module):
@@ -188,6 +201,13 @@ def dynamic(
     other, kernel = evolve(product, **changes), Kernel(Op("linear"), product, formats=formats)
     return witness(chip(kernel, rules=rules, weight=algorithm), product, other, net, x)
 
+
+IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
+MATMULS = chip(
+    Kernel(Op("linear"), FloatMultiplier(), formats=(("input", (BYTE,)), ("output", (FLOAT32,)))),
+    Kernel(Op("matmul"), FloatMatmul(), formats=IN_FLOAT),
+    rules=Rule(Op("linear"), input=AFFINE, weight=WEIGHT, bias=DerivedQParams()),
+)
 
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
 """Two stages whose first rounds to codes."""
@@ -392,6 +412,7 @@ WITNESSES = {
     "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
+    "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),
     "DynamicProduct.denormals": dynamic(DYNAMIC, BARE, TOKENS * 2.0**-121, denormals=False),
