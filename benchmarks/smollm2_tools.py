@@ -175,10 +175,11 @@ def of_llm_compressor(method: str, source: Any, seen: Tensor) -> Made:
     scheme = QuantizationScheme(targets=["Linear"], weights=weights)
     recipe = getattr(quantization, method)(config_groups={"all": scheme}, ignore=["lm_head"])
     data = Dataset.from_dict({"input_ids": seen.tolist(), "attention_mask": torch.ones_like(seen).tolist()})
-    model = copy.deepcopy(source.model)
     counts = {"max_seq_length": seen.shape[1], "num_calibration_samples": len(seen)}
-    oneshot(model=model, processor=source.tokenizer, dataset=data, recipe=recipe, **counts)
     with tempfile.TemporaryDirectory() as folder:
+        source.model.save_pretrained(folder)
+        model = type(source.model).from_pretrained(folder).eval()
+        oneshot(model=model, processor=source.tokenizer, dataset=data, recipe=recipe, **counts)
         copy.deepcopy(model).save_pretrained(folder, save_compressed=True)
         size = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
     return Made(lambda ids: model(ids).logits, size)

@@ -25,11 +25,11 @@ _PRODUCT = op("mul", 1, _RECIPROCAL, commutative=True)  # torch's 1 / x
 _GATED = op("mul", _X, either(_QUOTIENT, _PRODUCT, _RECIPROCAL), commutative=True)
 
 _CUBE = either(op("pow", _X, 3), op("mul", op("mul", _X, _X), _X, commutative=True))
-_SUM = op("add", _X, op("mul", number("cubic"), _CUBE, commutative=True), commutative=True)
 _SQUARE = op("mul", op("mul", number("cubic"), _X, commutative=True), _X, commutative=True)
-_FACTORED = op(
-    "mul", op("mul", _X, number("root"), commutative=True), op("add", 1, _SQUARE, commutative=True), commutative=True
-)
+_TERM = either(op("mul", number("cubic"), _CUBE, commutative=True), op("mul", _SQUARE, _X, commutative=True))
+_SUM = op("add", _X, _TERM, commutative=True)
+_SCALED, _GROWN = op("mul", _X, number("root"), commutative=True), op("add", 1, _SQUARE, commutative=True)
+_FACTORED = op("mul", _SCALED, _GROWN, commutative=True)
 _TANH = op("tanh", either(op("mul", number("root"), _SUM, commutative=True), _FACTORED), key=True)
 _ERF = op("erf", either(op("div", _X, number("width")), op("mul", _X, number("narrow"), commutative=True)), key=True)
 _CONSTANTS = {"cubic": 0.044715, "root": math.sqrt(2 / math.pi), "width": math.sqrt(2), "narrow": math.sqrt(0.5)}

@@ -21,8 +21,8 @@ from qfunc.ops.normalization import rms_norm
 def _is_weight(node: fx.Node) -> bool:
     # A constant, or a constant and a number, as in Gemma, whose weights are stored less 1.
     if kind_of(node) == "add" and not node.kwargs:
-        a, b = node.args
-        return isinstance(a, fx.Node) and kind_of(a) == "constant" and type(b) in (int, float)
+        read = node.all_input_nodes
+        return len(read) == 1 and kind_of(read[0]) == "constant" and any(type(a) in (int, float) for a in node.args)
     return kind_of(node) == "constant"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,16 @@ SIGMOID: list[Function] = [
     lambda x: (1 + torch.exp(-x)).reciprocal(),
 ]
 BOTH = [*((f, "silu") for f in SILU), *((f, "sigmoid") for f in SIGMOID)]
+ROOT = math.sqrt(2 / math.pi)
+GELU: list[tuple[Function, str]] = [
+    (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "none"),
+    (lambda x: 0.5 * x * (1 + torch.erf(x * 0.70710678)), "none"),
+    (lambda x: x * (torch.erf(x / 1.41421356) + 1) * 0.5, "none"),
+    (lambda x: 0.5 * (x * (1 + (x / math.sqrt(2)).erf())), "none"),
+    (lambda x: 0.5 * x * (1.0 + torch.tanh(ROOT * (x + 0.044715 * torch.pow(x, 3.0)))), "tanh"),
+    (lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x))), "tanh"),
+    (lambda x: 0.5 * x * (1 + torch.tanh(ROOT * (x + 0.044715 * x * x * x))), "tanh"),
+]
 
 
 def kinds(network: fx.GraphModule) -> list[str]:
@@ -67,6 +78,18 @@ def test_it_is_one_op_with_the_same_values(function: Function, kind: str, exampl
     torch.testing.assert_close(node.target(values), function(values), rtol=2**-20, atol=0)
 
 
+@pytest.mark.parametrize("example", [None, (X,)], ids=["fx", "export"])
+@pytest.mark.parametrize(("function", "approximate"), GELU)
+def test_gelu_in_any_order_is_one_op(function: Function, approximate: str, example: Any) -> None:
+    network = captured(function, example)
+    assert kinds(network) == ["linear", "gelu", "linear"]
+    values = torch.linspace(-6, 6, 4001)
+    (node,) = (n for n in network.graph.nodes if kind_of(n) == "gelu")
+    assert node.args[1:] == (approximate,)
+    # Near -6 the sum of 1 and the curve cancels: the absolute error of the curve, 2^-24 and its constants, times x / 2.
+    torch.testing.assert_close(node.target(values, approximate), function(values), rtol=2**-20, atol=2**-20)
+
+
 @pytest.mark.parametrize("function", SILU[:1])
 def test_a_decomposed_program_has_it_too(function: Function) -> None:
     program = torch.export.export(Between(function).eval(), (X,)).run_decompositions()
@@ -84,6 +107,7 @@ NEAR: list[tuple[Function, str, str]] = [
     (lambda x: x / (1 + torch.exp(-x.relu())), "silu", "operand 'input' of 'neg' is 'relu' (relu), where 'first' is wanted"),
     (used_twice, "silu", "'exp' is read by 'add_1' too, and a rewritten op may have no other reader"),
     (lambda x: 1 / (3 + torch.exp(-x)), "sigmoid", "an operand of 'add' is 3, where 1 is wanted"),
+    (lambda x: 0.5 * x * (1 + torch.erf(x / 1.5)), "gelu", "1.5 stands where 1.414214 is wanted"),
 ]
 
 
@@ -94,11 +118,13 @@ def test_what_only_looks_alike_stays_and_explain_has_the_reason(
 ) -> None:
     model = Between(function).eval()
     quantized = qfunc.quantize(targets.onnxruntime, example_inputs=example)(model)
-    assert not {"silu", "sigmoid"} & set(kinds(captured(function, example)))
+    assert not {"silu", "sigmoid", "gelu"} & set(kinds(captured(function, example)))
     assert [(rewrite, why) for _, rewrite, why in qfunc.explain(quantized).unmatched] == [(name, reason)]
 
 
-@pytest.mark.parametrize("function", [lambda x: x / (1 + x.abs()), lambda x: torch.exp(-x) + 1, lambda x: x / (x + 1)])
+@pytest.mark.parametrize(
+    "function", [lambda x: x / (1 + x.abs()), lambda x: torch.exp(-x) + 1, lambda x: x / (x + 1), torch.tanh]
+)
 def test_common_ops_are_no_near_misses(function: Function) -> None:
     assert qfunc.explain(qfunc.quantize(targets.onnxruntime)(Between(function).eval())).unmatched == ()
 

@@ -52,6 +52,7 @@ def shared(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 ONE: list[tuple[Callable[..., Tensor], tuple[int, ...], str]] = [
     (hugging, (8,), "rms_norm"),
+    (lambda x, w, b: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * (1.0 + w), (8,), "rms_norm"),  # as in Gemma
     (lambda x, w, b: torch.rsqrt((x * x).mean(-1, keepdim=True) + 0.25) * x * w, (8,), "rms_norm"),
     (lambda x, w, b: x / torch.sqrt(x.square().mean((-2, -1), keepdim=True) + 2.0) * w, (5, 8), "rms_norm"),
     (centred, (8,), "layer_norm"),
@@ -74,7 +75,7 @@ STEPS: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("example", [None, (X,)], ids=["fx", "export"])
-@pytest.mark.parametrize(("norm", "shape", "kind"), ONE, ids=["hugging", "rms", "rms 2d", "centred", "shared"])
+@pytest.mark.parametrize(("norm", "shape", "kind"), ONE, ids=["hugging", "gemma", "rms", "rms 2d", "centred", "shared"])
 def test_a_norm_is_one_op_with_the_values_of_its_steps(norm: Any, shape: tuple[int, ...], kind: str, example: Any) -> None:
     torch.manual_seed(1)
     model = Norm(norm, shape).eval()
