@@ -199,6 +199,17 @@ class _Counted:
         return found
 
 
+def rounded(parts: Any) -> list[Tensor]:
+    """What `gptq` adds to the weights of 3 bits, of a model that this process calibrates alone."""
+    torch.manual_seed(0)
+    target = edit.weights(bits=3)(TARGET)
+    net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    both, alone = [batches(0)[1], batches(1)[1]], dist.new_subgroups(1)[0] if dist.is_initialized() else None
+    model = qfunc.calibrate(both, group=alone)(qfunc.quantize(target)(net))
+    made = qfunc.gptq(parts, progress=False)(model)
+    return [v for name, v in sorted(made.state_dict().items()) if name.endswith("shift")]
+
+
 def qfunc_error(action: Callable[[], Any]) -> str:
     """The text of an action's error."""
     try:
@@ -243,6 +254,9 @@ def cases(rank: int) -> dict[str, Any]:
         lambda: qfunc.mixed_precision(own if rank else [], (4,), budget)(model)
     )
     results["mixed, no merge"] = qfunc_error(lambda: qfunc.mixed_precision(own, (4,), budget, Unmergeable())(model))
+    results["rounded"] = rounded(own)
+    results["rounded, NaN on rank 1"] = qfunc_error(lambda: rounded([own[0], own[1] * (torch.nan if rank else 1)]))
+    results["rounded, no batches on rank 0"] = qfunc_error(lambda: rounded(own if rank else []))
     results["conformance"] = conformance(rank)
     alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
     results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))

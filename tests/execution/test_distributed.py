@@ -13,7 +13,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
 from qfunc.testing import check_target
-from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, tokens, work
+from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, rounded, tokens, work
 from tests.transforms.checks import same_state, state
 
 ALL = [*batches(0), *batches(1)]
@@ -239,6 +239,26 @@ def test_mixed_precision_tells_all_ranks_what_is_wrong(both: Both) -> None:
         )
 
 
+def test_gptq_is_that_of_one_process(both: Both) -> None:
+    """Bit for bit: the sums of a batch are float32, and sums of a few of them are exact in float64."""
+    wanted = rounded(ALL)
+    assert wanted
+    for rank in (0, 1):
+        assert len(both[rank]["rounded"]) == len(wanted)
+        assert all(torch.equal(a, b) for a, b in zip(both[rank]["rounded"], wanted, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(rounded(batches(0)), wanted, strict=True))
+
+
+def test_gptq_tells_all_ranks_what_is_wrong(both: Both) -> None:
+    text = "gptq: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
+    assert both[0]["rounded, no batches on rank 0"] == text
+    wanted = "wanted statistics of all ranks. Fix the failure on that rank; every rank must finish the pass."
+    assert both[1]["rounded, no batches on rank 0"] == f"gptq, rank 0: found a failure: {text!r}, {wanted}"
+    text = "gptq, op '0': found NaN or infinite values in its input, wanted finite values. "
+    for rank in (0, 1):
+        assert both[rank]["rounded, NaN on rank 1"] == text + "Remove the batch, or repair the weights."
+
+
 def test_ranks_share_the_models_of_check_target(both: Both) -> None:
     """All draw the same; each is checked by one rank, as calibrated and with powers of two, by two runs each."""
     one, other = (both[rank]["conformance"] for rank in (0, 1))
@@ -264,6 +284,7 @@ def test_what_is_no_group(group: Any) -> None:
     steps = {
         "calibrate": lambda: qfunc.calibrate([], group=group),
         "mixed_precision": lambda: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(4), group=group),
+        "gptq": lambda: qfunc.gptq([], group=group),
         "check_target": lambda: check_target(targets.onnxruntime, group=group),
     }
     for name, step in steps.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -11,6 +12,7 @@ from torch import Tensor, fx, nn
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.execution.progress import Progress
 from qfunc.graph.float_network import float_network
@@ -25,6 +27,9 @@ from qfunc.reconstruction.hessian.weights import LayerWeight, layer_weights
 from qfunc.specs.selectors import Selector, require_selector
 from qfunc.transforms.batch_norm import fold_batch_norm
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 Model = TypeVar("Model", bound=nn.Module)
 Calls = list[dict[str, Any]]
 """The arguments of a graph by name, for each batch."""
@@ -38,6 +43,7 @@ def gptq(
     passes: int = 2,
     select: Selector | None = None,
     float_batches: Iterable[Any] | None = None,
+    group: ProcessGroup | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds the weights of linear layers so that their errors cancel.
 
@@ -68,11 +74,13 @@ def gptq(
         select: The layers to round.
         float_batches: For a model that is a part of a network: what the part reads in the float network, for each of
             `batches`, which is then what it reads in the quantized one.  None if both are the same.
+        group: As for `calibrate`: the sums are those of the batches of all its processes, of which each needs one, added in
+            order of rank in float64.  All processes get the same model.
     Raises:
         CalibrationError: no batches, NaN or infinite inputs of a layer, a model that is not calibrated, or one without
             quantized weights of linear layers.
-        SpecError: damping or passes out of bounds, a selector that matches no such layer, or a weight with a function that
-            Compensation cannot wrap.
+        SpecError: damping or passes out of bounds, a selector that matches no such layer, a weight with a function that
+            Compensation cannot wrap, or a group that is none.
     Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ, Li et al., arXiv:2504.02692, in closed
         form; the passes are those of QuantEase, arXiv:2309.01885.
 
@@ -94,23 +102,25 @@ def gptq(
         raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=2.")
     if select is not None:
         require_selector("gptq, select", select)
+    require_group(group, "gptq")
 
     def transform(calibrated: Model) -> Model:
-        parts = require_submodules(calibrated, "calibrated", "gptq")
+        parts, processes = require_submodules(calibrated, "calibrated", "gptq"), ranks(group)
         with torch.inference_mode(False), torch.no_grad():
             graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
             _require_layers(graphs.values(), select)
-            calls = _calls(calibrated, parts, batches)
-            wanted = calls if float_batches is None else _calls(calibrated, parts, float_batches)
-            _require_as_many(calls, wanted)
+            with propagate_errors(processes):
+                calls = _calls(calibrated, parts, batches)
+                wanted = calls if float_batches is None else _calls(calibrated, parts, float_batches)
+                _require_as_many(calls, wanted)
             with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
                 for path, graph in graphs.items():
-                    graph.run(calls[path], wanted[path], float(damping), passes, bar)
+                    graph.run(calls[path], wanted[path], float(damping), passes, bar, processes)
         result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
         return result  # type: ignore[no-any-return]
 
     arguments = {"batches": batches, "progress": progress, "damping": damping, "passes": passes, "select": select,
-                 "float_batches": float_batches}  # fmt: skip
+                 "float_batches": float_batches, "group": group}  # fmt: skip
     return Transform(gptq, arguments, transform)
 
 
@@ -132,6 +142,13 @@ def _require_as_many(calls: Mapping[str, Calls], wanted: Mapping[str, Calls]) ->
             raise CalibrationError(where=where, found=f"{len(found)} calls", wanted=f"{len(calls[path])}", do=do)
 
 
+class _Moments(NamedTuple):
+    """The sums of one process, sum x x^T and sum (y - x) x^T, [in, in] in float64."""
+
+    hessian: Tensor
+    mixed: Tensor
+
+
 class _Graph:
     """A calibrated graph, which is changed in place; `run` rounds its weights."""
 
@@ -139,21 +156,31 @@ class _Graph:
         self.model, self.view = model, QuantizedModel(model)
         self.layers, self.others = layer_weights(self.view, "gptq", select)
 
-    def run(self, calls: Calls, float_calls: Calls, damping: float, passes: int, bar: Progress) -> None:
-        """Round all weights, in the order of the layers, on the inputs of each call."""
+    def run(
+        self, calls: Calls, float_calls: Calls, damping: float, passes: int, bar: Progress, group: ProcessGroup | None
+    ) -> None:
+        """Round all weights, in the order of the layers, on the inputs of each call of all processes."""
         stream = Stream(self.view.network_so_far, calls, "gptq")
         wanted = Stream(self.view.float_network, float_calls, "gptq")
         hessian = mixed = torch.empty(0)
         rounded, of = dict[str, Tensor](), ""
         for layer in self.layers:
             bar.describe(f"gptq {layer.op}")
-            stream.run_to(layer.reader)
-            wanted.run_to(layer.reader)
-            name = stream.input_of(layer.reader)
-            if name != of:  # layers in a row often read the same tensor
-                hessian, of = damped(second_moments(values[name] for values in stream.values), damping), name
-                real = wanted.input_of(layer.reader)
-                mixed = mixed_moments((y[real], x[name]) for y, x in zip(wanted.values, stream.values, strict=True))
+            name, real = stream.input_of(layer.reader), wanted.input_of(layer.reader)
+            with propagate_errors(group):
+                stream.run_to(layer.reader)
+                wanted.run_to(layer.reader)
+                if name != of:  # layers in a row often read the same tensor
+                    pairs = zip(wanted.values, stream.values, strict=True)
+                    own = _Moments(
+                        second_moments(values[name] for values in stream.values),
+                        mixed_moments((y[real], x[name]) for y, x in pairs),
+                    )
+            if name != of:
+                of = name
+                found, _ = gather_counts(own, len(calls), [layer.path], group, "gptq")
+                hessian, mixed = (reduce(torch.add, each).to(own.hessian) for each in zip(*found, strict=True))
+                hessian = damped(hessian, damping)
                 _require_finite(hessian + mixed, layer)
             rounded[layer.path] = _rounded(layer, matching_weight(layer.weight, hessian, mixed), hessian, passes)
             stream.replace(layer.node, rounded[layer.path])
