@@ -96,8 +96,8 @@ class _Reinterpreted(torch.autograd.Function):
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Any]:
-        return reinterpreted(x, dtype), in_dims[0]
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, Any]:
+        return reinterpreted(*args), in_dims[0]
 
 
 def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:

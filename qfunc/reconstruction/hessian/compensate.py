@@ -167,6 +167,7 @@ class _Graph:
         for layer in self.layers:
             bar.describe(f"gptq {layer.op}")
             name, real = stream.input_of(layer.reader), wanted.input_of(layer.reader)
+            own: _Moments | None = None
             with propagate_errors(group):
                 stream.run_to(layer.reader)
                 wanted.run_to(layer.reader)
@@ -176,7 +177,7 @@ class _Graph:
                         second_moments(values[name] for values in stream.values),
                         mixed_moments((y[real], x[name]) for y, x in pairs),
                     )
-            if name != of:
+            if own is not None:
                 of = name
                 found, _ = gather_counts(own, len(calls), [layer.path], group, "gptq")
                 hessian, mixed = (reduce(torch.add, each).to(own.hessian) for each in zip(*found, strict=True))
