@@ -208,8 +208,8 @@ def _gguf(kind: str, config: Any) -> Target:
     return targets.gguf(kind, lowering.decoder_config(config))
 
 
-def _nbits(bits: int, config: Any) -> Target:
-    return targets.onnxruntime_nbits(bits, 32)
+def _nbits(bits: int, config: Any, embedding_bits: int | None = None) -> Target:
+    return targets.onnxruntime_nbits(bits, 32, embedding_bits=embedding_bits)
 
 
 def _openvino(bits: int, config: Any) -> Target:
@@ -230,6 +230,7 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     **{f"llama.cpp {kind}, llama.cpp": partial(of_llama_cpp, kind) for kind in ("Q8_0", "Q4_0", "Q4_K_M")},
     "qfunc nbits 8, ONNX Runtime": partial(of_qfunc, partial(_nbits, 8), "model.onnx"),
     "qfunc nbits 4, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx"),
+    "qfunc nbits 4, tokens in 8 bits, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4, embedding_bits=8), "model.onnx"),
     "qfunc nbits 4 gptq, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx", gptq=True),
     "genai builder int4, ONNX Runtime": of_genai,
     "qfunc openvino_blocks 8, OpenVINO": partial(of_qfunc, partial(_openvino, 8), "model.onnx"),
