@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import EmulationError
 from qfunc.numerics.sums.mlas_matmul import mlas_matmul
+from qfunc.specs import FloatMatmul, Kernel, Op
 from tests.lowering.onnxruntime.test_float_kernels import WIDE, run
 from tests.lowering.onnxruntime.test_float_products import RANGES
+from tests.onnxruntime_target import ONNXRUNTIME
 
 exact = pytest.mark.skipif(not WIDE, reason="without AVX-512, MLAS adds in another order")
 FACTORS = st.sampled_from((None, 0.17677669529663687, 3.0))
@@ -127,3 +130,15 @@ def test_a_product_whose_order_the_graph_does_not_tell_has_a_bound(name: str) ->
     assert [path for path, _ in report.float_units] == ["matmul"]
     assert not report.unbounded
     assert not report.disagreements
+
+
+def test_a_kernel_of_codes_says_what_it_lacks() -> None:
+    target = evolve(ONNXRUNTIME, kernels=(Kernel(Op("matmul"), FloatMatmul()), *ONNXRUNTIME.kernels))
+    x = torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(1))
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Scores(FORMS["plain"], 32).eval()))
+    with pytest.raises(EmulationError) as caught:
+        qfunc.emulate(target)(model)
+    assert str(caught.value) == (
+        "unit 'matmul': found FloatMatmul() for a matmul of codes, wanted a kernel that takes reals. "
+        'Add formats=(("input", (FLOAT32,)), ("output", (FLOAT32,))) to its Kernel.'
+    )
