@@ -44,6 +44,15 @@ MXINT8 = Scheme(Int(8, low=-127), _POWER)
 where the stored scale could still fall to 2^-133.  Source: as `MXFP8_E4M3`, section 5.3.4.
 """
 
+MXFP4_ROUNDED = evolve(MXFP4, scale=evolve(MXFP4.scale, divisor="emax_rounded"))
+"""MXFP4 as compressed-tensors quantizes weights: s = 2^(floor(log2(absmax / 3.5))), a valid scale of `MXFP4`.
+
+It is twice OCP's where absmax is at least 7/4 of a power of two, which OCP's scale clips by more than an eighth: the exponent
+is that of absmax rounded half up to the bit of the elements' mantissa.  torchao calls this mode of scales EVEN.
+
+Source: compressed-tensors, quantization/utils/mxfp_utils.py, generate_mx_scales.
+"""
+
 GGUF_MXFP4 = evolve(MXFP4, rounding="half_to_zero")
 """llama.cpp's MXFP4: as `MXFP4`, with the smaller of two elements that are equally near.
 
@@ -132,7 +141,7 @@ place.  Source: as `MATMUL_4BITS`.
 """
 
 READY = (
-    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, GGUF_MXFP4,
-    MATMUL_4BITS, MATMUL_4BITS_AFFINE,
+    MXFP8_E4M3, MXFP8_E5M2, MXFP6_E3M2, MXFP6_E2M3, MXFP4, MXFP4_ROUNDED, MXINT8, NVFP4, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0,
+    GGUF_MXFP4, MATMUL_4BITS, MATMUL_4BITS_AFFINE,
 )  # fmt: skip
 """All of them."""

@@ -70,6 +70,7 @@ class PerToken:
     """
 
 
+DIVISORS = ("qmax", "half_range", "-qmin", "emax", "emax_rounded")
 Granularity = PerTensor | PerChannel | PerBlock | PerToken
 
 
@@ -88,8 +89,9 @@ class Scale:
         power_of_two: True if log2 of the scale is rounded by `rounding`; E8M0 implies it.
         low, high: The smallest and the largest scale.
         rounding: "ceil" never clips, "floor" is that of OCP MX, "half_even" is nearest.
-        divisor: d is qmax, the format's largest value ("qmax"), (qmax - qmin) / 2 ("half_range"), -qmin ("-qmin"), or
-            the largest power of two up to qmax ("emax": OCP MX).
+        divisor: d is qmax, the format's largest value ("qmax"), (qmax - qmin) / 2 ("half_range"), -qmin ("-qmin"), the
+            largest power of two up to qmax ("emax": OCP MX), or that times 1 - 2^-(m+2) for floats with m bits of mantissa
+            ("emax_rounded"): with rounding="floor", the exponent of absmax rounded half up to m bits decides.
         minimum_range: A narrower real range is widened to this width.
         signed: True if the scale has the sign of the extreme, so that it can be negative (GGUF Q4_0).
         equals: The extreme whose sign counts if low = -high: "negative", or the "first" in the block.
@@ -111,7 +113,7 @@ class Scale:
     low: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
     high: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
     rounding: str = field(default="ceil", kw_only=True, validator=one_of(("ceil", "floor", "half_even")))
-    divisor: str = field(default="qmax", kw_only=True, validator=one_of(("qmax", "half_range", "-qmin", "emax")))
+    divisor: str = field(default="qmax", kw_only=True, validator=one_of(DIVISORS))
     minimum_range: float = field(default=0.0, kw_only=True, validator=number())
     signed: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     equals: str = field(default="negative", kw_only=True, validator=one_of(("negative", "first")))
@@ -224,6 +226,9 @@ class Scheme:
     def __attrs_post_init__(self) -> None:
         if self.scale.divisor in ("half_range", "-qmin") and not isinstance(self.format, Int):
             raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax' or 'emax', for only Int has others", "Drop it.")
+        if self.scale.divisor == "emax_rounded" and not isinstance(self.format, Float):
+            wanted = "a divisor that does not depend on bits of a mantissa"
+            raise refuse(self, "scale.divisor", "emax_rounded", wanted, f'Give "emax": {self.format!r} has no mantissa.')
         if self.scale.divisor == "-qmin" and self.format.qmin >= 0:  # type: ignore[union-attr]
             raise refuse(self, "scale.divisor", "-qmin", "a divisor above 0", f"Drop it: {self.format!r} has no negative code.")
         never_positive = isinstance(self.format, Int) and self.format.qmax <= 0

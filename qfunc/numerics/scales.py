@@ -65,8 +65,11 @@ def stored_scale(scale: Tensor, scheme: Scheme) -> Tensor:
 def divisor(scheme: Scheme) -> float:
     """Return d of a symmetric scheme, s = absmax / d, for the name in `Scale.divisor`.
 
+    >>> from qfunc.specs import E2M1
     >>> [divisor(Scheme(Int(4), Scale(divisor=d))) for d in ("qmax", "half_range", "-qmin", "emax")]
     [7.0, 7.5, 8.0, 4.0]
+    >>> divisor(Scheme(E2M1, Scale(divisor="emax_rounded")))
+    3.5
     """
     fmt = scheme.format
     top = float(fmt.qmax) if isinstance(fmt, Int) else minifloat.largest(fmt) if isinstance(fmt, Float) else 0.0
@@ -79,6 +82,8 @@ def divisor(scheme: Scheme) -> float:
             return -float(fmt.qmin)
         case "emax", _:
             return float(2.0 ** (math.frexp(top)[1] - 1))
+        case "emax_rounded", Float(mantissa=bits):
+            return float(2.0 ** (math.frexp(top)[1] - 1)) * (1 - 2.0 ** -(bits + 2))
     return top
 
 

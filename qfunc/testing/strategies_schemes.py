@@ -35,7 +35,8 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
         return Scheme(fmt, Scale(shared, format=specs.E4M3FN, within=Scale()))
     if kind == "mx":
         rounding = draw(st.sampled_from(("ceil", "floor", "half_even")))
-        return Scheme(fmt, Scale(shared, format=E8M0, rounding=rounding, divisor=draw(st.sampled_from(("qmax", "emax")))))
+        divisors = ("qmax", "emax", "emax_rounded") if isinstance(fmt, Float) else ("qmax", "emax")
+        return Scheme(fmt, Scale(shared, format=E8M0, rounding=rounding, divisor=draw(st.sampled_from(divisors))))
     if kind == "log":
         return Scheme(fmt, Scale(shared))
     if kind == "levels":  # codebooks have one rounding
@@ -83,6 +84,8 @@ def _symmetric(draw: st.DrawFn, scale: Scale, fmt: Int | Float | Levels) -> Scal
     divisors = ["qmax", "emax"]
     if isinstance(fmt, Int):
         divisors += ["half_range"] + ["-qmin"] * (fmt.qmin < 0)
+    elif isinstance(fmt, Float):
+        divisors += ["emax_rounded"]
     divisor = draw(st.sampled_from(divisors))
     signed = divisor == "-qmin" and draw(st.booleans())
     return evolve(scale, divisor=divisor, signed=signed, equals=draw(st.sampled_from(("negative", "first")[: 1 + signed])))

@@ -18,7 +18,7 @@ from qfunc.specs import (
     BFLOAT16,
     E4M3FN,
     FLOAT32,
-    MXFP4,
+    MXFP4_ROUNDED,
     NVFP4,
     Algorithm,
     DynamicProduct,
@@ -54,7 +54,7 @@ SCHEMES = {
     "FP8": (FP8, FP8_INPUT),
     "FP8_CHANNEL": (FP8_CHANNELS, FP8_INPUT),
     "FP8_DYNAMIC": (FP8_CHANNELS, FP8_TOKENS),
-    "MXFP4A16": (MXFP4, None),
+    "MXFP4A16": (MXFP4_ROUNDED, None),
     "NVFP4A16": (NVFP4_POWER, None),
 }
 REALS = (("input", (FLOAT32,)), ("weight", (Int(8),)), ("output", (FLOAT32,)))

@@ -46,6 +46,13 @@ def mx(theirs: Any, emax: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]
     return value
 
 
+def mx_rounded(_: np.ndarray, block: np.ndarray) -> np.ndarray:
+    """compressed-tensors: half of the elements' last bit is added to the bits of absmax, whose exponent then counts."""
+    bits = np.float32(np.abs(block).max()).view(np.int32) + (1 << 23 - 1 - 1)
+    scale = float((bits & 0x7F800000).view(np.float32)) / 4
+    return np.clip(block / scale, -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float64) * scale
+
+
 def mx_int8(_: np.ndarray, block: np.ndarray) -> np.ndarray:
     """OCP MXINT8: 64ths of 2^floor(log2 absmax)."""
     scale = 2.0 ** (math.frexp(np.abs(block).max())[1] - 7)
@@ -143,6 +150,8 @@ MX = (("MXFP8_E4M3", "float8_e4m3fn", 8), ("MXFP8_E5M2", "float8_e5m2", 15), ("M
       ("MXFP6_E2M3", "float6_e2m3fn", 2), ("MXFP4", "float4_e2m1fn", 2))  # fmt: skip
 ROWS = (
     *(Row(n, "OCP Microscaling Formats 1.0, section 6.3", "loop with ml_dtypes", micro(n, t, e)) for n, t, e in MX),
+    Row("MXFP4_ROUNDED", "compressed-tensors, mxfp_utils.py", "loop with float32's bits",
+        blocks(specs.MXFP4_ROUNDED, mx_rounded)),
     Row("MXINT8", "OCP Microscaling Formats 1.0, section 5.3.4", "loop in float64", blocks(specs.MXINT8, mx_int8)),
     Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.NVFP4, nvfp4)),
     Row("GGUF_MXFP4", "llama.cpp, ggml-quants.c", "loop with ml_dtypes", micro("GGUF_MXFP4", "float4_e2m1fn", 2)),

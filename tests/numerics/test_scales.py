@@ -20,6 +20,7 @@ from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import (
     BFLOAT16,
     E2M1,
+    E2M3,
     E4M3FN,
     E5M2,
     E8M0,
@@ -114,6 +115,9 @@ def test_zero_tiny_nan_and_infinite_scales(fmt: Float) -> None:
         (Float(3, 2, max=28.0), "emax", 16.0),
         (Float(2, 3, max=7.5), "emax", 4.0),
         (E2M1, "emax", 4.0),
+        (E2M1, "emax_rounded", 3.5),
+        (E2M3, "emax_rounded", 3.875),
+        (E5M2, "emax_rounded", 2.0**15 * 0.9375),
         (E2M1, "qmax", 6.0),
     ],
 )

@@ -62,6 +62,11 @@ MESSAGES = [
         "Scheme.scale.divisor: found '-qmin', wanted a divisor above 0. Drop it: Int(8, signed=False) has no negative code.",
     ),
     (
+        lambda: Scheme(U8, Scale(divisor="emax_rounded")),
+        "Scheme.scale.divisor: found 'emax_rounded', wanted a divisor that does not depend on bits of a mantissa. "
+        'Give "emax": Int(8, signed=False) has no mantissa.',
+    ),
+    (
         lambda: Scheme(S8, zero_point=ZeroPoint(value=128)),
         "Scheme.zero_point.value: found 128, wanted a code in [-128, 127]. Choose a code of the format.",
     ),
