@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import lowering, targets
+from qfunc.estimators import Mse
 from qfunc.lowering import LlamaCppRunner, OnnxRuntimeRunner
 from qfunc.specs import Target, edit
 
@@ -220,6 +221,10 @@ def _compressed(scheme: str, config: Any) -> Target:
     return edit.skip(edit.name("lm_head"))(targets.compressed_tensors(scheme, 32, config=config.to_json_string()))
 
 
+def _searched(config: Any) -> Target:
+    return edit.weights(estimator=Mse(candidates=12, widest=1.1))(_compressed("W4A16", config))
+
+
 TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "float, PyTorch": plain,
     **{
@@ -240,6 +245,7 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "qfunc executorch_8da4w, ExecuTorch": of_executorch,
     "torchao 8da4w, PyTorch": of_torchao,
     "qfunc W4A16, transformers": partial(of_qfunc, partial(_compressed, "W4A16"), "model.safetensors"),
+    "qfunc W4A16 Mse, transformers": partial(of_qfunc, _searched, "model.safetensors"),
     "qfunc W4A16 gptq, transformers": partial(of_qfunc, partial(_compressed, "W4A16"), "model.safetensors", gptq=True),
     "llm-compressor W4A16, transformers": partial(of_llm_compressor, "QuantizationModifier"),
     "llm-compressor W4A16 GPTQ, transformers": partial(of_llm_compressor, "GPTQModifier"),

@@ -14,7 +14,7 @@ from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
 from qfunc.numerics.affine import dequantize, quantize
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.numerics.rounding import round_by
-from qfunc.specs import Int, PerBlock, Scale, Scheme
+from qfunc.specs import Int, PerBlock, PerTensor, Scheme
 
 Error = Callable[[Tensor, Tensor], Tensor]
 """(low, high) of n candidates, float32 [n, *shape] -> their errors, float64 [n, *shape] in units of max|x|^p."""
@@ -31,10 +31,9 @@ FIRST = 8
 TOLERANCE = 1e-9
 """Relative rounding error allowed to a float64 sum."""
 
+_PER_TENSOR = PerTensor()
 Rows = tuple[Tensor, ...]
 """Tensors with one row per block; the points or edges come first."""
-
-_PER_TENSOR = Scale()
 
 
 def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
@@ -220,7 +219,9 @@ def _deterministic(scheme: Scheme) -> Scheme:
 
 def _of_rows(scheme: Scheme) -> Scheme:
     # The rows of the data are the blocks, so one scale per tensor is one per row.
-    return replace_fields(scheme, scale=_PER_TENSOR) if isinstance(scheme.scale.shared, PerBlock) else scheme
+    if not isinstance(scheme.scale.shared, PerBlock):
+        return scheme
+    return replace_fields(scheme, scale=replace_fields(scheme.scale, shared=_PER_TENSOR))
 
 
 def _qparams(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:

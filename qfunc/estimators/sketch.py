@@ -210,8 +210,9 @@ def ranked(edges: Tensor, counts: Tensor, share: float) -> Tensor:
     return (low + (high - low) * part).squeeze(-1)
 
 
-def clipped(state: Sketch, low: Tensor, high: Tensor) -> Range:
-    """Return [low, high] clamped to the observed range; the observed range itself if it is not finite."""
+def clipped(state: Sketch, low: Tensor, high: Tensor, widest: float = 1.0) -> Range:
+    """Return [low, high] clamped to `widest` times the observed range; the observed range itself if it is not finite."""
     seen = state.low.isfinite() & state.high.isfinite()
-    low, high = low.float().maximum(state.low), high.float().minimum(state.high)
+    ends = state.low.minimum(widest * state.low), state.high.maximum(widest * state.high)
+    low, high = low.float().maximum(ends[0]), high.float().minimum(ends[1])
     return Range(torch.where(seen, low, state.low), torch.where(seen, high, state.high))

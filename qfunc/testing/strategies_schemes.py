@@ -41,11 +41,12 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
         return Scheme(fmt, Scale(shared))
     if kind == "levels":  # codebooks have one rounding
         return Scheme(fmt, draw(_symmetric(draw(_scales(shared)), fmt)), division=draw(st.booleans()))
-    scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(MODES)), draw(st.booleans())
+    modes = MODES[:-2] if isinstance(fmt, Float) else MODES  # neither floats nor zero points have an index
+    scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(modes)), draw(st.booleans())
     if kind not in ("affine", "fixed zero point"):
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
     zero = ZeroPoint(
-        draw(st.sampled_from(MODES[:-2])),  # a zero point has no index
+        draw(st.sampled_from(MODES[:-2])),
         nudge=draw(st.sampled_from(("low", "nearest", "outward"))),
         added=draw(st.sampled_from(("after", "before"))),
     )

@@ -35,8 +35,8 @@ ROWS: tuple[Row, ...] = (
      "SetAlgorithm.estimator: found Lsq(gradient_scale=True, batch_axis=None), wanted a frozen value with the methods "
      "init, update, finalize or None. Add update, finalize."),
     ("an estimator as function", lambda w: edit.weights(function=Mse()), "SpecError",
-     "SetAlgorithm.function: found Mse(p=2.0, candidates=95, apart=True), wanted a frozen value with the methods init, "
-     "apply, export or None. Add apply, export."),
+     "SetAlgorithm.function: found Mse(p=2.0, candidates=95, apart=True, widest=1.0), wanted a frozen value with the methods "
+     "init, apply, export or None. Add apply, export."),
     ("the class of a function", lambda w: edit.activations(function=Lsq), "SpecError",
      "SetAlgorithm.function: found <class 'qfunc.functions.lsq.Lsq'>, wanted a frozen value with the methods init, "
      "apply, export or None. Call it: Lsq()."),
@@ -53,12 +53,12 @@ ROWS: tuple[Row, ...] = (
     ("an edit of a name", lambda w: edit.weights(bits=4)("tensorrt"), "SpecError",
      "edit.pipe: found 'tensorrt', wanted a Target first. Write edit.pipe(target, edit.weights(bits=4), ...)."),
     ("a pipe without a target", lambda w: edit.pipe(Mse()), "SpecError",
-     "edit.pipe: found Mse(p=2.0, candidates=95, apart=True), wanted a Target first. Write edit.pipe(target, "
+     "edit.pipe: found Mse(p=2.0, candidates=95, apart=True, widest=1.0), wanted a Target first. Write edit.pipe(target, "
      "edit.weights(bits=4), ...)."),
     ("a pipe of a function that was not called", lambda w: edit.pipe(TARGET, edit.weights), "SpecError",
      "edit.pipe: found the function weights, wanted a function target -> target. Call it: edit.weights(...)."),
     ("a pipe of an estimator", lambda w: edit.pipe(TARGET, Mse()), "SpecError",
-     "edit.pipe: found Mse(p=2.0, candidates=95, apart=True), wanted a function target -> target. Use "
+     "edit.pipe: found Mse(p=2.0, candidates=95, apart=True, widest=1.0), wanted a function target -> target. Use "
      "edit.weights(...), edit.skip(...) and the others."),
     ("an override by text", lambda w: edit.override("layer4", weights={"bits": 8}), "SpecError",
      "edit.override: found 'layer4', wanted a selector. Use edit.name, edit.op, edit.module or edit.where, or combine "

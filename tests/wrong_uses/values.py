@@ -63,6 +63,8 @@ ROWS: tuple[Row, ...] = (
      "Ema.decay: found 1, wanted a number in [0, 1). Give such a number."),
     ("a norm of 0", lambda w: Mse(p=0), "SpecError",
      "Mse.p: found 0, wanted a number in (0, 16]. Give 2.0 or another norm."),
+    ("ranges narrower than the data's", lambda w: Mse(widest=0.5), "SpecError",
+     "Mse.widest: found 0.5, wanted a number in [1, 2]. Give 1.0, 1.5 or 2.0."),
     ("a quantile in percent", lambda w: Quantile(99.99), "SpecError",
      "Quantile.q: found 99.99, wanted a number in (0, 1]. Give such a number."),
     ("percentiles in disorder", lambda w: Percentile(99.9, 0.1), "SpecError",
