@@ -221,20 +221,23 @@ def _compressed(scheme: str, config: Any) -> Target:
     return edit.skip(edit.name("lm_head"))(targets.compressed_tensors(scheme, 32, config=config.to_json_string()))
 
 
-def _searched(config: Any) -> Target:
-    return edit.weights(estimator=Mse(candidates=12, widest=1.1))(_compressed("W4A16", config))
+def _searched(target: Callable[[Any], Target], config: Any) -> Target:
+    return edit.weights(estimator=Mse(candidates=12, widest=1.1))(target(config))
 
 
+W4A16 = partial(_compressed, "W4A16")
 TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "float, PyTorch": plain,
     **{
         f"qfunc gguf {kind}, llama.cpp": partial(of_qfunc, partial(_gguf, kind), "model.gguf")
         for kind in ("Q8_0", "Q4_0", "Q4_K_M")
     },
+    "qfunc gguf Q4_0 Mse, llama.cpp": partial(of_qfunc, partial(_searched, partial(_gguf, "Q4_0")), "model.gguf"),
     "qfunc gguf Q4_0 gptq, llama.cpp": partial(of_qfunc, partial(_gguf, "Q4_0"), "model.gguf", gptq=True),
     **{f"llama.cpp {kind}, llama.cpp": partial(of_llama_cpp, kind) for kind in ("Q8_0", "Q4_0", "Q4_K_M")},
     "qfunc nbits 8, ONNX Runtime": partial(of_qfunc, partial(_nbits, 8), "model.onnx"),
     "qfunc nbits 4, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx"),
+    "qfunc nbits 4 Mse, ONNX Runtime": partial(of_qfunc, partial(_searched, partial(_nbits, 4)), "model.onnx"),
     "qfunc nbits 4, tokens in 8 bits, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4, embedding_bits=8), "model.onnx"),
     "qfunc nbits 4 gptq, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx", gptq=True),
     "genai builder int4, ONNX Runtime": of_genai,
@@ -244,9 +247,10 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "NNCF int4, OpenVINO": partial(of_nncf, "INT4_SYM"),
     "qfunc executorch_8da4w, ExecuTorch": of_executorch,
     "torchao 8da4w, PyTorch": of_torchao,
-    "qfunc W4A16, transformers": partial(of_qfunc, partial(_compressed, "W4A16"), "model.safetensors"),
-    "qfunc W4A16 Mse, transformers": partial(of_qfunc, _searched, "model.safetensors"),
-    "qfunc W4A16 gptq, transformers": partial(of_qfunc, partial(_compressed, "W4A16"), "model.safetensors", gptq=True),
+    "qfunc W4A16, transformers": partial(of_qfunc, W4A16, "model.safetensors"),
+    "qfunc W4A16 Mse, transformers": partial(of_qfunc, partial(_searched, W4A16), "model.safetensors"),
+    "qfunc W4A16 Mse gptq, transformers": partial(of_qfunc, partial(_searched, W4A16), "model.safetensors", gptq=True),
+    "qfunc W4A16 gptq, transformers": partial(of_qfunc, W4A16, "model.safetensors", gptq=True),
     "llm-compressor W4A16, transformers": partial(of_llm_compressor, "QuantizationModifier"),
     "llm-compressor W4A16 GPTQ, transformers": partial(of_llm_compressor, "GPTQModifier"),
     "AutoRound W4A16, transformers": of_auto_round,
