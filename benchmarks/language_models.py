@@ -24,12 +24,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from attrs import evolve
 from language_model_cells import CELLS, Cell
 from language_model_tools import of_auto_round, of_llm_compressor, of_the_processor
 from llama import Llama, perplexity, sequences, texts, trained
 from torch import Tensor
 
 import qfunc
+from qfunc.estimators import Mse
+from qfunc.specs import edit
 
 SEQUENCES, SEEDS = 128, (12345, 1, 2, 3, 4, 5)
 BEGIN, END = "<!-- table of benchmarks/language_models.py -->\n\n", "\n\n<!-- end of the table -->"
@@ -57,6 +60,18 @@ def of_qfunc(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, 
         yield f"`gptq(passes={passes})`", rounded, before + of_the_processor() - start
 
 
+def of_searched_scales(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
+    """Yield the rows of qfunc with the scales of least squared error: nearest, and GPTQ."""
+    batches, start = list(ids.split(16)), of_the_processor()
+    searched = evolve(cell, target=edit.weights(estimator=Mse(candidates=20, widest=1.5))(cell.target))
+    nearest = _nearest(_program(model, batches), batches, searched)
+    before = of_the_processor() - start
+    yield "`Mse`", nearest, before
+    start = of_the_processor()
+    rounded = qfunc.gptq(batches, progress=False)(nearest)
+    yield "`Mse`, `gptq`", rounded, before + of_the_processor() - start
+
+
 def of_float_steps(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
     """Yield the rows of qfunc's changes of the float model: awq and rotate, before nearest and GPTQ."""
     batches = list(ids.split(16))
@@ -77,6 +92,7 @@ def of_adaround(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, An
 
 TOOLS = {
     "qfunc": of_qfunc,
+    "searched": of_searched_scales,
     "llm-compressor": of_llm_compressor,
     "AutoRound": of_auto_round,
     "adaround": of_adaround,
