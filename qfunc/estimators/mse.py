@@ -97,7 +97,7 @@ class Mse:
         if self.apart and scheme.zero_point is not None:
             low, _ = _best(error, all_low, high.expand_as(all_high))
             _, high = _best(error, low.expand_as(all_low), all_high)
-        return clipped(state, low, high, self.widest)
+        return clipped(state, low, high, widest=self.widest)
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:
         """Return the qparams of the range."""

@@ -210,7 +210,7 @@ def ranked(edges: Tensor, counts: Tensor, share: float) -> Tensor:
     return (low + (high - low) * part).squeeze(-1)
 
 
-def clipped(state: Sketch, low: Tensor, high: Tensor, widest: float = 1.0) -> Range:
+def clipped(state: Sketch, low: Tensor, high: Tensor, *, widest: float = 1.0) -> Range:
     """Return [low, high] clamped to `widest` times the observed range; the observed range itself if it is not finite."""
     seen = state.low.isfinite() & state.high.isfinite()
     ends = state.low.minimum(widest * state.low), state.high.maximum(widest * state.high)
