@@ -41,7 +41,7 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
         return Scheme(fmt, Scale(shared))
     if kind == "levels":  # codebooks have one rounding
         return Scheme(fmt, draw(_symmetric(draw(_scales(shared)), fmt)), division=draw(st.booleans()))
-    modes = MODES[:-2] if isinstance(fmt, Float) else MODES  # neither floats nor zero points have an index
+    modes = MODES[:-2] if kind == "float" else MODES  # neither floats nor zero points have an index
     scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(modes)), draw(st.booleans())
     if kind not in ("affine", "fixed zero point"):
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
