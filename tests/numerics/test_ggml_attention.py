@@ -1,4 +1,4 @@
-"""ggml's attention with a cache: tokens after others see the same keys as in one batch; llama.cpp itself is compared elsewhere."""
+"""ggml's attention with a cache: tokens after others see the same keys as in one batch."""
 
 from __future__ import annotations
 
