@@ -54,6 +54,7 @@ CONTENTS = {
         "scale",
         "transformers",
         "language_models",
+        "rounding",
         "smollm2",
         "reports",
         "from_mqbench",
