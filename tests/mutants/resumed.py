@@ -5,9 +5,9 @@ from mutants.mutation import Mutation
 RESUMED = (
     Mutation(
         "a-stored-batch-runs-again",
-        "qfunc.transforms.calibrate:Calibration._calibrated",
-        "if count <= done:",
-        "if count < done:",
+        "qfunc.execution.stored_statistics:StoredStatistics.has",
+        "stored = number <= self.count",
+        "stored = number < self.count",
         "tests/execution/test_resumed_calibration.py::test_it_goes_on_after_the_last_stored_batch",
     ),
     Mutation(
