@@ -89,11 +89,12 @@ def main(folder: str, where: str) -> None:
     stored_statistics.INTERVAL = 0.0
     if rank == ranks - 1:
         killed_at(where)
-    log, read = Path(folder, f"ran-{rank}").open("a"), observers.Observer.read
+    read = observers.Observer.read
 
     def logged(self: Any, arguments: Any, at: int) -> Any:
         found = read(self, arguments, at)
-        print(at, file=log, flush=True)
+        with Path(folder, f"ran-{rank}").open("a") as log:
+            print(at, file=log)
         return found
 
     observers.Observer.read = logged  # type: ignore[method-assign]

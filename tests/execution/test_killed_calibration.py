@@ -24,7 +24,8 @@ def run(folder: Path, where: str, ranks: int = 1) -> list[int]:
     command = [sys.executable, "-m", "tests.execution.killed", str(folder), where]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": str(ranks)}
     processes = [
-        subprocess.Popen(command, cwd=ROOT, env={**environment, "RANK": str(r)}, stderr=subprocess.DEVNULL) for r in range(ranks)
+        subprocess.Popen(command, cwd=ROOT, env={**environment, "RANK": str(r)}, stderr=subprocess.DEVNULL)
+        for r in range(ranks)
     ]
     try:
         last = processes[-1].wait(120)
@@ -55,7 +56,7 @@ def test_a_killed_process(tmp_path: Path) -> None:
         assert run(parts, where) == [-signal.SIGKILL], where
     assert run(parts, "never") == [0]
     assert same_state(load_file(parts / "found-0"), load_file(whole / "found-0"))
-    assert ran(whole) == [n for n in range(1, BATCHES + 1)]
+    assert ran(whole) == list(range(1, BATCHES + 1))
     assert ran(parts) == [1, 2, 3, 4, 5, 5, 6, *range(7, BATCHES + 1)]
     assert {p.name for p in parts.iterdir()} == {"ran-0", "found-0"}  # nor the half of a file
 

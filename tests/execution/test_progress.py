@@ -38,7 +38,10 @@ def test_a_slow_part_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         for seconds in (29.9, 95, 20, 9.9, 0.2):
             clock.now += seconds
             progress.advance()
-    assert capsys.readouterr().err.splitlines() == ["calibrate: batch 2, 125 s, 62.5 s/batch", "calibrate: batch 5, 155 s, 31 s/batch"]
+    assert capsys.readouterr().err.splitlines() == [
+        "calibrate: batch 2, 125 s, 62.5 s/batch",
+        "calibrate: batch 5, 155 s, 31 s/batch",
+    ]
 
 
 def test_parts_that_were_done_before_have_no_share_in_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
