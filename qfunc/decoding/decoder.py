@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,20 +16,22 @@ from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 from qfunc.graph.record import TensorInfo
 
-__all__ = ["Decoder", "decoder"]
+__all__ = ["Decoder", "decoder", "device_of", "exported", "first_value", "infos", "zeros_of"]
 
 
 @frozen(eq=False)
 class Decoder:
-    """A causal language model as a graph (ids, positions, *state) -> (logits, *state).
+    """A language model as a graph (ids, positions, *state, *cross) -> (logits, *state).
 
     `program` is the exported graph, for `quantize`.  `ids` are tokens [N, T], `positions` their places [T], consecutive and
     the same in all rows, `logits` [N, T, V].  N and T vary.  `state` has the shape and dtype of each tensor of the cache for
-    one sequence, keys and values of each layer in turn: [1, H, length, D].
+    one sequence, keys and values of each layer in turn: [1, H, length, D].  `cross` has those of the keys and values of
+    cross-attention, [1, H, S, D], which are the same in each step; it is empty for a model without an encoder.
     """
 
     program: torch.export.ExportedProgram
     state: tuple[TensorInfo, ...]
+    cross: tuple[TensorInfo, ...] = ()
 
     @property
     def length(self) -> int:
@@ -41,11 +43,14 @@ class Decoder:
         """The float model, as a module of the same inputs and outputs."""
         return self.program.module(check_guards=False)
 
-    def inputs(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Return (ids, positions, *state) for tokens [N, T] from the start, with an empty cache.
+    def inputs(self, ids: Tensor, cross: Sequence[Any] = ()) -> tuple[Tensor, ...]:
+        """Return (ids, positions, *state, *cross) for tokens [N, T] from the start, with an empty cache.
 
+        Args:
+            ids: The tokens.
+            cross: The keys and values that the encoder returned, as tensors or arrays; none for a model without an encoder.
         Raises:
-            CaptureError: not tokens [N, T], or more than the cache holds.
+            CaptureError: not tokens [N, T], more than the cache holds, or other tensors than the encoder returns.
         """
         if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
             found = a_or_an(type(ids)) if not isinstance(ids, Tensor) else f"{ids.dtype} {list(ids.shape)}"
@@ -55,9 +60,18 @@ class Decoder:
             do = f"Write qfunc.decoder({ids.shape[1]})(model), or a larger length."
             where, wanted = "Decoder.inputs", f"at most {self.length}, the length of the cache"
             raise CaptureError(where=where, found=f"{ids.shape[1]} tokens", wanted=wanted, do=do)
-        sizes = [(len(ids), *info.shape[1:]) for info in self.state]
-        empty = (torch.zeros(s, dtype=_dtype(i), device=ids.device) for s, i in zip(sizes, self.state, strict=True))
-        return (ids, torch.arange(ids.shape[1], device=ids.device), *empty)
+        given = tuple(torch.as_tensor(v, device=ids.device).detach() for v in cross)
+        self._require_cross(given, len(ids))
+        return (ids, torch.arange(ids.shape[1], device=ids.device), *zeros_of(self.state, len(ids), ids.device), *given)
+
+    def _require_cross(self, given: tuple[Tensor, ...], rows: int) -> None:
+        shapes = [tuple(v.shape) for v in given]
+        wanted = [(rows, i.shape[1], *s[2:3], i.shape[3]) for i, s in zip(self.cross, shapes, strict=False)]
+        if len(shapes) != len(self.cross) or shapes != wanted:
+            found = f"tensors of the shapes {[list(s) for s in shapes]}" if shapes else "no tensors"
+            sizes = ", ".join(f"[{rows}, {i.shape[1]}, S, {i.shape[3]}]" for i in self.cross) or "none, without an encoder"
+            do = "Write decoder.inputs(ids, encode(features))." if self.cross else "Write decoder.inputs(ids)."
+            raise CaptureError(where="Decoder.inputs, cross", found=found, wanted=sizes, do=do)
 
 
 class _WithState(nn.Module):
@@ -109,19 +123,27 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
 
 
 def _exported(model: nn.Module, length: int) -> Decoder:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     state = _state(model, length, device)
     ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device)
-    empty = tuple(torch.zeros(2, *i.shape[1:], dtype=_dtype(i), device=device) for i in state)
     auto = torch.export.Dim.AUTO
     shapes = ({0: auto, 1: auto}, {0: auto}, tuple({0: auto} for _ in state))
+    where = f"decoder, {type(model).__name__}"
+    return Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, where), state)
+
+
+def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, where: str) -> torch.export.ExportedProgram:
+    """Return the program of a module, whose axes with a dimension in `shapes` vary.
+
+    Raises:
+        CaptureError: torch.export refuses the module.
+    """
     try:
-        program = torch.export.export(_WithState(model), (ids, positions, *empty), dynamic_shapes=shapes, strict=False)
+        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
         do = "Check that its forward has no branch on the values of a tensor."
         wanted = "a model that torch.export accepts"
-        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
-    return Decoder(program, state)
+        raise CaptureError(where=where, found=first_line(e), wanted=wanted, do=do) from e
 
 
 @torch.no_grad()
@@ -133,17 +155,36 @@ def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorI
         _logits(model, ids, positions, cache)
     except Exception as e:
         raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
-    if sorted(cache.seen) != list(range(len(cache.seen))) or not cache.seen:
-        found = f"updates of the layers {sorted(cache.seen)}"
-        raise CaptureError(where=f"decoder, {type(model).__name__}", found=found, wanted=wanted, do=do)
-    tensors = [t for layer in sorted(cache.seen) for t in cache.seen[layer]]
-    return tuple(TensorInfo((1, t.shape[1], length, t.shape[3]), str(t.dtype)) for t in tensors)
+    if (found := cache.tensors(1)) is None:
+        updates = f"updates of the layers {sorted(cache.seen)}"
+        raise CaptureError(where=f"decoder, {type(model).__name__}", found=updates, wanted=wanted, do=do)
+    return infos(found[0], length)
 
 
 def _logits(model: nn.Module, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
-    value = model(input_ids=ids, position_ids=positions[None], past_key_values=cache, use_cache=True)
+    return first_value(model(input_ids=ids, position_ids=positions[None], past_key_values=cache, use_cache=True))
+
+
+def first_value(value: Any) -> Tensor:
+    """Return what a model returned, or the first of several values."""
     first: Tensor = value if isinstance(value, Tensor) else value[0]
     return first
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the parameters."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def infos(tensors: list[Tensor], length: int | None = None) -> tuple[TensorInfo, ...]:
+    """Return shape and dtype of keys and values [N, H, T, D] for one sequence, with another length if one is given."""
+    sizes = (length or t.shape[LENGTH_AXIS] for t in tensors)
+    return tuple(TensorInfo((1, t.shape[1], n, t.shape[3]), str(t.dtype)) for t, n in zip(tensors, sizes, strict=True))
+
+
+def zeros_of(state: tuple[TensorInfo, ...], rows: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return zeros with the shapes and dtypes of a state, for several sequences."""
+    return tuple(torch.zeros(rows, *i.shape[1:], dtype=_dtype(i), device=device) for i in state)
 
 
 def _dtype(info: TensorInfo) -> torch.dtype:

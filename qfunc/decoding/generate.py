@@ -98,12 +98,12 @@ def next_tokens(logits: Tensor, temperature: float = 0.0, generator: torch.Gener
 
 
 def with_tokens(given: Sequence[Tensor], tokens: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the inputs of the next step: tokens [N, 1], the position after the last one, and the state.
+    """Return the inputs of the next step: tokens [N, 1], the position after the last one, the state, and what follows it.
 
     >>> with_tokens((torch.tensor([[5, 6]]), torch.tensor([0, 1])), torch.tensor([[7]]), [])
     (tensor([[7]]), tensor([2]))
     """
-    return (tokens.to(given[0].dtype), given[1][-1:] + 1, *state)
+    return (tokens.to(given[0].dtype), given[1][-1:] + 1, *state, *given[2 + len(state) :])
 
 
 def require_prompt(where: str, inputs: Any, count: Any) -> None:
@@ -119,7 +119,7 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
         raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [T], *state)", do=do)
     if type(count) is not int or count < 1:
         raise VerifyError(where=f"{where}, count", found=repr(count), wanted="an integer of at least 1", do="Write 20.")
-    length = min(v.shape[LENGTH_AXIS] for v in inputs[2:])
+    length = inputs[2].shape[LENGTH_AXIS]
     if (last := int(inputs[1].max()) + count) > length:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."
         found, wanted = f"{last} tokens before the last one", f"at most {length}, the length of the state"
