@@ -82,9 +82,9 @@ __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
     "OutputMse", "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias",
     "adaround", "awq", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
-    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalization_pairs", "equalize", "errors",
-    "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq",
-    "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
+    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalization_pairs", "equalize",
+    "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate",
+    "gptq", "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
     "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream",
     "sweep", "verify", "verify_tokens",
 ]  # fmt: skip

@@ -73,7 +73,7 @@ class Recorder:
         return keys, values
 
     def tensors(self, updates: int) -> list[list[Tensor]] | None:
-        """Return keys and values of each layer in turn, for the first to the last update; None if layers have another number."""
+        """Return keys and values of each layer in turn, for each update; None if layers have another number."""
         layers = [self.seen.get(layer, []) for layer in range(len(self.seen))]
         if not layers or any(len(pairs) != updates for pairs in layers):
             return None

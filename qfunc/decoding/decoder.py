@@ -129,21 +129,27 @@ def _exported(model: nn.Module, length: int) -> Decoder:
     auto = torch.export.Dim.AUTO
     shapes = ({0: auto, 1: auto}, {0: auto}, tuple({0: auto} for _ in state))
     where = f"decoder, {type(model).__name__}"
-    return Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, where), state)
+    return Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
 
 
-def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, where: str) -> torch.export.ExportedProgram:
-    """Return the program of a module, whose axes with a dimension in `shapes` vary.
+def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: int, where: str) -> torch.export.ExportedProgram:
+    """Return the program of a module, in which the first axes of the first input vary, and what `shapes` lets vary.
 
     Raises:
-        CaptureError: torch.export refuses the module.
+        CaptureError: torch.export refuses the module, or fixes one of these axes.
     """
     try:
-        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
         do = "Check that its forward has no branch on the values of a tensor."
-        wanted = "a model that torch.export accepts"
-        raise CaptureError(where=where, found=first_line(e), wanted=wanted, do=do) from e
+        raise CaptureError(where=where, found=first_line(e), wanted="a model that torch.export accepts", do=do) from e
+    first = next(n for n in program.graph.nodes if n.name == program.graph_signature.user_inputs[0])
+    for axis in range(axes):
+        if str(first.meta["val"].shape[axis]).isdigit():  # a symbol that was specialized prints as a number
+            found = f"axis {axis} of the first input fixed to {inputs[0].shape[axis]} by its forward"
+            do = "Write x.shape[0], not len(x), and pass sizes as they are."
+            raise CaptureError(where=where, found=found, wanted="a model for all sizes of a batch and of a text", do=do)
+    return program
 
 
 @torch.no_grad()

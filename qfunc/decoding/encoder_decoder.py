@@ -42,7 +42,8 @@ class _Encoder(nn.Module):
         self.model = model
 
     def forward(self, features: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_first_token(self.model, features)[1])
+        _, cache = _first_token(self.model, features)
+        return tuple(cache.seen[layer][1][k] for layer in range(len(cache.seen)) for k in (0, 1))
 
 
 class _Decoder(nn.Module):
@@ -102,13 +103,13 @@ def _exported(model: nn.Module, length: int, features: Tensor) -> EncoderDecoder
     where, device, auto = f"encoder_decoder, {type(model).__name__}", features.device, torch.export.Dim.AUTO
     two = features[:1].expand(2, *features.shape[1:]).contiguous()  # an axis of one entry would be fixed
     own, cross, width = _keys_and_values(model, two, where)
-    encoder = exported(_Encoder(model), (two,), (dict.fromkeys(range(two.ndim), auto),), f"{where}, encoder")
+    encoder = exported(_Encoder(model), (two,), (dict.fromkeys(range(two.ndim), auto),), 1, f"{where}, encoder")
     state = infos(own, length)
     ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device)
     shapes = (*({0: auto} for _ in state), *({0: auto, LENGTH_AXIS: auto} for _ in cross))
     given = (ids, positions, *zeros_of(state, 2, device), *cross)
     module = _Decoder(model, width, len(state) // 2)
-    program = exported(module, given, ({0: auto, 1: auto}, {0: auto}, shapes), f"{where}, decoder")
+    program = exported(module, given, ({0: auto, 1: auto}, {0: auto}, shapes), 2, f"{where}, decoder")
     return EncoderDecoder(encoder, Decoder(program, state, infos(cross)))
 
 
@@ -118,19 +119,21 @@ def _keys_and_values(model: nn.Module, features: Tensor, where: str) -> tuple[li
     wanted = "get_encoder(), and two updates of past_key_values in each layer: self-attention, cross-attention"
     do = "Pass an encoder with a decoder of transformers, as WhisperForConditionalGeneration."
     try:
-        own, cross, width = _first_token(model, features)
+        width, cache = _first_token(model, features)
     except Exception as e:
         raise CaptureError(where=where, found=first_line(e), wanted=wanted, do=do) from e
-    if not own:
-        raise CaptureError(where=where, found="another number of updates", wanted=wanted, do=do)
-    return own, cross, width
+    if (found := cache.tensors(2)) is None:
+        counts = {layer: len(updates) for layer, updates in sorted(cache.seen.items())}
+        updates = f"{counts} updates of the layers" if counts else "no updates"
+        raise CaptureError(where=where, found=updates, wanted=wanted, do=do)
+    return found[0], found[1], width
 
 
-def _first_token(model: Any, features: Tensor) -> tuple[list[Tensor], list[Tensor], int]:
+def _first_token(model: Any, features: Tensor) -> tuple[int, Recorder]:
+    # (the width of the encoder's states, keys and values)
     states, cache = first_value(model.get_encoder()(features)), Recorder()
     _logits(model, torch.zeros(features.shape[0], 1, dtype=torch.int64, device=features.device), states, cache)
-    own, cross = cache.tensors(2) or ([], [])
-    return own, cross, states.shape[-1]
+    return states.shape[-1], cache
 
 
 def _logits(model: nn.Module, ids: Tensor, states: Tensor, cache: Any) -> Tensor:
