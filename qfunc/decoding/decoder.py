@@ -143,7 +143,8 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
     except Exception as e:
         do = "Check that its forward has no branch on the values of a tensor."
         raise CaptureError(where=where, found=first_line(e), wanted="a model that torch.export accepts", do=do) from e
-    first = next(n for n in program.graph.nodes if n.name == program.graph_signature.user_inputs[0])
+    name = next(iter(program.graph_signature.user_inputs))
+    (first,) = (n for n in program.graph.nodes if n.name == name)
     for axis in range(axes):
         if str(first.meta["val"].shape[axis]).isdigit():  # a symbol that was specialized prints as a number
             found = f"axis {axis} of the first input fixed to {inputs[0].shape[axis]} by its forward"

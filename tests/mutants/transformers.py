@@ -10,6 +10,24 @@ TRANSFORMERS = (
         "tests/decoding/test_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole[llama]",
     ),
     Mutation(
+        "keys-of-the-encoder-are-computed-again", "qfunc.decoding.cache:StateCache.update",
+        "return self.cross[2 * layer], self.cross[2 * layer + 1]",
+        "return keys, values",
+        "tests/decoding/test_encoder_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole",
+    ),
+    Mutation(
+        "summands-after-dropouts-read-codes", "qfunc.placement.place:_Placement._may_precede",
+        "transparent and all(v == value for v in self._wanted(source, producer))",
+        "transparent",
+        "tests/placement/test_ops_without_effect.py::test_a_summand_stays_as_the_target_says",
+    ),
+    Mutation(
+        "infinities-deviate", "qfunc.emulation.float_units:_deviation",
+        "torch.where(real.double() == value.value, 0.0, (real.double() - value.value).abs())",
+        "(real.double() - value.value).abs()",
+        "tests/emulation/test_float_units.py::test_an_infinity_is_no_deviation_and_hides_none",
+    ),
+    Mutation(
         "positions-are-the-batch", "qfunc.transforms.onnx_check:_is_batched",
         'dims[0].dim_param == "batch"',
         'dims[0].HasField("dim_param")',
