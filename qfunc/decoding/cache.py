@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["LENGTH_AXIS", "Recorder", "StateCache"]
+__all__ = ["LENGTH_AXIS", "Recorder", "RowPositions", "StateCache"]
 
 LENGTH_AXIS = 2
 """The axis of the positions in keys and values: [batch, heads, length, channels]."""
@@ -20,7 +20,7 @@ class StateCache:
     of a layer is that of its cross-attention, whose keys and values are those of `cross`; the given ones are not used.
 
     Args:
-        positions: The positions of the new tokens, consecutive [T].
+        positions: The positions of the new tokens in each row, [N, T].
         state: Keys and values of each layer in turn, [N, H, L, D].
         cross: Keys and values of the cross-attention of each layer in turn, [N, H, S, D].
     """
@@ -38,16 +38,17 @@ class StateCache:
             return self.cross[2 * layer], self.cross[2 * layer + 1]
         self.written.add(layer)
         for place, new in ((2 * layer, keys), (2 * layer + 1, values)):
-            self.state[place] = self.state[place].index_copy(LENGTH_AXIS, self.positions, new)
+            index = self.positions[:, None, :, None].expand(new.shape)
+            self.state[place] = self.state[place].scatter(LENGTH_AXIS, index, new)
         return self.state[2 * layer], self.state[2 * layer + 1]
 
-    def get_query_offset(self, layer: int = 0) -> Tensor:
-        """Return the position of the first new token."""
-        return self.positions[0]
+    def get_query_offset(self, layer: int = 0) -> RowPositions:
+        """Return what added to the numbers of the new tokens is their positions."""
+        return RowPositions(self.positions)
 
     def get_seq_length(self, layer: int = 0) -> Tensor:
-        """Return the number of tokens before the first new one."""
-        return self.positions[0]
+        """Return the number of tokens before the first new one of the first row."""
+        return self.positions[0, 0]
 
     def get_mask_sizes(self, queries: int, layer: int = 0) -> tuple[int, int]:
         """Return the number of keys that the queries meet, and the position of the first."""
@@ -56,6 +57,30 @@ class StateCache:
     def get_max_length(self) -> int:
         """Return the length of the cache."""
         return self.state[0].shape[LENGTH_AXIS]
+
+
+class RowPositions:
+    """An offset of queries that is another one in each row.
+
+    The masks of `transformers` compare `(arange(T) + offset)[None, None, :, None]` with keys [1, 1, 1, L].  Of this offset
+    they get the positions [N, 1, T, 1], so that each row of the mask [N, 1, T, L] follows its own.
+
+    Source: transformers 5.23, masking_utils.py, sdpa_mask and the mask functions.
+
+    >>> import torch
+    >>> mine = RowPositions(torch.tensor([[0, 1], [4, 5]]))
+    >>> (torch.arange(2) + mine)[None, None, :, None].shape
+    torch.Size([2, 1, 2, 1])
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        self.positions = positions
+
+    def __radd__(self, numbers: Tensor) -> RowPositions:
+        return self
+
+    def __getitem__(self, places: tuple[slice | None, ...]) -> Tensor:
+        return self.positions[:, None, :, None]
 
 
 class Recorder:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
 from qfunc.decoding.experts import with_separate_experts
+from qfunc.decoding.prompts import ids_of, positions_of
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 from qfunc.graph.record import TensorInfo
@@ -23,8 +24,8 @@ __all__ = ["Decoder", "decoder", "device_of", "exported", "first_value", "infos"
 class Decoder:
     """A language model as a graph (ids, positions, *state, *cross) -> (logits, *state).
 
-    `program` is the exported graph, for `quantize`.  `ids` are tokens [N, T], `positions` their places [T], consecutive and
-    the same in all rows, `logits` [N, T, V].  N and T vary.  `state` has the shape and dtype of each tensor of the cache for
+    `program` is the exported graph, for `quantize`.  `ids` are tokens [N, T], `positions` their places in each row, [N, T],
+    and `logits` [N, T, V].  N and T vary.  `state` has the shape and dtype of each tensor of the cache for
     one sequence, keys and values of each layer in turn: [1, H, length, D].  `cross` has those of the keys and values of
     cross-attention, [1, H, S, D], which are the same in each step; it is empty for a model without an encoder.
     """
@@ -43,26 +44,42 @@ class Decoder:
         """The float model, as a module of the same inputs and outputs."""
         return self.program.module(check_guards=False)
 
-    def inputs(self, ids: Tensor, cross: Sequence[Any] = ()) -> tuple[Tensor, ...]:
-        """Return (ids, positions, *state, *cross) for tokens [N, T] from the start, with an empty cache.
+    def inputs(
+        self, ids: Tensor | Sequence[Tensor], cross: Sequence[Any] = (), *, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return (ids, positions, *state, *cross) for tokens from the start, with an empty cache.
+
+        Prompts of several lengths are padded on the left.  Each row has the positions that it has alone, from 0, and the
+        padding those after them, so that each row gives the answer that it gives alone.
 
         Args:
-            ids: The tokens.
+            ids: The tokens [N, T], or a list of rows [T] of any lengths.
             cross: The keys and values that the encoder returned, as tensors or arrays; none for a model without an encoder.
+            attention_mask: 0 for the padding on the left of tokens [N, T] and 1 for tokens, as of a tokenizer.
         Raises:
-            CaptureError: not tokens [N, T], more than the cache holds, or other tensors than the encoder returns.
+            CaptureError: no tokens, more than the cache holds, another mask, other tensors than the encoder returns, or
+                prompts of several lengths for a model with an encoder.
         """
-        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
-            found = a_or_an(type(ids)) if not isinstance(ids, Tensor) else f"{ids.dtype} {list(ids.shape)}"
-            do = "Pass the ids of the tokenizer, one row a sequence; all rows have the same length."
-            raise CaptureError(where="Decoder.inputs", found=found, wanted="integers [N, T]", do=do)
-        if ids.shape[1] > self.length:
-            do = f"Write qfunc.decoder({ids.shape[1]})(model), or a larger length."
+        tokens, mask = ids_of(ids)
+        if mask is not None and attention_mask is not None:
+            do = "Pass either a list of rows, or a tensor with the mask of its padding."
+            found, wanted = "a list of rows and an attention_mask", "one of them"
+            raise CaptureError(where="Decoder.inputs", found=found, wanted=wanted, do=do)
+        positions = positions_of(tokens, mask if attention_mask is None else attention_mask)
+        if tokens.shape[1] > self.length:
+            do = f"Write qfunc.decoder({tokens.shape[1]})(model), or a larger length."
             where, wanted = "Decoder.inputs", f"at most {self.length}, the length of the cache"
-            raise CaptureError(where=where, found=f"{ids.shape[1]} tokens", wanted=wanted, do=do)
-        given = tuple(torch.as_tensor(v, device=ids.device).detach() for v in cross)
-        self._require_cross(given, len(ids))
-        return (ids, torch.arange(ids.shape[1], device=ids.device), *zeros_of(self.state, len(ids), ids.device), *given)
+            raise CaptureError(where=where, found=f"{tokens.shape[1]} tokens", wanted=wanted, do=do)
+        if self.cross and bool((positions[:, 0] != 0).any()):
+            do = "Pass prompts of one length together, and others in calls of their own."
+            found, wanted = (
+                "prompts of several lengths",
+                "one length: such a decoder counts positions itself",
+            )
+            raise CaptureError(where="Decoder.inputs", found=found, wanted=wanted, do=do)
+        given = tuple(torch.as_tensor(v, device=tokens.device).detach() for v in cross)
+        self._require_cross(given, len(tokens))
+        return (tokens, positions, *zeros_of(self.state, len(tokens), tokens.device), *given)
 
     def _require_cross(self, given: tuple[Tensor, ...], rows: int) -> None:
         shapes = [tuple(v.shape) for v in given]
@@ -87,9 +104,10 @@ class _WithState(nn.Module):
 def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     """Return a transform from a causal language model of `transformers` to a `Decoder` with a cache of `length` tokens.
 
-    The graph writes the new keys and values into the cache at their positions, and each query sees the keys up to its own
-    position.  A prompt of T tokens and T tokens one by one therefore compute the same sums, over the same number of keys.
-    The cache of a layer with a sliding window also has the whole length; the window is in its mask.
+    The graph writes the new keys and values of each row into the cache at the row's positions, and each query sees the keys
+    up to its own position.  A prompt of T tokens and T tokens one by one therefore compute the same sums, over the same
+    number of keys, and so does a row beside others of any length.  The cache of a layer with a sliding window also has the
+    whole length; the window is in its mask.
 
     The model is called with `input_ids`, `position_ids`, `past_key_values` and `use_cache=True`, and the first value that
     it returns are the logits.  Its cache needs no more than `past_key_values.update(keys, values, layer)`.  The model is
@@ -99,7 +117,8 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
-        CaptureError: not a module, a length below 3, a model without such a cache, or one that torch.export refuses.
+        CaptureError: not a module, a length below 3, a model without such a cache, one that reads
+            the position of one row for all, or one that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
@@ -125,11 +144,27 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
 def _exported(model: nn.Module, length: int) -> Decoder:
     device = device_of(model)
     state = _state(model, length, device)
-    ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device)
+    ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device).expand(2, 3)
     auto = torch.export.Dim.AUTO
-    shapes = ({0: auto, 1: auto}, {0: auto}, tuple({0: auto} for _ in state))
+    shapes = ({0: auto, 1: auto}, {0: auto, 1: auto}, tuple({0: auto} for _ in state))
     where = f"decoder, {type(model).__name__}"
-    return Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
+    made = Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
+    _require_rows(made, device, where)
+    return made
+
+
+@torch.no_grad()
+def _require_rows(made: Decoder, device: torch.device, where: str) -> None:
+    # Two tokens at other positions have the logits that each has alone, up to float sums of another order.
+    module, ids = made.module, torch.zeros(2, 1, dtype=torch.int64, device=device)
+    positions = torch.tensor([[0], [2]], device=device)
+    both = module(ids, positions, *zeros_of(made.state, 2, device))[0]
+    alone = [module(ids[:1], positions[k : k + 1], *zeros_of(made.state, 1, device))[0] for k in (0, 1)]
+    difference = (both - torch.cat(alone)).abs().max()
+    if float(difference) > torch.finfo(both.dtype).eps ** 0.5 * float(both.abs().max()):
+        do = "Take the position of each row: keys <= position_ids[:, None, :, None], not position_ids[0]."
+        found = f"logits of a row that differ by {float(difference):.2g} where another row has other positions"
+        raise CaptureError(where=where, found=found, wanted="rows that read their own position_ids [N, T]", do=do)
 
 
 def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: int, where: str) -> torch.export.ExportedProgram:
@@ -157,7 +192,7 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
 def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorInfo, ...]:
     cache, wanted = Recorder(), "a model that calls past_key_values.update(keys, values, layer) in each layer"
     do = "Pass a causal language model of transformers with attention in each layer."
-    ids, positions = torch.zeros(1, 2, dtype=torch.int64, device=device), torch.arange(2, device=device)
+    ids, positions = torch.zeros(1, 2, dtype=torch.int64, device=device), torch.arange(2, device=device)[None]
     try:
         _logits(model, ids, positions, cache)
     except Exception as e:
@@ -169,7 +204,7 @@ def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorI
 
 
 def _logits(model: nn.Module, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
-    return first_value(model(input_ids=ids, position_ids=positions[None], past_key_values=cache, use_cache=True))
+    return first_value(model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True))
 
 
 def first_value(value: Any) -> Tensor:

@@ -105,11 +105,11 @@ def _exported(model: nn.Module, length: int, features: Tensor) -> EncoderDecoder
     own, cross, width = _keys_and_values(model, two, where)
     encoder = exported(_Encoder(model), (two,), (dict.fromkeys(range(two.ndim), auto),), 1, f"{where}, encoder")
     state = infos(own, length)
-    ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device)
+    ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device).expand(2, 3)
     shapes = (*({0: auto} for _ in state), *({0: auto, LENGTH_AXIS: auto} for _ in cross))
     given = (ids, positions, *zeros_of(state, 2, device), *cross)
     module = _Decoder(model, width, len(state) // 2)
-    program = exported(module, given, ({0: auto, 1: auto}, {0: auto}, shapes), 2, f"{where}, decoder")
+    program = exported(module, given, ({0: auto, 1: auto}, {0: auto, 1: auto}, shapes), 2, f"{where}, decoder")
     return EncoderDecoder(encoder, Decoder(program, state, infos(cross)))
 
 

@@ -44,7 +44,7 @@ def test_any_split_of_a_text_has_the_logits_of_the_whole() -> None:
             _, _, *given = both.decoder.inputs(ids, cross)
             state, start, found = given[:4], 0, list[Tensor]()
             for size in splits:
-                places = torch.arange(start, start + size)
+                places = torch.arange(start, start + size).expand(3, -1)
                 logits, *state = both.decoder.module(ids[:, start : start + size], places, *state, *cross)
                 found.append(logits)
                 start += size
@@ -72,7 +72,7 @@ def test_static_scales_at_once_and_token_by_token() -> None:
     (logits, *last), found = values(emulated, inputs)
     state, cross, steps = given[:4], given[4:], list[Any]()
     for place in range(9):
-        (one, *state), step = values(emulated, (ids[:, place : place + 1], torch.tensor([place]), *state, *cross))
+        (one, *state), step = values(emulated, (ids[:, place : place + 1], torch.full((2, 1), place), *state, *cross))
         assert torch.equal(one[:, 0], logits[:, place])
         steps.append(step)
     assert all(torch.equal(a, b) for a, b in zip(state, last, strict=True))

@@ -5,8 +5,8 @@ from mutants.mutation import Mutation
 TRANSFORMERS = (
     Mutation(
         "cache-written-at-its-start", "qfunc.decoding.cache:StateCache.update",
-        "index_copy(LENGTH_AXIS, self.positions, new)",
-        "index_copy(LENGTH_AXIS, self.positions - self.positions[0], new)",
+        "scatter(LENGTH_AXIS, index, new)",
+        "scatter(LENGTH_AXIS, index - index[:, :, :1], new)",
         "tests/decoding/test_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole[llama]",
     ),
     Mutation(
@@ -41,8 +41,8 @@ TRANSFORMERS = (
     ),
     Mutation(
         "last-position-forgotten", "qfunc.decoding.generate:with_tokens",
-        "given[1][-1:] + 1",
-        "given[1][:1] + 1",
+        "given[1][:, -1:] + 1",
+        "given[1][:, :1] + 1",
         "tests/decoding/test_generate.py::test_the_answer_of_the_float_model_is_that_without_a_cache[llama]",
     ),
     Mutation(

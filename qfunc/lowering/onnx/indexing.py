@@ -80,6 +80,8 @@ def _gather(c: OpContext) -> str:
 
 
 def _index_put(c: OpContext) -> str:
+    if c.takes("src"):
+        return c.write("ScatterElements", c.input(), c.input("index"), c.input("src"), axis=c["dim"])
     # ScatterElements has one index for each value: both are expanded to the shape of the entries that they replace.
     g, axis, rank = c.graph, c["dim"] % c.shape().rank, c.shape().rank
     places = g.node("Reshape", [c.input("index"), g.integers(-1, name=f"{c.name}.flat")], f"{c.name}.places")
