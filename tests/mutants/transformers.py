@@ -28,6 +28,18 @@ TRANSFORMERS = (
         "tests/emulation/test_float_units.py::test_an_infinity_is_no_deviation_and_hides_none",
     ),
     Mutation(
+        "masks-of-the-first-row", "qfunc.decoding.cache:RowPositions.__getitem__",
+        "self.positions[:, None, :, None]",
+        "self.positions[:1, None, :, None]",
+        "tests/decoding/test_answers.py::test_every_answer_is_the_model_s_and_the_runtime_s[llama-static]",
+    ),
+    Mutation(
+        "padding-before-the-row", "qfunc.decoding.prompts:positions_of",
+        " % ids.shape[1]",
+        " + 0 * ids.shape[1]",
+        "tests/decoding/test_ragged_prompts.py::test_lists_and_masks_are_the_same_prompt",
+    ),
+    Mutation(
         "positions-are-the-batch", "qfunc.transforms.onnx_check:_is_batched",
         'dims[0].dim_param == "batch"',
         'dims[0].HasField("dim_param")',
