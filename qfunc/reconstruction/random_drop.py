@@ -10,7 +10,7 @@ from torch import Tensor
 from qfunc.functions import Lsq
 from qfunc.functions._steps import quantized_step, through_magnitude
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.layout import inner, unflatten_memory
+from qfunc.reconstruction.layout import BatchAxis, Layout, inner, is_channels_last, unflatten_memory
 from qfunc.specs import Int, Scheme
 
 LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
@@ -19,22 +19,50 @@ LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
 class DropRate:
     """Random tensors of ones and zeros, with the probability of one accurate to 2^-16.
 
+    A mini-batch has the same mask whether it is computed at once or in parts.
+
     Args:
         one: The probability of one.
         generator: A generator on the device of the tensors; each call advances its state.
 
-    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
+    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000), BatchAxis()).sum()
     tensor(237.)
     """
 
     def __init__(self, one: float, generator: torch.Generator) -> None:
-        self.generator = generator
+        self.generator, self.start = generator, generator.get_state()
+        self.places: Tensor | None = None
+        self.images = 0
         # The fewest random bits per element that represent the probability: one bit for 1/2.
         self.bits = next((n for n in (1, 2, 4, 8) if (one * 2**n).is_integer()), 16)
         self.below = round(one * 2**self.bits)
 
-    def __call__(self, like: Tensor) -> Tensor:
-        """Return a mask in the shape, layout and dtype of a tensor; `lerp` with numbers is far faster than `where`."""
+    def begin(self) -> None:
+        """Begin a mini-batch."""
+        self.start = self.generator.get_state()
+
+    def of(self, places: Tensor, images: int) -> None:
+        """Let the next masks be those of some images of the mini-batch, at some of its places, from the first mask on."""
+        self.generator.set_state(self.start)
+        self.places, self.images = places, images
+
+    def __call__(self, like: Tensor, layout: Layout) -> Tensor:
+        """Return a mask in the shape, layout and dtype of a tensor; `lerp` with numbers is far faster than `where`.
+
+        Args:
+            like: The tensor, of the images of the part.
+            layout: Its layout.
+        """
+        if self.places is None or not isinstance(layout, BatchAxis):
+            return self._whole(like)
+        shape = list(like.shape)
+        shape[layout.axis] = self.images * layout.each
+        kept = torch.channels_last if is_channels_last(like) else torch.contiguous_format
+        whole = self._whole(torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=kept))
+        rows = layout.split(whole).index_select(0, self.places.to(like.device))
+        return layout.join(rows).contiguous(memory_format=kept)
+
+    def _whole(self, like: Tensor) -> Tensor:
         words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         if self.bits == 16:
