@@ -14,7 +14,7 @@ from attrs import define, frozen
 from torch import Tensor, fx
 
 from qfunc.errors import CalibrationError
-from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis, is_channels_last
+from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis
 
 __all__ = ["Cache", "Collector", "Key"]
 
@@ -30,6 +30,10 @@ class _Entry:
     def rows(self, stored: Tensor) -> Tensor:
         """Return `tensor`, or some rows of it, with its axes in the order of the cached value."""
         return stored.permute(0, 1, 4, 2, 3) if self.channels_last else stored
+
+
+_ALIGNED = 64
+"""The bytes to which PyTorch aligns new tensors."""
 
 
 @frozen
@@ -112,7 +116,10 @@ class Cache:
         entry = self._entries[key]
         if isinstance(entry.layout, NoBatchAxis):
             return entry.tensor
-        return entry.layout.join(entry.rows(entry.tensor[start:stop]).to(entry.device))
+        rows = entry.tensor[start:stop]
+        if rows.data_ptr() % _ALIGNED:  # the order of sums in some kernels depends on it
+            rows = rows.clone()
+        return entry.layout.join(entry.rows(rows).to(entry.device))
 
     def alias(self, key: Key, as_: Key) -> None:
         """Add another key for a stored value."""
@@ -133,7 +140,7 @@ class Cache:
             self.used -= entry.bytes
 
     def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Entry:
-        channels_last = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
+        channels_last = layout.channels_last
         rows = rows.permute(0, 1, 3, 4, 2) if channels_last else rows
         shape = (self.images, *rows.shape[1:])
         size = prod(shape) * rows.element_size()

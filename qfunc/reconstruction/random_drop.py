@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from qfunc.functions import Lsq
 from qfunc.functions._steps import quantized_step, through_magnitude
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.layout import BatchAxis, Layout, inner, is_channels_last, unflatten_memory
+from qfunc.reconstruction.layout import BatchAxis, Layout, inner, is_channels_last
 from qfunc.specs import Int, Scheme
 
 LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
@@ -47,23 +49,26 @@ class DropRate:
         self.places, self.images = places, images
 
     def __call__(self, like: Tensor, layout: Layout) -> Tensor:
-        """Return a mask in the shape, layout and dtype of a tensor; `lerp` with numbers is far faster than `where`.
+        """Return a mask in the shape and the dtype of a tensor; `lerp` with numbers is far faster than `where`.
 
         Args:
             like: The tensor, of the images of the part.
             layout: Its layout.
         """
         if self.places is None or not isinstance(layout, BatchAxis):
-            return self._whole(like)
-        shape = list(like.shape)
-        shape[layout.axis] = self.images * layout.each
-        kept = torch.channels_last if is_channels_last(like) else torch.contiguous_format
-        whole = self._whole(torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=kept))
-        rows = layout.split(whole).index_select(0, self.places.to(like.device))
-        return layout.join(rows).contiguous(memory_format=kept)
+            mask = _arranged(self._ones(like.numel(), like), like.shape, layout)
+        else:
+            shape, places = list(like.shape), self.places.to(like.device)
+            shape[layout.axis] = self.images * layout.each
+            ones = self._ones(prod(shape), like)
+            if layout.axis == 0:  # the first in memory, too
+                mask = _arranged(ones.view(self.images, -1).index_select(0, places).view(-1), like.shape, layout)
+            else:
+                mask = layout.join(layout.split(_arranged(ones, shape, layout)).index_select(0, places))
+        return mask.contiguous(memory_format=torch.channels_last) if is_channels_last(like) else mask.contiguous()
 
-    def _whole(self, like: Tensor) -> Tensor:
-        words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
+    def _ones(self, count: int, like: Tensor) -> Tensor:
+        words = torch.empty(-(-count * self.bits // 64), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         if self.bits == 16:
             ones = torch.lt(
@@ -74,7 +79,14 @@ class DropRate:
             ones = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
             for i, row in enumerate(ones):
                 torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=row)
-        return unflatten_memory(ones.view(-1)[: like.numel()], like)
+        return ones.view(-1)[:count]
+
+
+def _arranged(ones: Tensor, shape: Sequence[int], layout: Layout) -> Tensor:
+    if not isinstance(layout, BatchAxis) or not layout.channels_last or layout.axis:
+        return ones.view(shape)
+    n, c, h, w = shape
+    return ones.view(n, h, w, c).permute(0, 3, 1, 2)
 
 
 class _MaskedLsq(torch.autograd.Function):

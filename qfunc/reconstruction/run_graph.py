@@ -23,7 +23,7 @@ from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.checkpoint import Checkpoint, digest
 from qfunc.reconstruction.data_flow import DataFlow
-from qfunc.reconstruction.layout import BatchAxis, MixedBatchAxis, NoBatchAxis, NoTensor, layouts
+from qfunc.reconstruction.layout import MixedBatchAxis, NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
@@ -129,7 +129,8 @@ class Subgraph:
             with_adaround(self.model, rounded)
             view = QuantizedModel(self.model)
             flow, quantized = DataFlow(view.float_network), view.network_so_far
-            self.layout = layouts(flow.network, self.inputs.few, set(self.inputs.split))
+            few = {name: self._in_memory(value) for name, value in self.inputs.few.items()}
+            self.layout = layouts(flow.network, few, set(self.inputs.split))
             inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
             ordered = steps(flow, quantized, self.units, inline)
             self._require_parts(ordered)
@@ -166,13 +167,16 @@ class Subgraph:
         return results
 
     def _fill(self, cache: Cache) -> None:
-        has_conv = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
         for name, value in self.inputs.values.items():
-            if has_conv and value.ndim == 4 and value.device.type == "cpu":
-                value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and preserve the layout
-            layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
-            cache.write(Key("float", name), 0, value, layout)
+            layout = self.layout[name] if name in self.inputs.split else NoBatchAxis()
+            cache.write(Key("float", name), 0, self._in_memory(value), layout)
             cache.alias(Key("quantized", name), Key("float", name))
+
+    def _in_memory(self, value: Tensor) -> Tensor:
+        # Images with channels last: convolutions are faster, and preserve the layout.
+        if value.ndim == 4 and value.device.type == "cpu" and any(kind_of(n) == "conv" for n in self.model.graph.nodes):
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
 
     def _require_parts(self, ordered: list[Step]) -> None:
         # A unit that mixes the images of a mini-batch has no gradient that is a sum over its parts.

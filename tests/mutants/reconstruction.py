@@ -76,7 +76,7 @@ RECONSTRUCTION = (
         "tests/reconstruction/test_dropping.py",
     ),
     Mutation(
-        "one-digit-of-each-byte", "qfunc.reconstruction.random_drop:DropRate.__call__",
+        "one-digit-of-each-byte", "qfunc.reconstruction.random_drop:DropRate._ones",
         "digits.bitwise_right_shift(i * self.bits)",
         "digits.bitwise_right_shift(0)",
         "tests/reconstruction/test_dropping.py",

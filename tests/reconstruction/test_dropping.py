@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
 def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bits: int) -> None:
     chance = DropRate(one, torch.Generator().manual_seed(1))
     like = torch.empty(20, 25, 20, 10).contiguous(memory_format=torch.channels_last)
-    mask = chance(like, BatchAxis())
+    mask = chance(like, BatchAxis(channels_last=True))
     assert chance.bits == bits
     assert mask.shape == like.shape
     assert is_channels_last(mask)
@@ -64,7 +64,7 @@ def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bit
     for apart in (1, len(line) // 2, len(line) // 4, len(line) // 8):
         both = float((line * line.roll(apart)).mean())
         assert abs(both - one**2) < 5 * deviation + 2.0**-16
-    assert not torch.equal(mask, chance(like, BatchAxis()))
+    assert not torch.equal(mask, chance(like, BatchAxis(channels_last=True)))
     assert chance(torch.empty(0, 3), BatchAxis()).shape == (0, 3)
 
 
