@@ -135,8 +135,7 @@ def reconstruct(
                 _require_work(list(graphs.values()), select)
                 digests = {path: graph.digests() for path, graph in graphs.items()}
                 estimate = sum(graph.estimate() for graph in graphs.values() if graph.count)
-            told = [f"{path} {what} {text}" for path, each in digests.items() for what, text in each.items()]
-            gather_counts((), 1, told, processes, "reconstruct")  # all have the same model and method
+            _require_same(gather_counts(digests, 1, list(models), processes, "reconstruct")[0])
             with propagate_errors(processes):
                 checkpoints = {path: Checkpoint(_within(resume, path) if first else None, digests[path]) for path in graphs}
             units = sum(graph.count for graph in graphs.values())
@@ -198,6 +197,15 @@ def _reporter(bar: Progress) -> Callable[[str, int, Tensor | None], None]:
         bar.advance(1 if loss is not None else iteration)
 
     return report
+
+
+def _require_same(digests: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+    for rank, other in enumerate(digests):
+        for path, what in ((path, what) for path, each in other.items() for what in each):
+            if other[path][what] != digests[0][path][what]:
+                do = "Call reconstruct with the same arguments in all processes, except for the batches."
+                where = f"reconstruct, ranks 0 and {rank}"
+                raise CalibrationError(where=where, found=f"another {what}", wanted=f"the same {what}", do=do)
 
 
 def _require_method(method: Any) -> None:

@@ -59,9 +59,10 @@ class Outer(nn.Module):
 
 NETS: dict[str, Callable[[], nn.Module]] = {"resnet": Resnet, "inverted": Inverted, "attention": Attention, "pair": Pair}
 CASES = [
-    ("resnet", "adaround"), ("resnet", "brecq"), ("resnet", "qdrop"), ("inverted", "qdrop, 0.3"), ("attention", "qdrop"),
-    ("pair", "adaround"), ("outer", "qdrop"),
+    ("resnet", "adaround", 2), ("resnet", "brecq", 4), ("resnet", "qdrop", 2), ("resnet", "qdrop", 4),
+    ("inverted", "qdrop, 0.3", 4), ("attention", "qdrop", 2), ("pair", "adaround", 2), ("outer", "qdrop", 4),
 ]  # fmt: skip
+"""A network, a method and a number of ranks."""
 
 
 def batches(net: str) -> list[Any]:
@@ -280,10 +281,11 @@ def cases(rank: int, folder: Path) -> dict[str, Any]:
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     whole, pair = Group(rank, 4, pairs), Group(rank, 2, pairs)
     for group in (whole, pair):
-        for net, name in CASES:
+        for net, name in [(net, name) for net, name, ranks in CASES if ranks == group.ranks]:
             found[f"{net}, {name}, {group.ranks}"] = state(group.reconstruct(METHODS[name], net)(model(net)))
         found[f"gradients, {group.ranks}"] = gradients(group)
-    for number, (net, name, ranks) in enumerate((*case, n) for case in CASES for n in (0, 2, 4)):
+    plain = [(net, name, 0) for net, name in dict.fromkeys((net, name) for net, name, _ in CASES)]
+    for number, (net, name, ranks) in enumerate((*CASES, *plain)):
         if number % RANKS == rank:
             with alone():
                 one = qfunc.reconstruct(METHODS[name], batches(net), progress=False, parts=SHARES.get(ranks))
