@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qfunc.execution.distributed import ranks, require_group
 from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
 from qfunc.specs.selectors import Selector
-from qfunc.testing.one_op import KINDS, networks_of
+from qfunc.testing.one_op import KINDS, networks_of, require_kind
 from qfunc.testing.shares import shared
 from qfunc.testing.target_check import Run, check_target
 from qfunc.transforms.validate import require_target_value
@@ -52,21 +52,22 @@ def check_each_kind(
     require_group(group, "check_each_kind")
     fused = {kind for fusion in target.fusions for step in fusion.then for kind in _kinds(step.op)}
     acts = (None, *(act for act, kind in _ACTS if kind in fused))
-    models = {kind: networks_of(kind=kind, acts=acts) for kind in (_computed(target) if kinds is None else tuple(kinds))}
-    for each in models.values():
-        each.validate()
+    checked = tuple(dict.fromkeys(_computed(target) if kinds is None else kinds))
+    for kind in checked:
+        require_kind(kind)
 
     def check(rank: int, number: int) -> dict[str, str]:
         found: dict[str, str] = {}
-        for kind in tuple(models)[rank::number]:
+        for kind in checked[rank::number]:
+            models = networks_of(kind=kind, acts=acts)
             try:
-                check_target(target, run=run, models=models[kind], examples=examples, exempt=exempt)
+                check_target(target, run=run, models=models, examples=examples, exempt=exempt)
             except AssertionError as e:
                 found[kind] = str(e)
         return found
 
     found = {kind: text for part in shared(check, ranks(group), AssertionError) for kind, text in part.items()}
-    return {kind: found[kind] for kind in models if kind in found}
+    return {kind: found[kind] for kind in checked if kind in found}
 
 
 def _computed(target: Target) -> tuple[str, ...]:
