@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -68,12 +69,9 @@ class Gradients:
         rows = [self._row(backward, each) for each in drawn]
         if not any(len(each.places) for each in drawn):
             idle()
-        like = next((row for row in rows if row is not None), None)
-        like = torch.zeros(self.elements, dtype=self._dtype(), device=self.tensors[0].device) if like is None else like
-        stacked = torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
         weights = [[n / len(index) for n in counts] for counts in self.parts.counts(index)]
-        total = _weighted(stacked[None], weights) if self.group is None else self._exchange(stacked, weights)
-        total = total.to(like)
+        total = _weighted([rows], weights) if self.group is None else self._exchange(rows, weights)
+        total = total.to(self.tensors[0].device, self._dtype())
         self.left -= 1
         for tensor, flat in zip(self.tensors, torch.split(total[:-1], [t.numel() for t in self.tensors]), strict=True):
             tensor.grad = unflatten_memory(flat, tensor)
@@ -99,7 +97,7 @@ class Gradients:
             dtype = torch.promote_types(dtype, tensor.dtype)
         return dtype
 
-    def _exchange(self, rows: Tensor | None, weights: Sequence[Sequence[float]] = ()) -> Tensor:
+    def _exchange(self, rows: Sequence[Tensor | None] | None, weights: Sequence[Sequence[float]] = ()) -> Tensor:
         # The sum of the rows of all processes; without rows, tell the others that this one fails.
         import torch.distributed as dist
 
@@ -109,9 +107,10 @@ class Gradients:
         sent = torch.zeros(self.ranks, self.most, self.share + 1, dtype=self._dtype(), device=device)
         sent[..., -1] = 1.0  # "failed"
         if rows is not None:
-            padded = torch.nn.functional.pad(rows, (0, self.ranks * self.share - self.elements))
-            sent[:, : len(rows), :-1] = padded.view(len(rows), self.ranks, self.share).transpose(0, 1).to(device)
             sent[..., -1] = 0.0
+            for part, row in enumerate(rows):
+                for rank, share in enumerate(() if row is None else torch.split(row, self.share)):
+                    sent[rank, part, : len(share)] = share
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group)
         if bool((received[..., -1] == 1).any()):
@@ -119,18 +118,19 @@ class Gradients:
                 gather_counts((), 1, (), self.group, "reconstruct")  # raises the failure
             self.exchanging = False
             return received
-        mine = _weighted(received[..., :-1], weights).to(sent)
+        mine = _weighted(received[..., :-1], weights).to(sent.dtype)
         shares = [torch.empty_like(mine) for _ in range(self.ranks)]
         dist.all_gather(shares, mine, group=self.group)
         self.exchanging = False
         return torch.cat(shares)[: self.elements]
 
 
-def _weighted(rows: Tensor, weights: Sequence[Sequence[float]]) -> Tensor:
-    # The sum of [ranks, parts, elements] times the weights of the parts, in order, in float64, without those of no image.
-    total = torch.zeros(rows.shape[-1], dtype=torch.float64, device=rows.device)
-    for of_rank, factors in zip(rows, weights, strict=True):
-        for row, factor in zip(of_rank, factors, strict=False):
-            if factor:
-                total += row.double() * factor
-    return total
+def _weighted(rows: Iterable[Iterable[Tensor | None]], weights: Iterable[Iterable[float]]) -> Tensor:
+    # The sum of the rows of the parts of each process times their weights, in order, in float64, without those of no image.
+    terms = (
+        row.double().mul_(factor)
+        for of_rank, factors in zip(rows, weights, strict=True)
+        for row, factor in zip(of_rank, factors, strict=False)
+        if row is not None and factor
+    )
+    return reduce(Tensor.add_, terms)
