@@ -86,12 +86,3 @@ def test_each_kind_is_checked_by_one_process(both: list[dict[str, Any]]) -> None
     with pytest.raises(SpecError) as e:
         check_each_kind(targets.onnxruntime, kinds=("nothing",))
     assert [each["unknown kind"] for each in both] == [str(e.value)] * 2
-
-
-def test_what_is_no_group() -> None:
-    with pytest.raises(SpecError) as e:
-        check_each_kind(targets.onnxruntime, group="gloo")  # type: ignore[arg-type]
-    assert str(e.value) == (
-        "check_each_kind, group: found 'gloo', wanted a torch.distributed.ProcessGroup that this process is in, or None. Pass "
-        "the result of dist.new_group in a member process, or mesh.get_group()."
-    )

@@ -91,8 +91,8 @@ def sizes_of_parts(parts: Sequence[int] | None, batches: int, counts: Sequence[t
     if parts is None:
         return (sum(images for _, images in counts),)
     if sum(parts) != batches:
-        wanted = f"{sum(parts)}, the sum of {tuple(parts)}"
+        found, wanted = f"{batches} batch{'es' * (batches != 1)}", f"{sum(parts)}, the sum of {tuple(parts)}"
         do = "Give the number of batches of each part."
-        raise CalibrationError(where="reconstruct, parts", found=f"{batches} batches", wanted=wanted, do=do)
+        raise CalibrationError(where="reconstruct, parts", found=found, wanted=wanted, do=do)
     bounds = pairwise(accumulate(parts, initial=0))
     return tuple(sum(images for number, images in counts if first < number <= last) for first, last in bounds)
