@@ -91,10 +91,8 @@ def test_the_mask_of_a_part_is_a_part_of_the_mask(case: str, one: float) -> None
             rate.of(index, 6)
             for mask in wanted:
                 part = layout.join(layout.split(mask)[index]) if isinstance(layout, BatchAxis) else mask
-                last = len(places) == 2 and part.ndim == 4
-                like = torch.empty(part.shape).contiguous(
-                    memory_format=torch.channels_last if last else torch.contiguous_format
-                )
+                kept = torch.channels_last if len(places) == 2 and part.ndim == 4 else torch.contiguous_format
+                like = torch.empty(part.shape).contiguous(memory_format=kept)
                 found = rate(like, layout)
                 assert torch.equal(found, part)
                 assert found.stride() == like.stride()
