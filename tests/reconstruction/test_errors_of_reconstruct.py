@@ -149,7 +149,8 @@ def test_a_unit_that_mixes_the_images_of_a_batch_has_one_part() -> None:
     assert qfunc.reconstruct(method, x, progress=False)(model)(x[0]).shape == (4, 2)
     assert refused(CalibrationError, lambda: qfunc.reconstruct(method, x, parts=(1, 1))(model)) == (
         "reconstruct, tensor '_0_mean': found a value without a batch axis inside a unit, wanted a batch axis in every tensor, "
-        "in several parts or processes. Call reconstruct in one process without parts=, or exclude the ops around it with select=."
+        "in several parts or processes. Call reconstruct in one process without parts=, or exclude the ops around it with "
+        "select=."
     )
 
 
