@@ -321,7 +321,7 @@ def killed(rank: int, folder: Path) -> None:
 def work(rank: int, where: str) -> None:
     """One of the processes."""
     torch.set_num_threads(1)
-    folder, limit = Path(where), timedelta(seconds=60)
+    folder, limit = Path(where), timedelta(seconds=180)
     dist.init_process_group("gloo", init_method=Path(folder, "meet").as_uri(), rank=rank, world_size=RANKS, timeout=limit)
     for made in ("resumed-0", "resumed-1", "refused-0", "refused-1"):
         (folder / made).mkdir(exist_ok=True)
