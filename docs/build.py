@@ -51,6 +51,7 @@ CONTENTS = {
         "reconstruction",
         "mixed_precision",
         "sweeps",
+        "data",
         "scale",
         "transformers",
         "language_models",

@@ -141,6 +141,10 @@ def require_batches(batches: Any, step: str, progress: Any = True, call: str = "
         do = "Call it, and pass its result." if callable(batches) else "Put a single batch into a list: [batch]."
         if isinstance(batches, torch.utils.data.Dataset):
             do = "Let a loader make the batches: torch.utils.data.DataLoader(dataset, batch_size=32)."
+        streams = (torch.utils.data.IterableDataset, torch.utils.data.DataLoader)
+        splits = [k for k, v in batches.items() if isinstance(v, streams)] if isinstance(batches, Mapping) else []
+        if splits:
+            do = f"Pass one of its values, such as that of {splits[0]!r}."
         raise CalibrationError(where=step, found=a_or_an(type(batches)), wanted="an iterable of batches", do=do)
 
 

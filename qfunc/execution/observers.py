@@ -190,8 +190,9 @@ def require_float(value: Any, name: str) -> None:
     """
     if not isinstance(value, Tensor) or not value.is_floating_point():
         found = f"{value.dtype} values" if isinstance(value, Tensor) else a_or_an(type(value))
-        several = isinstance(value, list | tuple | Mapping)
-        do = _SEVERAL if several else _SKIP
+        do = _SEVERAL if isinstance(value, list | tuple | Mapping) else _SKIP
+        if isinstance(value, list) and value and all(isinstance(v, int | float) for v in flatten(value)):
+            found, do = "a list of numbers", _TENSORS
         raise CalibrationError(where=f"site {name!r}", found=found, wanted="a float tensor", do=do)
 
 
@@ -199,6 +200,7 @@ _SEVERAL = (
     "Pass example_inputs=(...,) to quantize, so that each tensor is a separate input, or leave the op in float by edit.skip."
 )
 _SKIP = "Use edit.skip for ops on such values."
+_TENSORS = "Give batches of tensors: torch.tensor(numbers), or dataset.with_format('torch') of Hugging Face."
 
 
 def require_finite(value: Tensor, name: str, source: str) -> None:

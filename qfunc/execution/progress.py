@@ -32,8 +32,8 @@ class Progress:
         terminal = shown and sys.stderr.isatty()
         self.bar = tqdm(total=total, desc=step, unit=unit, disable=not terminal)
         self.step, self.total, self.unit, self.clock = step, total, unit, clock
-        self.logs, self.done, self.note = shown and not terminal, 0, ""
-        self.start = self.last = clock()
+        self.logs, self.done, self.skipped, self.note = shown and not terminal, 0, 0, ""
+        self.start = self.working = self.last = clock()
 
     def __enter__(self) -> Progress:
         return self
@@ -56,17 +56,36 @@ class Progress:
         """Count parts, and show them if it is time."""
         self.done += parts
         self.bar.update(parts)
+        self._show()
+
+    def skip(self, parts: int = 1) -> None:
+        """Count parts that were done before; the rate and the time left are those of the others."""
+        self.done += parts
+        self.skipped = self.bar.n = self.bar.initial = self.bar.last_print_n = self.done
+        self.bar.unpause()
+        self.working = self.clock()
+        self._show()
+
+    def _show(self) -> None:
         if self.logs and (now := self.clock()) - self.last >= INTERVAL:
             self.last = now
-            print(self._line(now - self.start), file=sys.stderr, flush=True)
+            print(self._line(now), file=sys.stderr, flush=True)
 
-    def _line(self, seconds: float) -> str:
+    def _line(self, now: float) -> str:
         of = "" if self.total is None else f" of {self.total}"
-        left = self.total and self.done and f", about {seconds * max(self.total - self.done, 0) / self.done:.0f} s left"
-        return f"{self.step}: {self.unit} {self.done}{of}, {seconds:.0f} s{left or ''}{self.note and f', {self.note}'}"
+        parts = [f"{self.step}: {self.unit} {self.done}{of}", f"{now - self.start:.0f} s"]
+        run, seconds = self.done - self.skipped, now - self.working
+        if run and seconds:
+            rate = run / seconds
+            parts.append(f"{rate:.3g} {self.unit}/s" if rate >= 1 else f"{1 / rate:.3g} s/{self.unit}")
+            if self.total:
+                parts.append(f"about {max(self.total - self.done, 0) / rate:.0f} s left")
+        return ", ".join([*parts, *filter(None, [self.note])])
 
 
-def tracked(items: Iterable[Item], step: str, unit: str, shown: bool = True, total: int | None = None) -> Iterator[Item]:
+def tracked(
+    items: Iterable[Item], step: str, unit: str, shown: bool = True, total: int | None = None, skipped: int = 0
+) -> Iterator[Item]:
     """Yield the items, and count each when the next one is asked for.
 
     Args:
@@ -75,16 +94,17 @@ def tracked(items: Iterable[Item], step: str, unit: str, shown: bool = True, tot
         unit: The name of an item.
         shown: False shows nothing.
         total: The number of items; None for their `len`, if they have one.
+        skipped: The number of items at the start that were done before.
     """
     if total is None:
         try:
             total = len(items)  # type: ignore[arg-type]
-        except TypeError:  # a generator, or a DataLoader of a stream, whose len raises
+        except (TypeError, NotImplementedError):  # a generator, or a DataLoader of a stream, whose len raises
             total = None
     with Progress(step, total, unit, shown) as progress:
         for item in items:
             yield item
-            progress.advance()
+            progress.skip() if progress.done < skipped else progress.advance()
 
 
 __all__ = ["Item", "Progress", "tracked"]

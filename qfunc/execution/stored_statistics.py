@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from qfunc.errors import CalibrationError, first_line
+from qfunc.execution.batches import tensors_of
 from qfunc.execution.distributed import map_tensors
 from qfunc.execution.observers import Observer
 from qfunc.files.json_text import damage_error, parse
@@ -33,6 +35,9 @@ __all__ = ["StoredStatistics"]
 
 INTERVAL = 60.0
 """Seconds between two writes."""
+
+SAMPLE = 4096
+"""The number of elements of each tensor of a batch by which other batches are recognised."""
 
 
 class StoredStatistics:
@@ -57,8 +62,9 @@ class StoredStatistics:
         path = None if file is None else Path(file)
         self.path = path if path is None or group is None else path.with_name(f"{path.stem}-{group.rank()}{path.suffix}")
         self.observers, self.clock, self.last, self.key = observers, clock, clock(), ""
+        self.count, self.first, self.wanted, self.seen = 0, "", ("", ""), hashlib.sha256()
         if self.path is not None:
-            self.key = _key(observers)
+            self.key = _key(observers, 1 if group is None else group.size())
             if self.path.is_dir() or not self.path.resolve().parent.is_dir():
                 self._refuse("no path of a file in an existing folder", "the path of a file", "Create the folder first.")
 
@@ -76,19 +82,41 @@ class StoredStatistics:
             metadata = file.metadata() or {}
         if metadata.get("key") != self.key:
             do = "Delete it, or choose another file."
-            self._refuse("statistics of another model, of other weights or estimators", "those of this model", do)
+            found = "statistics of another model, of other weights or estimators, or of another number of processes"
+            self._refuse(found, "those of this calibration", do)
         text = str(self.path)
         found = decode(parse(metadata.get("values", "").encode(), text), tensors, _classes(self.observers), text)
         try:
-            count, states = found
+            count, (first, last), states = found
             for observer, (of_observer, shapes, inputs, ranges, example, batch) in zip(self.observers, states, strict=True):
                 observer.states = [_moved(s, observer) for s in of_observer]
                 observer.shapes, observer.ranges = shapes, _moved(ranges, observer)
                 observer.inputs = tuple(TensorInfo(**info) for info in inputs)
                 observer.example, observer.batch = _moved(example, observer), batch
-            return int(count)
+            self.count, self.wanted = int(count), (str(first), str(last))
+            return self.count
         except (TypeError, ValueError) as e:
             raise damage_error(text, "", first_line(e), "the statistics of a calibration") from e
+
+    def has(self, batch: Any, number: int) -> bool:
+        """Return True if the statistics of a batch were stored, and must not be computed again.
+
+        Raises:
+            CalibrationError: the first batch, or the first `count` of them, are not those of the stored statistics.
+        """
+        if self.path is None:
+            return False
+        for tensor in tensors_of(batch):
+            self.seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode() + _sample(tensor))
+        if number == 1:
+            self.first = self.seen.hexdigest()
+        stored = number <= self.count
+        for place, wanted in zip((1, self.count), self.wanted, strict=True):
+            if stored and number == place and self.seen.hexdigest() != wanted:
+                found = "another first batch" if number == 1 else f"other batches among the first {number}"
+                do = "Give the same batches in the same order: a loader that shuffles needs the seed of the first run."
+                self._refuse(f"{found} than in its statistics", "those of the calibration that was stopped", do)
+        return stored
 
     def save(self, count: int) -> None:
         """Write the statistics after a number of batches, if a minute has passed.
@@ -102,30 +130,41 @@ class StoredStatistics:
         states = [(o.states, o.shapes, [asdict(i) for i in o.inputs], o.ranges, o.example, o.batch) for o in self.observers]
         tensors = dict[str, Tensor]()
         try:
-            values = encode((count, states), tensors)
+            values = encode((count, (self.first, self.seen.hexdigest()), states), tensors)
         except TypeError as e:
             do = "Keep the state in tuples, lists and dicts of tensors and numbers, or calibrate without resume=."
             self._refuse(f"{e} in the state of an estimator", "tensors, numbers, texts, tuples, lists and dicts", do)
         content = save(tensors, {"key": self.key, "values": json.dumps(values)})
         draft = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")
         try:
-            draft.write_bytes(content)
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # a machine that loses power has the old file or the new one
             os.replace(draft, self.path)
         finally:
             draft.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete the file after the last batch."""
+        """Delete the file after the last batch, and what processes left that were killed while they wrote it."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            for path in (self.path, *self.path.parent.glob(f".{glob.escape(self.path.name)}-{'[0-9a-f]' * 8}")):
+                path.unlink(missing_ok=True)
 
     def _refuse(self, found: str, wanted: str, do: str) -> NoReturn:
         raise CalibrationError(where=f"calibrate, resume={str(self.path)!r}", found=found, wanted=wanted, do=do)
 
 
-def _key(observers: Iterable[Observer]) -> str:
-    # A digest of the networks' code and tensors, and of the statistics with their estimators.
-    digest = hashlib.sha256()
+def _sample(tensor: Tensor) -> bytes:
+    # Up to 2 SAMPLE elements at equal odd distances, so that they are not all in one column of a table of even width.
+    flat = tensor.detach().reshape(-1)
+    some = flat[:: flat.numel() // SAMPLE | 1].cpu().contiguous()
+    return some.view(torch.uint8).numpy().tobytes()
+
+
+def _key(observers: Iterable[Observer], processes: int) -> str:
+    # A digest of the networks' code and tensors, of the statistics with their estimators, and of the number of processes.
+    digest = hashlib.sha256(str(processes).encode())
     for observer in observers:
         network = observer.interpreter.module
         digest.update(str(network.code).encode())

@@ -77,8 +77,9 @@ class Calibration:
             ]
             stored = StoredStatistics(self.resume, observers, group)
             done = stored.load()
-            for count, batch in enumerate(tracked(self.batches, "calibrate", "batch", self.progress), 1):
-                if count <= done:
+            shown = tracked(self.batches, "calibrate", "batch", self.progress, skipped=done)
+            for count, batch in enumerate(shown, 1):
+                if stored.has(batch, count):
                     continue
                 for feed in feeders:
                     feed(batch, count)
@@ -134,12 +135,14 @@ def calibrate(
             processes must calibrate. Give a process that calibrates alone a separate group, such as
             `dist.new_subgroups(1)[0]`.
         resume: A file for the statistics, written once a minute and deleted at the end.  If it is there, its batches are
-            read again but not run: give the same batches in the same order.  Each rank of a group has a file of its own.
+            read again but not run: give the same batches in the same order.  Each rank of a group has a file of its own,
+            `name-RANK.suffix`.
     Raises:
         CalibrationError: no batches, a wrong batch structure, NaN or infinite activations (by site), a
             model that is not quantized, models of different networks, or batches between which the number of
             an activation's scales changes; in several processes also an estimator without `merge`, another
-            model in another process, or a process that failed; or `resume` has statistics of another model.
+            model in another process, or a process that failed; or `resume` has statistics of another model, of
+            other batches, or of another number of processes.
         FileError: `resume` is damaged.
         SpecError: `group` is not a process group, or this process is not in it; or the hardware refuses the sizes of a
             tensor (`Target.legality`).

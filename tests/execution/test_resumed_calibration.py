@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, FileError, SpecError
-from qfunc.execution import observers, stored_statistics
+from qfunc.execution import observers, progress, stored_statistics
 from qfunc.files.values import decode, encode
 from qfunc.specs import edit
 from tests.execution.processes import ESTIMATORS, Last, made
@@ -96,9 +96,95 @@ def test_statistics_of_another_model_are_refused(change: str, tmp_path: Path) ->
     with pytest.raises(CalibrationError) as caught:
         qfunc.calibrate(batches(), progress=False, resume=file)(other)
     assert str(caught.value) == (
-        f"calibrate, resume='{file}': found statistics of another model, of other weights or estimators, wanted those of "
-        "this model. Delete it, or choose another file."
+        f"calibrate, resume='{file}': found statistics of another model, of other weights or estimators, or of another number "
+        "of processes, wanted those of this calibration. Delete it, or choose another file."
     )
+
+
+def test_statistics_of_another_number_of_processes_are_refused(tmp_path: Path) -> None:
+    class Group:
+        def __init__(self, size: int) -> None:
+            self.size = lambda: size
+
+        def rank(self) -> int:
+            return 0
+
+    file, groups = tmp_path / "statistics.safetensors", [Group(size) for size in (2, 3)]
+    two, again, three = (stored_statistics.StoredStatistics(file, [], g) for g in (groups[0], *groups))  # type: ignore[arg-type]
+    two.save(4)
+    assert again.load() == 4
+    with pytest.raises(CalibrationError, match="of another number of processes"):
+        three.load()
+
+
+def other_batches(changed: int) -> list[Tensor]:
+    """The five batches, of which one has another last value."""
+    found = list(batches())
+    found[changed][-1, -1] += 1
+    return found
+
+
+@pytest.mark.parametrize(("changed", "found"), [(0, "another first batch"), (1, "other batches among the first 2")])
+def test_other_batches_than_the_stored_ones_are_refused(changed: int, found: str, tmp_path: Path, runs: list[int]) -> None:
+    file, quantized = tmp_path / "statistics.safetensors", made()
+    stopped(file, quantized)
+    runs.clear()
+    with pytest.raises(CalibrationError) as caught:
+        qfunc.calibrate(other_batches(changed), progress=False, resume=file)(quantized)
+    assert str(caught.value) == (
+        f"calibrate, resume='{file}': found {found} than in its statistics, wanted those of the calibration that was stopped. "
+        "Give the same batches in the same order: a loader that shuffles needs the seed of the first run."
+    )
+    assert not runs
+    assert file.is_file()
+    qfunc.calibrate(other_batches(2), progress=False, resume=file)(quantized)  # it was not in the statistics
+
+
+def test_batches_of_another_order_are_refused(tmp_path: Path) -> None:
+    """As those of a loader that shuffles without a seed."""
+    file, quantized = tmp_path / "statistics.safetensors", made()
+    data = torch.randn(600, 5)
+    stopped_at = iter([*data[:100].split(10)])
+
+    def some() -> Iterator[Tensor]:
+        yield from stopped_at
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        qfunc.calibrate(some(), progress=False, resume=file)(quantized)
+    shuffled = torch.utils.data.DataLoader(data, batch_size=10, shuffle=True)  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match="another first batch"):
+        qfunc.calibrate(shuffled, progress=False, resume=file)(quantized)
+
+
+def test_a_large_batch_is_recognised_by_a_sample(tmp_path: Path, runs: list[int]) -> None:
+    file, quantized = tmp_path / "statistics.safetensors", made()
+    large = [torch.randn(60_000, 5, dtype=torch.float32) for _ in range(2)]
+
+    def some(given: list[Tensor]) -> Iterator[Tensor]:
+        yield given[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        qfunc.calibrate(some(large), progress=False, resume=file)(quantized)
+    for other in (large[0].flip(0), large[0][:-1], large[0].T.contiguous().T + 0.0001, large[0].double()):
+        with pytest.raises(CalibrationError, match="another first batch"):
+            qfunc.calibrate([other, large[1]], progress=False, resume=file)(quantized)
+    runs.clear()
+    qfunc.calibrate(large, progress=False, resume=file)(quantized)
+    assert runs == [2]
+
+
+def test_the_progress_counts_stored_batches_as_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, quantized = tmp_path / "statistics.safetensors", made()
+    stopped(file, quantized)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    qfunc.calibrate(list(batches()), resume=file)(quantized)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"calibrate: batch {n} of 5" for n in range(1, 6)]
+    assert ["/" in line for line in lines] == [False, False, True, True, True]
 
 
 def test_fewer_batches_than_stored(tmp_path: Path) -> None:
@@ -161,6 +247,9 @@ def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:
     class Group:
         def rank(self) -> int:
             return 2
+
+        def size(self) -> int:
+            return 3
 
     group: Any = Group()
     stored = stored_statistics.StoredStatistics(tmp_path / "statistics.safetensors", [], group)

@@ -5,9 +5,9 @@ from mutants.mutation import Mutation
 RESUMED = (
     Mutation(
         "a-stored-batch-runs-again",
-        "qfunc.transforms.calibrate:Calibration._calibrated",
-        "if count <= done:",
-        "if count < done:",
+        "qfunc.execution.stored_statistics:StoredStatistics.has",
+        "stored = number <= self.count",
+        "stored = number < self.count",
         "tests/execution/test_resumed_calibration.py::test_it_goes_on_after_the_last_stored_batch",
     ),
     Mutation(
@@ -23,5 +23,26 @@ RESUMED = (
         "if not rest and name in classes:",
         "if not rest:",
         "tests/execution/test_resumed_calibration.py::test_damaged_files",
+    ),
+    Mutation(
+        "statistics-of-other-batches",
+        "qfunc.execution.stored_statistics:StoredStatistics.has",
+        "self.seen.hexdigest() != wanted",
+        "False",
+        "tests/execution/test_resumed_calibration.py::test_other_batches_than_the_stored_ones_are_refused",
+    ),
+    Mutation(
+        "statistics-written-in-place",
+        "qfunc.execution.stored_statistics:StoredStatistics.save",
+        'draft = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")',
+        "draft = self.path",
+        "tests/execution/test_killed_calibration.py::test_a_killed_process",
+    ),
+    Mutation(
+        "stored-batches-in-the-rate",
+        "qfunc.execution.progress:Progress.skip",
+        "self.working = self.clock()",
+        "pass",
+        "tests/execution/test_progress.py::test_parts_that_were_done_before_have_no_share_in_the_rate",
     ),
 )
