@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx
 
 from qfunc import specs
-from qfunc.errors import CalibrationError
 from qfunc.execution.distributed import propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
 from qfunc.graph.constants import read_attr
@@ -23,13 +22,14 @@ from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.checkpoint import Checkpoint, digest
 from qfunc.reconstruction.data_flow import DataFlow
-from qfunc.reconstruction.layout import MixedBatchAxis, NoBatchAxis, NoTensor, layouts
+from qfunc.reconstruction.layout import NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
 from qfunc.reconstruction.partition import ReconstructionUnit, units_of
 from qfunc.reconstruction.rounding import harden, rounds_up
 from qfunc.reconstruction.sharing.inputs import Inputs
+from qfunc.reconstruction.sharing.parts import require_sums
 from qfunc.reconstruction.sharing.shared import Shared
 from qfunc.reconstruction.steps import Step, steps
 from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
@@ -133,7 +133,7 @@ class Subgraph:
             self.layout = layouts(flow.network, few, set(self.inputs.split))
             inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
             ordered = steps(flow, quantized, self.units, inline)
-            self._require_parts(ordered)
+            require_sums([name for step in ordered if step.unit for name in step.unit.nodes], self.layout, self.inputs.parts)
         self.shared = shared = Shared(self.inputs.parts, self.layout, self.group)
         last = {name: step for step in ordered for name in step.inputs}
         quantizers = {s.path: s for s in view.quantizers}
@@ -177,17 +177,6 @@ class Subgraph:
         if value.ndim == 4 and value.device.type == "cpu" and any(kind_of(n) == "conv" for n in self.model.graph.nodes):
             return value.contiguous(memory_format=torch.channels_last)
         return value
-
-    def _require_parts(self, ordered: list[Step]) -> None:
-        # A unit that mixes the images of a mini-batch has no gradient that is a sum over its parts.
-        for name in (name for step in ordered if step.unit for name in step.unit.nodes):
-            if not self.inputs.parts.single and isinstance(self.layout[name], MixedBatchAxis):
-                raise CalibrationError(
-                    where=f"reconstruct, tensor {name!r}",
-                    found="a value without a batch axis inside a unit",
-                    wanted="a batch axis in every tensor, in several parts or processes",
-                    do="Call reconstruct in one process without parts=, or exclude the ops around it with select=.",
-                )
 
     def _advance(self, step: Step, stream: str, cache: Cache, distance: Distance | None = None) -> list[float]:
         # Run a step once on the images of this process; return the sum of the losses of each call.

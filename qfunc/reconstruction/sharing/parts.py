@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.errors import CalibrationError, SpecError
+from qfunc.reconstruction.layout import Layout, MixedBatchAxis
 
-__all__ = ["Drawn", "Parts", "require_parts", "sizes_of_parts"]
+__all__ = ["Drawn", "Parts", "require_parts", "require_sums", "sizes_of_parts"]
 
 
 class Drawn(NamedTuple):
@@ -73,6 +74,26 @@ def require_parts(parts: Any) -> None:
     if not isinstance(parts, tuple | list) or not parts or not all(type(n) is int and n > 0 for n in parts):
         wanted, do = "the numbers of batches of the parts, positive integers, or None", "Write parts=(4, 4)."
         raise SpecError(where="reconstruct, parts", found=repr(parts), wanted=wanted, do=do)
+
+
+def require_sums(names: Iterable[str], layout: Mapping[str, Layout], parts: Parts) -> None:
+    """Refuse units whose gradient is no sum over several parts, because they mix the images of a mini-batch.
+
+    Args:
+        names: The values in units.
+        layout: The layouts of all values.
+        parts: The parts.
+    Raises:
+        CalibrationError: a value depends on the images, but has no batch axis.
+    """
+    for name in names:
+        if not parts.single and isinstance(layout[name], MixedBatchAxis):
+            raise CalibrationError(
+                where=f"reconstruct, tensor {name!r}",
+                found="a value without a batch axis inside a unit",
+                wanted="a batch axis in every tensor, in several parts or processes",
+                do="Call reconstruct in one process without parts=, or exclude the ops around it with select=.",
+            )
 
 
 def sizes_of_parts(parts: Sequence[int] | None, batches: int, counts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
