@@ -20,7 +20,7 @@ class Network:
     """A decoder: attention with `keys` key heads of `heads`, and a gated feed-forward layer.
 
     Attributes:
-        sites: The quantized tensors of a layer.
+        sites: The quantized tensors of a block; 31 are those of `scale.py` for `targets.onnxruntime`.
     """
 
     width: int
@@ -29,7 +29,7 @@ class Network:
     heads: int
     keys: int
     vocabulary: int = 0
-    sites: int = 24
+    sites: int = 31
 
     @property
     def inputs(self) -> list[tuple[int, list[int]]]:
@@ -43,9 +43,14 @@ class Network:
         return sum(n * sum(outs) for n, outs in self.inputs)
 
     @property
+    def products(self) -> int:
+        """The weights that a token multiplies: the blocks and the head."""
+        return self.depth * self.layer + self.vocabulary * self.width
+
+    @property
     def parameters(self) -> int:
-        """All weights: the blocks, the embedding and the head."""
-        return self.depth * self.layer + 2 * self.vocabulary * self.width
+        """All weights: also the embedding."""
+        return self.products + self.vocabulary * self.width
 
 
 @frozen
@@ -70,7 +75,7 @@ class Work:
 
 def forward(net: Network, tokens: float, length: int) -> Work:
     """2 P T of the linear layers, and 4 t d T a block of attention over t tokens."""
-    return Work(2 * net.parameters * tokens + 4 * length * net.width * tokens * net.depth)
+    return Work(2 * net.products * tokens + 4 * length * net.width * tokens * net.depth)
 
 
 def calibrate(net: Network, tokens: float, length: int) -> Work:
@@ -89,11 +94,11 @@ def moments(net: Network, tokens: float) -> Work:
 
 
 def rounding(net: Network, passes: int = 2) -> Work:
-    """Of each layer: H^-1 and its factor, 2 n^3 and 4 n^2 m in float64; then (1 + 2 passes) n^2 m, column by column."""
+    """Of each layer: H^-1 and its factor, 2 n^3 and 4 n^2 m in float64; then (5 + 2 passes) n^2 m, column by column."""
     found = Work()
     for n, outs in net.inputs:
         for m in outs:
-            double, single = 2 * n**3 + 4 * n**2 * m, (1 + 2 * passes) * n**2 * m
+            double, single = 2 * n**3 + 4 * n**2 * m, (5 + 2 * passes) * n**2 * m
             found += Work(single, double, (1 + passes) * n)
     return found * net.depth
 
@@ -104,13 +109,16 @@ def gptq(net: Network, tokens: float, length: int) -> Work:
 
 
 def reconstruct(net: Network, tokens: float, length: int, seen: int) -> Work:
-    """Three passes, and 6 P for each of the tokens that the iterations see."""
-    return forward(net, tokens, length) * 3 + Work(6 * net.parameters * seen)
+    """Four passes, one of them in float, and 4 P for each of the tokens that the iterations of a layer see.
+
+    The gradient of the inputs of a layer is not computed; in a block of several layers it is, which takes up to 6 P.
+    """
+    return forward(net, tokens, length) * 4 + Work(4 * net.products * seen)
 
 
 def sent(net: Network) -> float:
-    """Bytes that a rank sends in `gptq` for a block: H and C in float64 for each input."""
-    return sum(2 * 8 * n**2 for n, _ in net.inputs)
+    """Bytes that a rank sends in `gptq`: twice H and C in float64 for each input, with any number of ranks."""
+    return net.depth * sum(2 * 2 * 8 * n**2 for n, _ in net.inputs)
 
 
 @frozen
@@ -122,11 +130,12 @@ class Machine:
     double: float
     network: float
     disk: float
+    memory: float
     launch: float
     share: float
 
 
-H100 = Machine(8, single=67e12, double=34e12, network=50e9, disk=8 * 3e9, launch=100e-6, share=0.5)
+H100 = Machine(8, single=67e12, double=34e12, network=50e9, disk=8 * 3e9, memory=2e12, launch=100e-6, share=0.5)
 LLAMA = Network(8192, 28672, 80, 64, 8, 128256)
 LENGTH, SAMPLES = 2048, 128
 
@@ -137,31 +146,36 @@ def seconds(work: Work, machine: Machine) -> float:
 
 
 def rows(net: Network = LLAMA, machine: Machine = H100) -> list[tuple[str, str, str]]:
-    """Return (what, time on 8 accelerators, time of 10^9 tokens on 64 machines)."""
-    few, many = LENGTH * SAMPLES, 10**9
-    ranks = (machine.accelerators, 64 * machine.accelerators)
-    tokens = (few / ranks[0], many / ranks[1])
-    checkpoint = 2 * net.parameters / machine.disk
-    packed = (0.5 + 2 / 128) * net.parameters / machine.disk
-    inputs = [2 * 2 * 4 * t * net.width * net.depth * machine.accelerators / machine.disk for t in tokens]  # written and read
-    exchange = [sent(net) * net.depth * (r - 1) / machine.network for r in ranks]
-    lines: list[tuple[str, float, float]] = [
-        ("read the checkpoint, bfloat16", checkpoint, checkpoint),
-        ("`calibrate`: one pass", *(seconds(calibrate(net, t, LENGTH), machine) for t in tokens)),
-        ("inputs of the next layer: two more passes", *(2 * seconds(forward(net, t, LENGTH), machine) for t in tokens)),
-        ("inputs of the next layer: write and read", inputs[0], inputs[1]),
-        ("`gptq`: two passes", *(2 * seconds(forward(net, t, LENGTH), machine) for t in tokens)),
-        ("`gptq`: H and C", *(seconds(moments(net, t), machine) for t in tokens)),
-        ("`gptq`: exchange of H and C", exchange[0], exchange[1]),
-        ("`gptq`: rounding, on every rank", *(seconds(rounding(net), machine) for _ in tokens)),
-        ("write the packed weights, 4 bits", packed, packed),
+    """Return (what, time on 8 accelerators, time of 10^9 tokens on 64 machines); what does not fit has the memory it needs."""
+    tokens = (LENGTH * SAMPLES / machine.accelerators, 10**9 / (64 * machine.accelerators))
+    a_pass = [seconds(forward(net, t, LENGTH), machine) for t in tokens]
+    # In float32, written and read by all processes of a machine.
+    kept = [2 * 4 * t * net.width * net.depth * machine.accelerators / machine.disk for t in tokens]
+    nearest = [
+        ("read the checkpoint, bfloat16", [2 * net.parameters / machine.disk] * 2),
+        ("`calibrate`: a pass", a_pass),
+        ("inputs of the next layer: a pass", a_pass),
+        ("inputs of the next layer: to disk and back", kept),
+        ("write the weights, 4 bits and a scale in 16 for 128", [(0.5 + 2 / 128) * net.parameters / machine.disk] * 2),
     ]
-    without = [line for line in lines if "gptq" not in line[0]]
-    lines += [
-        ("all, rounded to nearest", sum(t for _, t, _ in without), sum(t for *_, t in without)),
-        ("all, with `gptq`", sum(t for _, t, _ in lines), sum(t for *_, t in lines)),
+    rounded = [
+        ("`gptq`: two passes", [2 * t for t in a_pass]),
+        ("`gptq`: sums of H and C", [seconds(moments(net, t), machine) for t in tokens]),
+        ("`gptq`: H and C between processes", [sent(net) / (machine.network * machine.share)] * 2),
+        ("`gptq`: rounding, on each rank", [seconds(rounding(net), machine)] * 2),
+        ("inputs in the quantized network: a pass, disk", [a + b for a, b in zip(a_pass, kept, strict=True)]),
     ]
-    return [(name, spoken(a), spoken(b)) for name, a, b in lines]
+    totals = [
+        (name, [sum(times[i] for _, times in lines) for i in (0, 1)])
+        for name, lines in (("all, rounded to nearest", nearest), ("all, with `gptq`", nearest + rounded))
+    ]
+    # gptq keeps the values that later ops read, of both networks; the widest are between the feed-forward layers.
+    values = [2 * 4 * t * net.inner * machine.accelerators for t in tokens]
+    lines = [(name, *map(spoken, times)) for name, times in [*nearest, totals[0]]]
+    for name, times in [*rounded, totals[1]]:
+        few, many = (spoken(t) if v <= machine.memory else f"{v / 1e12:.1f} TB" for t, v in zip(times, values, strict=True))
+        lines.append((name, few, many))
+    return lines
 
 
 def spoken(time: float) -> str:
@@ -172,8 +186,12 @@ def spoken(time: float) -> str:
     """
     for unit, size in (("h", 3600), ("min", 60)):
         if time >= 2 * size:
-            return f"{time / size:.2g} {unit}" if time < 100 * size else f"{time / size:.0f} {unit}"
-    return f"{time:.2g} s"
+            return f"{_digits(time / size)} {unit}"
+    return f"{_digits(time)} s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 MARK = "<!-- generated by benchmarks/{}.py -->"
@@ -187,8 +205,8 @@ def markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
 
 def table() -> str:
     """Return the table of the page."""
-    few = f"{LENGTH * SAMPLES:,} tokens, 8 GPUs"
-    return markdown(("Llama-3-70B", few, "10^9 tokens, 64 machines of 8 GPUs"), rows())
+    name = f"Llama-3-70B, {LLAMA.parameters / 1e9:.1f} * 10^9 weights"
+    return markdown((name, f"{LENGTH * SAMPLES:,} tokens, 8 GPUs", "10^9 tokens, 64 machines of 8 GPUs"), rows())
 
 
 def write(page: Path, name: str, text: str) -> None:

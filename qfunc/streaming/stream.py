@@ -57,8 +57,8 @@ def stream(
     all batches.
     Disk: the finished layers are in the folder OUTPUT.parts until the files are complete, so twice the size of the files.
     The same call after a kill goes on behind the last finished layer.
-    In a group of torch.distributed, each process has its own batches, all of one size or of several sizes in each process, and its
-    own OUTPUT. All write the files of one process that has the batches of all.
+    In a group of torch.distributed, each process has its own OUTPUT and its own batches, all of one size or of several sizes in
+    each process. All write the files of one process that has the batches of all.
 
     Args:
         target: The hardware, whose lowering writes its files from parts: `targets.compressed_tensors`, or `targets.gguf`
