@@ -94,11 +94,13 @@ class Scale:
         signed: True if the scale has the sign of the extreme, so that it can be negative (GGUF Q4_0).
         equals: The extreme whose sign counts if low = -high: "negative", or the "first" in the block.
         dynamic: True if the scale is computed from the tensor at run time.
-        within: A second scale that quantizes this one (NVFP4): s = format(s1 / s2) * s2.
+        within: A second scale that quantizes this one (NVFP4): s = format(s1 / s2) * s2.  Around a dynamic scale it is
+            calibrated, unless it is dynamic itself.
         integers: The format of integers c with s = c d; d is the scale `within`, one for several blocks (GGUF's K types).
     Raises:
         SpecError: low > high, a divisor that does not exist, a bound that no scale of the kind can reach, a scale rounded
-            after the codes that nothing rounds, or integers without a scale of whole blocks around them.
+            after the codes that nothing rounds, integers without a scale of whole blocks around them, or a dynamic scale
+            within which another is static.
 
     >>> Scale(power_of_two=True).divisor
     'qmax'
@@ -139,6 +141,9 @@ class Scale:
             raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
             raise refuse(self, "within", self.within, "a Scale or None", "Give the outer Scale.")
+        if self.within is not None and self.within.dynamic and not self.dynamic:
+            do = "Give dynamic=True to both, or to the inner one."
+            raise refuse(self, "within", self.within, "a static scale around a static one", do)
         if self.integers is not None and not _of_whole_blocks(self.shared, self.within):
             wanted = "None, unless `within` has blocks that are several of these"
             raise refuse(self, "integers", self.integers, wanted, "Give within=Scale(PerBlock(axis, size)), or drop them.")

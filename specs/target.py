@@ -147,7 +147,7 @@ class Runtime:
 
 
 _HARDWARE = (
-    "name", "rules", "fusions", "ties", "limits", "kernels", "commuting", "legality", "host", "ops", "runtime",
+    "name", "rules", "fusions", "ties", "fused_readers", "limits", "kernels", "commuting", "legality", "host", "ops", "runtime",
     "lowering", "source",
 )  # fmt: skip
 
@@ -164,6 +164,8 @@ class Target:
         rules: The slots that have qparams, and their schemes.
         fusions: Ops that run as one unit.
         ties: Slots that share qparams.
+        fused_readers: Ops that the runtime computes as one product where they read the same tensor.  A scale of their whole
+            weights is the same, the largest, as is an outer scale.
         limits: Bounds of sums of scale positions.
         kernels: The arithmetic of units.
         commuting: Kinds of ops that only move codes.
@@ -189,6 +191,7 @@ class Target:
     rules: tuple[Rule, ...] = field(converter=as_tuple, validator=tuple_of(Rule, at_least=1))
     fusions: tuple[Fusion, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Fusion))
     ties: tuple[Tie, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Tie))
+    fused_readers: Selector | None = field(default=None, validator=selector(optional=True))
     limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
     commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))

@@ -91,8 +91,10 @@ class FixedScale:
 
 
 def observed_site(site: Site) -> Site:
-    """Return a site of fixed qparams with the estimator that observes it; return any other site as it is."""
+    """Return a site with the estimator and the scheme that observe it: those of fixed qparams, and of outer scales."""
     value = site.value
+    if site.outer:
+        return evolve(site, value=Scheme(site.scheme.format))
     return evolve(site, estimator=FixedScale(value, site.estimator)) if isinstance(value, FixedQParams) else site
 
 

@@ -44,7 +44,7 @@ def statistics(models: list[tuple[QuantizerNode, ...]]) -> list[Statistic]:
     for index, quantizers in enumerate(models):
         for quantizer in quantizers:
             site = quantizer.module.site
-            if site.constant or quantizer.module.dynamic or isinstance(site.value, DerivedQParams):
+            if site.constant or (site.dynamic and not site.outer) or isinstance(site.value, DerivedQParams):
                 continue  # weights need no batches; derived and dynamic qparams are never estimated
             site = observed_site(site)
             joined = site.tie and site.leader == "union" and isinstance(site.value, Scheme)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ Schema = Mapping[str, Fields]
 """Table -> its fields in the order of the .fbs file, each with its kind.
 
 A kind is one of SCALARS, "str", "[str]", "bytes", "[scalar]", the name of a table, "[table]", or "a|b|c": a union of tables,
-which takes two slots, as in the file.  "" is a removed field.
+which takes two slots, as in the file.  "" is a removed field.  The value of "bytes" may be a list of parts.
 """
 
 SCALARS = {"i8": "Int8", "u8": "Uint8", "i16": "Int16", "i32": "Int32", "u32": "Uint32", "i64": "Int64", "u64": "Uint64",
@@ -39,6 +39,17 @@ class Table:
         return self.fields[name]
 
 
+@frozen(eq=False)
+class Content:
+    """Bytes that are made when they are written."""
+
+    size: int
+    make: Callable[[], bytes]
+
+    def __len__(self) -> int:
+        return self.size
+
+
 def table(kind: str, **fields: Any) -> Table:
     """Return a table with these fields."""
     return Table(kind, fields)
@@ -47,9 +58,17 @@ def table(kind: str, **fields: Any) -> Table:
 def serialize(schema: Schema, root: Table, identifier: str) -> bytes:
     """Return the bytes of a flatbuffer."""
     flatbuffers: Any = importlib.import_module("flatbuffers")
-    builder = flatbuffers.Builder(1 << 12)
+    builder = flatbuffers.Builder(_size_of_bytes(root) + (1 << 12))  # growing would copy it
     builder.Finish(_write_table(builder, schema, root), identifier.encode())
-    return bytes(builder.Output())
+    return bytes(memoryview(builder.Bytes)[builder.Head() :])
+
+
+def _size_of_bytes(value: Any) -> int:
+    if isinstance(value, Table):
+        return sum(map(_size_of_bytes, value.fields.values()))
+    if isinstance(value, list):
+        return sum(map(_size_of_bytes, value))
+    return len(value) + _ALIGNED if isinstance(value, bytes | Content) else 0
 
 
 def _slots(schema: Schema, kind: str) -> list[tuple[str, str, int]]:
@@ -80,9 +99,13 @@ def _write_value(builder: Any, schema: Schema, kind: str, value: Any) -> int:
     if kind == "str":
         return int(builder.CreateString(value))
     if kind == "bytes":
-        builder.StartVector(1, len(value), _ALIGNED)
-        builder.head = builder.Head() - len(value)
-        builder.Bytes[builder.Head() : builder.Head() + len(value)] = value
+        parts = [value] if isinstance(value, bytes) else value
+        size = sum(map(len, parts))
+        builder.StartVector(1, size, _ALIGNED)
+        start = builder.head = builder.Head() - size
+        for part in parts:
+            builder.Bytes[start : start + len(part)] = part.make() if isinstance(part, Content) else part
+            start += len(part)
         return int(builder.EndVector())
     if isinstance(value, Table):
         return _write_table(builder, schema, value)

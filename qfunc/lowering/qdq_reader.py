@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +18,12 @@ from qfunc.errors import DeployError
 from qfunc.lowering.windows import set_floor_mode
 from qfunc.numerics.affine import implies_clamp
 
-__all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "is_copy", "walk"]
+__all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "float_numbers", "is_copy", "walk"]
 
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
 _MOST_AXES = 16
+_MOST_ENTRIES = 1024
 _CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)
 Array = np.ndarray[Any, Any]
 
@@ -29,11 +32,12 @@ Array = np.ndarray[Any, Any]
 class QParams:
     """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`.
 
-    With `block`, one for each run of so many entries along `axis`, in the order of the tensor.
+    With `block`, one for each run of so many entries along `axis`, in the order of the tensor; these may be millions, and are
+    arrays of numbers.
     """
 
-    scale: tuple[float, ...]
-    zero_point: tuple[int, ...]
+    scale: Sequence[float]
+    zero_point: Sequence[int]
     axis: int = 0
     block: int | None = None
 
@@ -141,7 +145,9 @@ class QdqModel:
         scale, zero = (self.constant(node, i) for i in (1, 2))
         axis = int(self.attribute(node, "axis", 1)) if scale.ndim else 0
         block = self.attribute(node, "block_size") or None
-        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis, block)
+        if block:
+            return QParams(float_numbers(scale), array("h", zero.astype(np.int16).tobytes()), axis, block)
+        return QParams(tuple(float(s) for s in scale.ravel()), tuple(int(z) for z in zero.ravel()), axis)
 
     def dequantizer(self, name: str) -> onnx.NodeProto | None:
         """Return the DequantizeLinear, or DequantizeBlocks of `qdq_nodes`, that produces a tensor, or None."""
@@ -179,6 +185,15 @@ class QdqModel:
             return None, None
         low, high = (self.constant(node, i) for i in (1, 2))
         return None if low is None else float(low), None if high is None else float(high)
+
+
+def float_numbers(values: Array) -> Sequence[float]:
+    """Return the entries of an array as numbers of float32, in 4 bytes each.
+
+    >>> float_numbers(np.array([[0.5, 2.0]]))
+    array('f', [0.5, 2.0])
+    """
+    return array("f", values.astype(np.float32).tobytes())
 
 
 def is_copy(node: onnx.NodeProto) -> bool:
@@ -237,8 +252,7 @@ _Type = tuple[int, tuple[int | None, ...] | None]
 
 
 def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) -> dict[str, _Type]:
-    sized = onnx.ModelProto()
-    sized.CopyFrom(model)
+    sized = _without_weights(model)
     for info in sized.graph.input:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             if dim.HasField("dim_param") and axis == 0:
@@ -263,6 +277,27 @@ def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) ->
     for initializer in graph.initializer:
         found[initializer.name] = (initializer.data_type, tuple(initializer.dims))
     return found
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    # A copy whose large constants are values without content: shape inference reads small ones only, and copies all.
+    copy, graph = onnx.ModelProto(), model.graph
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        if isinstance(value, str | bytes | int):
+            setattr(copy, field.name, value)
+        else:
+            getattr(copy, field.name).extend(value)
+    copy.graph.name = graph.name
+    for name in ("node", "input", "output", "value_info"):
+        getattr(copy.graph, name).extend(getattr(graph, name))
+    for held in graph.initializer:
+        if math.prod(held.dims) <= _MOST_ENTRIES:
+            copy.graph.initializer.append(held)
+        elif held.name not in {i.name for i in graph.input}:
+            copy.graph.input.append(helper.make_tensor_value_info(held.name, held.data_type, held.dims))
+    return copy
 
 
 def _set_sizes(graph: onnx.GraphProto, known: Mapping[str, Array]) -> None:

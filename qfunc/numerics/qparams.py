@@ -116,7 +116,7 @@ def filled(x: Tensor, scheme: Scheme) -> Tensor:
     return F.pad(x, (*[0] * (2 * after), 0, -x.shape[shared.axis] % shared.size))
 
 
-def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
+def from_range(low: Tensor, high: Tensor, scheme: Scheme, outer: Tensor | None = None) -> Affine:
     """Return the scale and zero point that represent the range [low, high], extended to include 0.
 
     Affine: s = (max(high, 0) - min(low, 0)) / (qmax - qmin), z = clamp(R(qmin - low/s), qmin, qmax), the zero
@@ -127,6 +127,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     Args:
         low, high: In real units, in the shape of the qparams, finite; low <= high.
         scheme: The scheme of the tensor.
+        outer: The outer scale of a symmetric scheme with two levels, if it is known.
     Returns:
         Qparams in float32.
     Source: ONNX Runtime quantization tool (affine); TFLite quantization specification (symmetric); OCP
@@ -141,7 +142,7 @@ def from_range(low: Tensor, high: Tensor, scheme: Scheme) -> Affine:
     if scheme.scale.minimum_range:
         high = torch.maximum(high, low + scheme.scale.minimum_range)
     if scheme.zero_point is None:
-        scale, outer = nearest_scale(_symmetric(low, high, scheme), scheme)
+        scale, outer = nearest_scale(_symmetric(low, high, scheme), scheme, outer)
         return Affine(scale, torch.zeros_like(scale), outer)
     fmt = scheme.format
     assert isinstance(fmt, Int)  # Scheme requires it
@@ -199,13 +200,13 @@ def _ends(x: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor]:
     return low.float(), high.float()
 
 
-def of_tensor(x: Tensor, scheme: Scheme) -> Affine:
+def of_tensor(x: Tensor, scheme: Scheme, outer: Tensor | None = None) -> Affine:
     """Return qparams of the range of x itself, as hardware with dynamic scales computes them at run time.
 
     >>> of_tensor(torch.tensor([-12.7, 3.0]), Scheme()).scale.item()
     0.10000000149011612
     """
-    return from_range(*observed(x, scheme), scheme)
+    return from_range(*observed(x, scheme), scheme, outer)
 
 
 def _symmetric(low: Tensor, high: Tensor, scheme: Scheme) -> Tensor:

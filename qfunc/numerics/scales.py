@@ -16,7 +16,7 @@ TINY = torch.finfo(torch.float32).tiny
 """The smallest normal float32, 2^-126: the inverse of a smaller number may overflow."""
 
 
-def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
+def nearest_scale(scale: Tensor, scheme: Scheme, outer: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Return (scale, outer): the float32 scales nearest to `scale` that the hardware supports.
 
     1 replaces a scale below 2^-126.  The scale is then rounded to a power of two by `Scale.rounding`, clamped to
@@ -28,6 +28,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
         scale: Real, in the shape of the qparams; pass float64 to round only once; negative where `Scale.signed`
             allows it.  NaN stays NaN.
         scheme: The scheme of the tensor; a `Log` format supports every scale.
+        outer: The outer scale, if it is known: s is at most the format's largest value.
     Raises:
         SpecError: an outer scale per block.
     Source: OCP Microscaling Formats 1.0, section 6.3 and microxcaling (E8M0); NVIDIA TensorRT Model Optimizer,
@@ -43,8 +44,31 @@ def nearest_scale(scale: Tensor, scheme: Scheme) -> tuple[Tensor, Tensor | None]
     if rule.within is None or rule.integers is not None:  # functions that search find both
         return _hardware_scale(scale.double(), rule), None
     scale = scale.double()
-    outer = _hardware_scale(_group_maximum(scale.abs(), rule.within) / minifloat.largest(rule.format), rule.within)
-    return _hardware_scale(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule), outer
+    if outer is None:
+        outer = outer_scale(_group_maximum(scale.abs(), rule.within), rule)
+    return inner_scale(scale, outer, rule), outer
+
+
+def outer_scale(largest: Tensor, rule: Scale) -> Tensor:
+    """Return the outer scale for the largest scale of a group: allowed(largest / largest of the format).
+
+    >>> from qfunc.specs import E4M3FN
+    >>> outer_scale(torch.tensor(224.0), Scale(format=E4M3FN, within=Scale())).item()
+    0.5
+    """
+    assert rule.within is not None
+    return _hardware_scale(largest.double() / minifloat.largest(rule.format), rule.within)
+
+
+def inner_scale(scale: Tensor, outer: Tensor, rule: Scale) -> Tensor:
+    """Return the inner scale of two levels for a real one: format(scale / outer), 1 where the scale is 0.
+
+    >>> from qfunc.specs import E4M3FN
+    >>> inner_scale(torch.tensor(0.3), torch.tensor(0.5), Scale(format=E4M3FN, within=Scale())).item()
+    0.625
+    """
+    scale = scale.double()
+    return _hardware_scale(torch.where(scale.abs() < TINY, 1.0, scale / outer.double()), rule)
 
 
 def stored_scale(scale: Tensor, scheme: Scheme) -> Tensor:
@@ -140,4 +164,4 @@ def product(scales: Sequence[Tensor], count: int) -> Tensor:
     return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
 
 
-__all__ = ["TINY", "nearest_scale", "divisor", "product", "stored_scale"]
+__all__ = ["TINY", "nearest_scale", "divisor", "inner_scale", "outer_scale", "product", "stored_scale"]

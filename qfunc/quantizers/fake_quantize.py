@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qfunc.errors import CalibrationError
 from qfunc.numerics.qparams import Affine, from_range, of_tensor, qparams_shape
-from qfunc.numerics.scales import product
+from qfunc.numerics.scales import outer_scale, product
 from qfunc.quantizers.batch_norm import materialize, uses_batch
 from qfunc.quantizers.cached_value import CachedValue
 from qfunc.quantizers.params import flatten, template, unflatten
@@ -44,6 +44,7 @@ class FakeQuantize(nn.Module):
 
     seed: Tensor
     step: Tensor
+    outer: Tensor
 
     def __init__(self, site: Site, like: Tensor) -> None:
         super().__init__()
@@ -69,7 +70,9 @@ class FakeQuantize(nn.Module):
         if self.relaxed:
             self.register_buffer("seed", torch.tensor(crc32(site.name.encode()), device=like.device))
             self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=like.device))
-        self.ready = self.dynamic
+        if site.outer:
+            self.register_buffer("outer", torch.full((), torch.nan, device=like.device))
+        self.ready = self.dynamic and not site.outer
         self.factors: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
         self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
         self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
@@ -120,11 +123,12 @@ class FakeQuantize(nn.Module):
 
     def _current_params(self, x: Tensor, unfolded: bool) -> Any:
         # Return the params for x; with `unfolded`, those of the weight before the BatchNorm is folded into it.
-        if self.dynamic:
-            return self.site.function.init(of_tensor(x, self.scheme), x.detach(), self.scheme)
         if not self.ready:
             do = "Run qfunc.calibrate(batches)(quantized), or load a calibrated state_dict."
             raise CalibrationError(where=self._where, found="no qparams yet", wanted="a calibrated model", do=do)
+        if self.dynamic:
+            qparams = of_tensor(x, self.scheme, self.outer if self.site.outer else None)
+            return self.site.function.init(qparams, x.detach(), self.scheme)
         if self.by_channel:
             self._require_channels(x)
         return self.stored_params() if unfolded else self.params()
@@ -206,6 +210,9 @@ class FakeQuantize(nn.Module):
 
     def set_qparams(self, qparams: Affine, x: Tensor | None = None) -> None:
         """Set the parameters from qparams, and from x if it is a constant; only for transforms that own the model."""
+        if self.site.outer:
+            self.outer = outer_scale(qparams.scale, self.scheme.scale)
+            self.ready = True
         if self.dynamic:
             return
         if self.by_channel:
@@ -255,7 +262,7 @@ class FakeQuantize(nn.Module):
                 state[name] = state[name].reshape(1)
         super()._load_from_state_dict(*args, **kwargs)
         tensors = [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
-        self.ready = self.dynamic or not any(bool(t.isnan().any()) for t in tensors)
+        self.ready = not any(bool(t.isnan().any()) for t in tensors)
 
     def extra_repr(self) -> str:
         """Return the name, the format, and the scale if there is only one."""

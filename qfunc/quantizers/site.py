@@ -32,6 +32,8 @@ class Site:
     """The scheme of the tensor; a derived bias is symmetric per channel."""
     dynamic: bool = field(init=False, eq=False, repr=False)
     """True for an activation with scales that are computed at run time."""
+    outer: bool = field(init=False, eq=False, repr=False)
+    """True if such scales are within one that calibration determines."""
     by_channel: bool = field(init=False, eq=False, repr=False)
     """True for an activation with a static scale per channel; calibration determines the number of channels."""
 
@@ -42,6 +44,8 @@ class Site:
         shared = scheme.scale.shared
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "dynamic", dynamic)
+        within = scheme.scale.within
+        object.__setattr__(self, "outer", dynamic and within is not None and not within.dynamic)
         object.__setattr__(self, "by_channel", static and isinstance(shared, PerChannel) and shared.axis != "channel")
 
     def of_outputs(self, axis: int, rank: int) -> bool:

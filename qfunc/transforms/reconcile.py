@@ -9,13 +9,14 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
+from qfunc.placement.fused_readers import share_scales
 from qfunc.placement.shift_limits import limit_qparams
 from qfunc.placement.ties import derivations, derived_qparams
 from qfunc.specs import DerivedQParams
 
 
 def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affine]:
-    """Return all qparams by path except the derived ones: equal within ties, wide enough for biases, and within limits.
+    """Return all qparams by path except the derived ones: equal where they are tied, wide enough for biases, and within limits.
 
     A bias of `DerivedQParams(of=("input", "weight"))` has s = float32(s_input * s_weight), z = 0.  Where a bias
     would exceed the middle half of its codes, as in channels with almost zero weights, the scale of the
@@ -25,7 +26,7 @@ def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affin
         CalibrationError: a limit of the target that cannot be kept.
     Source: ONNX Runtime, quantize_static, "WeightAdjustForInt32Bias".
     """
-    quantizers, result = view.quantizers, dict(found)
+    quantizers, result = view.quantizers, share_scales(view, found)
     for name in sorted({s.module.site.tie for s in quantizers if s.module.site.tie and s.module.site.leader != "union"}):
         _tie([s for s in quantizers if s.module.site.tie == name], result)
     modules = {s.path: s.module for s in quantizers}

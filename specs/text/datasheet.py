@@ -51,6 +51,8 @@ def datasheet(target: Any) -> str:
     lines += _part("kernels", (_kernel(kernel) for kernel in target.kernels))
     lines += _part("builds for other processors", (_build(build) for build in runtime.builds if build.cpu != runtime.cpu))
     lines += _part("ties", ([one_line(tie)] for tie in target.ties))
+    if target.fused_readers is not None:
+        lines += _part("one product where they read the same tensor", [[one_line(target.fused_readers)]])
     lines += _part("limits", ([one_line(limit)] for limit in target.limits))
     lines += _part("commute with quantization", [[", ".join(target.commuting)]] if target.commuting else [])
     lines += _part("constraints", (_constraint(rule) for rule in target.legality))

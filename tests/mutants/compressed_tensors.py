@@ -57,8 +57,8 @@ COMPRESSED_TENSORS = (
         "::test_static_scales_in_onnx_are_multiplied_by_their_inverse_as_in_vllm",
     ),
     Mutation(
-        "floats-without-a-smallest-scale", "qfunc.lowering.onnx_quantizers.floats:DYNAMIC_FLOAT_QUANTIZE",
-        "s = Max(chosen, lowest)",
+        "floats-without-a-smallest-scale", "qfunc.lowering.onnx_quantizers.floats:_PLAIN_SCALE",
+        "s = Max(chosen, parameter)",
         "s = Identity(chosen)",
         "tests/lowering/compressed_tensors/test_float_quantizers.py::test_tokens_in_onnx_are_those_of_the_simulation",
     ),
@@ -68,6 +68,24 @@ COMPRESSED_TENSORS = (
         "scale",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_the_bytes_hold_the_weights_of_the_simulation",
         case="NVFP4A16",
+    ),
+    Mutation(
+        "fp4-scales-of-the-nearest-power", "qfunc.lowering.onnx_quantizers.floats:_POWER_SCALE",
+        "reached = Where(below, next, power)",
+        "reached = Identity(power)",
+        "tests/lowering/compressed_tensors/test_float_quantizers.py::test_blocks_of_fp4_in_onnx_are_those_of_the_simulation",
+    ),
+    Mutation(
+        "fused-readers-with-outer-scales-of-their-own", "qfunc.placement.fused_readers:_shared",
+        "largest = torch.stack(outers).amax(0)",
+        "return qparams",
+        "tests/transforms/test_outer_scales.py::test_readers_of_one_tensor_share_the_largest_outer_scale",
+    ),
+    Mutation(
+        "outer-scales-never-estimated", "qfunc.execution.fixed_qparams:observed_site",
+        "value=Scheme(site.scheme.format)",
+        "value=site.scheme",
+        "tests/transforms/test_outer_scales.py::test_the_outer_scale_is_the_smallest_power_of_two_that_clips_no_calibrated_value",
     ),
     Mutation(
         "int8-products-with-a-rounded-bias", "qfunc.targets.language_models.compressed_tensors:INT8_PRODUCT",

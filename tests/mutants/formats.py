@@ -98,7 +98,7 @@ FORMATS = (
         "tests/numerics/test_qparams.py::test_the_range_of_nothing_and_of_zero_has_scale_one",
     ),
     Mutation(
-        "zero-blocks-keep-zero", "qfunc.numerics.scales:nearest_scale",
+        "zero-blocks-keep-zero", "qfunc.numerics.scales:inner_scale",
         "torch.where(scale.abs() < TINY, 1.0, scale / outer.double())",
         "(scale / outer.double()).clamp(min=2.0**-100)",
         TWO_LEVELS,

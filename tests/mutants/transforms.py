@@ -57,8 +57,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "dynamic-scale-of-the-range-before", "qfunc.quantizers.fake_quantize:FakeQuantize._current_params",
-        "of_tensor(x, self.scheme), x.detach()",
-        "of_tensor(2 * x, self.scheme), x.detach()",
+        "of_tensor(x, self.scheme, ",
+        "of_tensor(2 * x, self.scheme, ",
         "tests/transforms/test_algorithms.py::test_a_dynamic_scale_is_that_of_each_tensor",
     ),
     Mutation("widening-too-late", "qfunc.transforms.reconcile:_widened", "2.0 ** (bits - 2)", "2.0**bits", BIASES),

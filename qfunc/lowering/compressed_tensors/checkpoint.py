@@ -14,8 +14,8 @@ from torch import Tensor
 from qfunc.errors import DeployError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import StoredTensor
-from qfunc.lowering.compressed_tensors.layers import Layer, layer_of, module_of
-from qfunc.lowering.qdq_reader import QdqModel, copies
+from qfunc.lowering.compressed_tensors.layers import Layer, before_copies, layer_of, module_of
+from qfunc.lowering.qdq_reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 _PRODUCTS = ("Gemm", "MatMul")
@@ -36,11 +36,12 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
     parameters: dict[str, list[int]] = next((json.loads(p.value) for p in model.metadata_props if p.key == "parameters"), {})
     layers: dict[str, Layer] = {}
     ignored: set[str] = set()
+    largest = _largest_scales(source)
     for node in model.graph.node:
-        name = _before_copies(source, node.input[1]) if node.op_type in _PRODUCTS else ""
+        name = before_copies(source, node.input[1]) if node.op_type in _PRODUCTS else ""
         weight = source.dequantizer(name)
         if weight is not None and weight.input[0] in source.initializers:
-            layer = layer_of(source, node, weight, formats[name])
+            layer = layer_of(source, node, weight, formats[name], largest[before_copies(source, node.input[0])])
             layers.setdefault(layer.name, layer)
         elif name in parameters:
             ignored |= {module_of(name), node.name.removesuffix(".rows")}
@@ -64,6 +65,18 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
     return Part(tensors, notes, inputs, outputs)
 
 
+def _largest_scales(source: QdqModel) -> dict[str, float]:
+    # By the name of a tensor: the largest scale of the weights that it is multiplied by.
+    found: dict[str, float] = {}
+    for node in source.model.graph.node:
+        weight = source.dequantizer(before_copies(source, node.input[1])) if node.op_type in _PRODUCTS else None
+        if weight is not None and weight.input[1] in source.initializers:
+            scale = float(source.constant(weight, 1).max(initial=0.0))
+            tensor = before_copies(source, node.input[0])
+            found[tensor] = max(found.get(tensor, 0.0), scale)
+    return found
+
+
 def _as_it_is(held: onnx.TensorProto) -> StoredTensor:
     kind = _KINDS[helper.tensor_dtype_to_np_dtype(held.data_type).name]
     return StoredTensor(kind, tuple(held.dims), lambda: numpy_helper.to_array(held).tobytes())
@@ -72,12 +85,6 @@ def _as_it_is(held: onnx.TensorProto) -> StoredTensor:
 def _stored(tensor: Tensor) -> StoredTensor:
     kind = _KINDS[str(tensor.dtype).removeprefix("torch.")]
     return StoredTensor(kind, tuple(tensor.shape), lambda: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-
-
-def _before_copies(source: QdqModel, name: str) -> str:
-    while name in source.producers and copies(source.producers[name]):
-        name = source.producers[name].input[0]
-    return name
 
 
 def quantization_config(parts: Sequence[Part]) -> dict[str, Any]:

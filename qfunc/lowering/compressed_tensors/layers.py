@@ -16,6 +16,9 @@ from qfunc.lowering.compressed_tensors.packing import exponents, pack_halves, pa
 from qfunc.lowering.qdq_reader import Array, QdqModel, copies
 from qfunc.specs import E2M1, Format, Int
 
+FP4 = {"num_bits": 4, "type": "float", "symmetric": True}
+POWERS = {"strategy": "group", "scale_dtype": "torch.uint8"}
+TWO_LEVELS = {"strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn"}
 _WEIGHT = ".weight"
 
 
@@ -44,7 +47,7 @@ def module_of(parameter: str) -> str:
     return parameter.removesuffix(_WEIGHT)
 
 
-def layer_of(source: QdqModel, node: onnx.NodeProto, weight: onnx.NodeProto, fmt: Format) -> Layer:
+def layer_of(source: QdqModel, node: onnx.NodeProto, weight: onnx.NodeProto, fmt: Format, largest: float) -> Layer:
     """Return the layer of a product.
 
     Args:
@@ -52,6 +55,7 @@ def layer_of(source: QdqModel, node: onnx.NodeProto, weight: onnx.NodeProto, fmt
         node: The product, a Gemm or MatMul.
         weight: The DequantizeLinear of its weight.
         fmt: The format of the weight.
+        largest: The largest scale of all layers that read the same tensor, which share a global scale.
     Raises:
         DeployError: a format, or an input, that compressed-tensors does not have.
     """
@@ -67,11 +71,18 @@ def layer_of(source: QdqModel, node: onnx.NodeProto, weight: onnx.NodeProto, fmt
     if isinstance(fmt, Int):
         return _of_integers(name, fmt, codes, scale, zeros, arguments, inputs, tensors)
     if fmt == E2M1:
-        return _of_halves(name, codes, scale, block, inputs)
+        return _of_halves(name, codes, scale, block, largest, inputs, tensors)
     stored = {"weight": torch.from_numpy(codes.view(np.uint8).copy()).view(torch.float8_e4m3fn)}
     stored |= {"weight_scale": _floats(scale)}
     weights = {"num_bits": 8, "type": "float", "symmetric": True, **arguments}
     return Layer(name, "float-quantized", weights, inputs, {**stored, **tensors})
+
+
+def before_copies(source: QdqModel, name: str) -> str:
+    """Return the tensor of which a tensor is a copy, in another shape perhaps."""
+    while (node := source.producers.get(name)) is not None and (node.op_type == "Reshape" or copies(node)):
+        name = node.input[0]
+    return name
 
 
 def _of_integers(
@@ -82,7 +93,7 @@ def _of_integers(
     codes, zeros = (a.astype(np.int64) - shift for a in (codes, zeros))
     symmetric = not zeros.any()
     weights = {"num_bits": fmt.bits, "type": "int", "symmetric": symmetric, **arguments}
-    if inputs is not None:
+    if inputs is not None and inputs["type"] == "int":
         stored = {"weight": torch.from_numpy(codes.astype(np.int8)), "weight_scale": _floats(scale)}
         return Layer(name, "int-quantized", weights, inputs, {**stored, **tensors})
     packed = {"weight_packed": torch.from_numpy(pack_words(codes, fmt.bits).copy()), "weight_scale": _floats(scale)}
@@ -90,31 +101,34 @@ def _of_integers(
     if not symmetric:
         words = pack_words(zeros.reshape(scale.shape).T, fmt.bits).T
         packed["weight_zero_point"] = torch.from_numpy(np.ascontiguousarray(words))
-    return Layer(name, "pack-quantized", weights, None, packed)
+    return Layer(name, "pack-quantized", weights, inputs, packed | dict(tensors))
 
 
-def _of_halves(name: str, codes: Array, scale: Array, block: int, inputs: Mapping[str, Any] | None) -> Layer:
-    assert inputs is None  # `CompressedTensorsLowering.stores` refuses E2M1 for activations
-    tensors = {"weight_packed": torch.from_numpy(pack_halves(codes.astype(np.float32)))}
-    arguments = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False, "group_size": block}
+def _of_halves(
+    name: str, codes: Array, scale: Array, block: int, largest: float, inputs: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+) -> Layer:  # fmt: skip
+    packed = {"weight_packed": torch.from_numpy(pack_halves(codes.astype(np.float32))), **tensors}
+    arguments = FP4 | {"dynamic": False, "group_size": block}
     if block == 32:
-        tensors["weight_scale"] = torch.from_numpy(exponents(scale))
-        arguments |= {"strategy": "group", "scale_dtype": "torch.uint8"}
-        return Layer(name, "mxfp4-pack-quantized", arguments, None, tensors)
-    inner, outer = two_levels(scale)
-    tensors["weight_scale"] = torch.from_numpy(inner).to(torch.float8_e4m3fn)
-    tensors["weight_global_scale"] = torch.tensor([outer])
-    arguments |= {"strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn"}
-    return Layer(name, "nvfp4-pack-quantized", arguments, None, tensors)
+        packed["weight_scale"] = torch.from_numpy(exponents(scale))
+        return Layer(name, "mxfp4-pack-quantized", arguments | POWERS, inputs, packed)
+    inner, outer = two_levels(scale, largest)
+    packed["weight_scale"] = torch.from_numpy(inner).to(torch.float8_e4m3fn)
+    packed["weight_global_scale"] = torch.tensor([outer])
+    return Layer(name, "nvfp4-pack-quantized", arguments | TWO_LEVELS, inputs, packed)
 
 
 def _input(source: QdqModel, name: str, layer: str) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
     # (the arguments, the scale) of the quantizer before a product; (None, {}) for a real input.
-    node = source.producers.get(name)
-    while node is not None and (node.op_type == "Reshape" or copies(node)):
-        node = source.producers.get(node.input[0])
+    node = source.producers.get(before_copies(source, name))
     if node is None or not (node.domain == "qfunc" or node.op_type == "DequantizeLinear"):
         return None, {}
+    if "Half" in node.op_type:
+        block, outer = (source.attribute(node, key, None) for key in ("size", "outer"))
+        if outer is None:
+            return FP4 | POWERS | {"dynamic": True, "group_size": block}, {}
+        return FP4 | TWO_LEVELS | {"dynamic": "local", "group_size": block}, {"input_global_scale": torch.tensor([1 / outer])}
     kind = "float" if "Float" in node.op_type else "int"
     arguments = {"num_bits": 8, "type": kind, "symmetric": True}
     if node.op_type.startswith("Dynamic"):
@@ -129,4 +143,4 @@ def _floats(values: Array) -> Tensor:
     return torch.from_numpy(np.array(values, np.float32))
 
 
-__all__ = ["Layer", "layer_of", "module_of"]
+__all__ = ["Layer", "before_copies", "layer_of", "module_of"]

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import file_of_tensors
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import E2M1, E4M3FN, E8M0, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme
+from qfunc.specs import E2M1, E4M3FN, E8M0, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
 from qfunc.specs._values import readable
 
 _TENSORS, _CONFIG = "model.safetensors", "config.json"
@@ -85,17 +85,18 @@ class CompressedTensorsLowering:
             static = isinstance(shared, PerTensor) and not scale.dynamic
             fits = static or (isinstance(shared, PerToken) and scale.dynamic)
             fits = fits and scheme.symmetric and (scheme.format == E4M3FN or _is_byte(scheme))
-            return "" if fits else "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
+            never_clips = (scale.rounding, scale.divisor, scale.dynamic) == ("ceil", "qmax", True)
+            fits = fits or (scheme.format == E2M1 and never_clips and _is_fp4(scale))
+            wanted = "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
+            return "" if fits else f"{wanted}, or in MXFP4 or NVFP4 with scales at run time that clip nothing"
         of_rows = isinstance(shared, PerTensor | PerChannel)
         match scheme.format:
             case Int(bits):
                 fits = _packed(scheme, constant) or (of_rows and scheme.symmetric and bits <= 8)
             case _ if scheme.format == E4M3FN:
                 fits = of_rows
-            case _ if scheme.format == E2M1 and shared == PerBlock(-1, 32):
-                fits = scale.format == E8M0
-            case _ if scheme.format == E2M1 and shared == PerBlock(-1, 16):
-                fits = scale.format == E4M3FN and scale.within is not None and scale.within.power_of_two
+            case _ if scheme.format == E2M1:
+                fits = _is_fp4(scale)
             case _:
                 fits = False
         wanted = "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4"
@@ -131,6 +132,13 @@ class CompressedTensorsLowering:
             _TENSORS: file_of_tensors(tensors, {"format": "pt"}),
             _CONFIG: [(json.dumps(config, indent=2, sort_keys=True) + "\n").encode()],
         }
+
+
+def _is_fp4(scale: Scale) -> bool:
+    if scale.shared == PerBlock(-1, 32):
+        return scale.format == E8M0
+    power = scale.within is not None and scale.within.power_of_two and isinstance(scale.within.shared, PerTensor)
+    return scale.shared == PerBlock(-1, 16) and scale.format == E4M3FN and power
 
 
 def _packed(scheme: Scheme, constant: bool) -> bool:

@@ -47,13 +47,12 @@ def exponents(scale: Array) -> Array:
     return (np.frexp(scale)[1] + 126).astype(np.uint8)
 
 
-def two_levels(scale: Array) -> tuple[Array, float]:
-    """Return (s1, g) with s = s1 / g: g is a power of two, s1 at most 448 and above 224 at its largest.
+def two_levels(scale: Array, largest: float) -> tuple[Array, float]:
+    """Return (s1, g) with s = s1 / g: g is a power of two by which `largest` is at most 448 and above 224.
 
-    >>> two_levels(np.float32([0.5, 0.25]))
+    >>> two_levels(np.float32([0.5, 0.25]), 0.5)
     (array([256., 128.], dtype=float32), 512.0)
     """
-    largest = float(scale.max(initial=0.0))
     fraction, exponent = np.frexp(largest / 448.0)
     outer = 2.0 ** float(exponent - (fraction == 0.5)) if largest else 1.0
     return np.asarray(scale / np.float32(outer), np.float32), 1.0 / outer

@@ -84,7 +84,17 @@ class TransformersRunner:
             config["quantization_config"]["dequantize"] = not any(group["input_activations"] for group in groups)
             (Path(folder) / _CONFIG).write_text(json.dumps(config))
             (Path(folder) / _TENSORS).write_bytes(file_of(artifact.files, _TENSORS))
-            return kind.from_pretrained(folder, dtype=torch.float32).eval()
+            model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_pre_hook(_in_float32)
+        return model
+
+
+def _in_float32(layer: torch.nn.Module, arguments: Any) -> None:
+    # compressed-tensors decompresses FP4 in bfloat16, where each value is exact, before the first call.
+    weight: Any = layer.weight
+    weight.data = weight.data.float()
 
 
 __all__ = ["TransformersRunner"]

@@ -11,7 +11,7 @@ from attrs import evolve
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, to_signal
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq_reader import Array, QParams, float_numbers
 from qfunc.lowering.windows import Window, window
 
 
@@ -124,7 +124,7 @@ def _turned(step: OpContext, weight: Array, qparams: QParams, turn: Callable[[Ar
         do = "Deploy by edit.deploy(QdqLowering()), or give the weight one scale for each output channel."
         raise step.refuse("a weight with scales of blocks", f"scales that {step.file.lowering} writes", do)
     shape = [n // qparams.block if i == qparams.axis else n for i, n in enumerate(weight.shape)]
-    return evolve(qparams, scale=tuple(turn(np.array(qparams.scale).reshape(shape)).ravel().tolist()), axis=1)
+    return evolve(qparams, scale=float_numbers(turn(np.array(qparams.scale, np.float32).reshape(shape))), axis=1)
 
 
 def run_time(step: OpContext) -> None:
@@ -190,7 +190,7 @@ def one_group(step: OpContext) -> tuple[Array, QParams | None]:
         rows = slice(g * inputs, (g + 1) * inputs)
         whole[rows, g * outputs : (g + 1) * outputs] = weight[rows]
     if qparams is not None and len(qparams.scale) > 1:
-        qparams = evolve(qparams, scale=qparams.scale * groups, zero_point=qparams.zero_point * groups)
+        qparams = evolve(qparams, scale=tuple(qparams.scale) * groups, zero_point=tuple(qparams.zero_point) * groups)
     return whole, qparams
 
 

@@ -258,7 +258,8 @@ class _Writer:
                     where=f"tensor {self.path(node)!r}", found="a last axis that varies", wanted="a fixed one", do=do
                 )
             scheme, name = seat.module.site.scheme, self.path(node)
-            self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name)
+            outer = float(seat.module.outer) if seat.module.site.outer else 1.0
+            self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name, outer)
         return self.real[key]
 
     def _float_input(self, node: fx.Node) -> bool:

@@ -106,15 +106,16 @@ _SYMMETRIC_EXTREMES = """
 _SYMMETRIC_ZERO_POINT = "    z = Identity(zero)"
 
 
-def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str) -> str:
+def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str, outer: float = 1.0) -> str:
     """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values.
 
     Args:
         width: The length of the tensor's last axis.
+        outer: The outer scale of a scheme with two levels.
     """
     fmt, shared = scheme.format, scheme.scale.shared
     if isinstance(fmt, Float):
-        return write_dynamic_floats(graph, tensor, scheme, width, name)
+        return write_dynamic_floats(graph, tensor, scheme, width, name, outer)
     assert isinstance(fmt, Int)  # DynamicProduct requires it
     symmetric = scheme.symmetric
     text = DYNAMIC_QUANTIZE.replace("EXTREMES", _SYMMETRIC_EXTREMES if symmetric else _AFFINE_EXTREMES)

@@ -10,7 +10,7 @@ from torch import Tensor
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.numerics.minifloat import largest
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import E2M1, E4M3FN, Float, PerBlock, PerChannel, Scheme
+from qfunc.specs import E2M1, E4M3FN, E8M0, Float, PerBlock, PerChannel, Scheme
 
 STORED = (E4M3FN, E2M1)
 """The formats whose values are values of FLOAT8E4M3FN."""
@@ -34,7 +34,7 @@ FloatQuantize <top: float>(x, s) => (y) {
 
 DYNAMIC_FLOAT_QUANTIZE = """
 <opset_import: ["" : 21], domain: "qfunc">
-DynamicFloatQuantize <size: int, top: float, smallest: float>(x) => (y) {
+DynamicFloatQuantize <size: int, top: float, PARAMETER: float>(x) => (y) {
     shape = Shape(x)
     last = Constant<value_int: int = @size>()
     one = Constant<value = int64[1] {1}>()
@@ -47,23 +47,78 @@ DynamicFloatQuantize <size: int, top: float, smallest: float>(x) => (y) {
     high = Constant<value_float: float = @top>()
     ratio = Div(span, high)
     least = Constant<value = float {1.1754943508222875e-38}>()
-    tiny = Less(ratio, least)
     unit = Constant<value = float {1.0}>()
-    chosen = Where(tiny, unit, ratio)
-    lowest = Constant<value_float: float = @smallest>()
-    s = Max(chosen, lowest)
+    parameter = Constant<value_float: float = @PARAMETER>()
+SCALE
     low = Neg(high)
     inverse = Div(unit, s)
     scaled = QUOTIENT
     raised = Max(scaled, low)
     inside = Min(raised, high)
-    codes = Cast<to = 17>(inside)
-    values = Cast<to = 1>(codes)
+ROUNDED
     reals = Mul(values, s)
     y = Reshape(reals, shape)
 }
 """
-"""The same with one scale for each group of `size` entries: s = max(absmax / top, smallest)."""
+"""The same with one scale for each group of `size` entries, from its absmax."""
+
+_PLAIN_SCALE = """
+    tiny = Less(ratio, least)
+    chosen = Where(tiny, unit, ratio)
+    s = Max(chosen, parameter)
+"""
+"""s = max(absmax / top, smallest)."""
+
+_POWER_SCALE = """
+    wide = Cast<to = 11>(ratio)
+    log = Log(wide)
+    two = Constant<value = double {2.0}>()
+    log_two = Log(two)
+    octaves = Div(log, log_two)
+    exponent = Round(octaves)
+    power = Pow(two, exponent)
+    below = Less(power, wide)
+    next = Add(power, power)
+    reached = Where(below, next, power)
+    narrow = Cast<to = 1>(reached)
+    s = Max(narrow, parameter)
+"""
+"""s is the smallest power of two with absmax / top <= s; at least the smallest of E8M0."""
+
+_INNER_SCALE = """
+    tiny = Less(ratio, least)
+    quotient = Div(ratio, parameter)
+    real = Where(tiny, unit, quotient)
+    gone = Less(real, least)
+    chosen = Where(gone, unit, real)
+    smallest = Constant<value = float {0.001953125}>()
+    largest = Constant<value = float {448.0}>()
+    above = Max(chosen, smallest)
+    between = Min(above, largest)
+    stored = Cast<to = 17>(between)
+    inner = Cast<to = 1>(stored)
+    s = Mul(inner, parameter)
+"""
+"""s = E4M3(absmax / (top outer)) outer."""
+
+_BYTES = """
+    codes = Cast<to = 17>(inside)
+    values = Cast<to = 1>(codes)
+"""
+_HALVES = """
+    magnitude = Abs(inside)
+    two_steps = Constant<value = float {2.0}>()
+    four_steps = Constant<value = float {4.0}>()
+    half = Constant<value = float {0.5}>()
+    fine = Less(magnitude, two_steps)
+    middle = Less(magnitude, four_steps)
+    coarse = Where(middle, unit, two_steps)
+    step = Where(fine, half, coarse)
+    steps = Div(inside, step)
+    whole = Round(steps)
+    values = Mul(whole, step)
+"""
+"""Values of E2M1, half to even: steps of 1/2 below 2, of 1 below 4, of 2 from there on."""
 
 
 def is_small_float(scheme: Scheme) -> bool:
@@ -79,17 +134,29 @@ def write_float_quantizer(graph: GraphBuilder, tensor: str, encoding: Encoding, 
     """Write the quantizer of an activation with one static scale, and return the name of its real values."""
     scheme = encoding.quantizer.module.site.scheme
     scale = graph.constant(step(encoding).reshape(()), f"{name}.scale")
-    text = _rounded(FLOAT_QUANTIZE, scheme)
+    text = _rounded(FLOAT_QUANTIZE, scheme, "x")
     return graph.call(text, [tensor, scale], f"{name}.real", top=_top(scheme))
 
 
-def write_dynamic_floats(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str) -> str:
-    """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values."""
-    shared = scheme.scale.shared
+def write_dynamic_floats(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str, outer: float = 1.0) -> str:
+    """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values.
+
+    Args:
+        width: The length of the tensor's last axis.
+        outer: The outer scale of a scheme with two levels.
+    """
+    shared, scale = scheme.scale.shared, scheme.scale
     size = shared.size if isinstance(shared, PerBlock) else width
-    text = _rounded(DYNAMIC_FLOAT_QUANTIZE, scheme)
-    smallest = scheme.scale.low or 0.0
-    return graph.call(text, [tensor], f"{name}.real", size=size, top=_top(scheme), smallest=smallest)
+    form, lines, parameter, value = "", _PLAIN_SCALE, "smallest", scale.low or 0.0
+    if scale.format == E8M0:
+        form, lines, value = "Power", _POWER_SCALE, 2.0**-127
+    elif scale.within is not None:
+        form, lines, parameter, value = "Inner", _INNER_SCALE, "outer", outer
+    halves = scheme.format == E2M1
+    text = DYNAMIC_FLOAT_QUANTIZE.replace("SCALE", lines).replace("ROUNDED", _HALVES if halves else _BYTES)
+    text = text.replace("PARAMETER", parameter)
+    text = _rounded(text, scheme, "groups").replace("DynamicFloat", f"Dynamic{form}{'Half' if halves else 'Float'}")
+    return graph.call(text, [tensor], f"{name}.real", size=size, top=_top(scheme), **{parameter: value})
 
 
 def write_float_constant(graph: GraphBuilder, value: Tensor, encoding: Encoding, name: str) -> str:
@@ -118,8 +185,7 @@ def _top(scheme: Scheme) -> float:
     return largest(scheme.format)
 
 
-def _rounded(text: str, scheme: Scheme) -> str:
-    operand = "groups" if text is DYNAMIC_FLOAT_QUANTIZE else "x"
+def _rounded(text: str, scheme: Scheme, operand: str) -> str:
     quotient = f"Div({operand}, s)" if scheme.division else f"Mul({operand}, inverse)"
     name = "FloatQuantize" if scheme.division else "FloatQuantizeByInverse"
     return text.replace("QUOTIENT", quotient).replace("FloatQuantize", name)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.flatbuffer import Table, table
+from qfunc.lowering.flatbuffer import Content, Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
@@ -112,7 +113,7 @@ class XnnpackBuilder:
         self.shown = (
             [t for t in inner if t.value is None and t.index not in self.run_time and not t.last] if self.run_time else []
         )
-        constants: list[bytes] = []
+        constants: list[Content] = []
         values = [self._value(self.tensors[i], external.get(i), constants) for i in sorted({*self.used_indices, *external})]
         graph = table(
             "XNNGraph", version="1", xnodes=self.nodes, xvalues=values, num_externs=len(external),
@@ -120,7 +121,7 @@ class XnnpackBuilder:
         )  # fmt: skip
         return program(delegate(graph, constants), [t.shape for t in inputs], [(t.shape, False) for t in results])
 
-    def _value(self, tensor: NhwcTensor, external: tuple[int, int] | None, constants: list[bytes]) -> Table:
+    def _value(self, tensor: NhwcTensor, external: tuple[int, int] | None, constants: list[Content]) -> Table:
         external_id, flags = external or (NONE, 0)
         place: dict[str, Any] = {"external_id": external_id, "flags": flags, "id_out": tensor.index}
         shape = {"num_dims": len(tensor.shape), "dims": list(tensor.shape)}
@@ -131,7 +132,7 @@ class XnnpackBuilder:
             return self._in_blocks(tensor, tensor.qparams, constants, shape | place)
         buffer_index = 0
         if tensor.value is not None:
-            constants.append(np.ascontiguousarray(tensor.value).tobytes())
+            constants.append(Content(tensor.value.nbytes, np.ascontiguousarray(tensor.value).tobytes))
             buffer_index = len(constants)
         per_channel = len(tensor.qparams.scale) > 1 if tensor.qparams else False
         is_int32 = tensor.value is not None and tensor.value.itemsize > 1
@@ -149,14 +150,16 @@ class XnnpackBuilder:
             quant_params = table("PerTensorQuant", scale=scale[0], zero_point=zero[0])
         return _quantized(value, quant_params)
 
-    def _in_blocks(self, tensor: NhwcTensor, qparams: QParams, constants: list[bytes], fields: dict[str, Any]) -> Table:
+    def _in_blocks(self, tensor: NhwcTensor, qparams: QParams, constants: list[Content], fields: dict[str, Any]) -> Table:
         # Two codes a byte, low nibble first, each plus 8; a scale of bfloat16 for each block.
         assert tensor.value is not None
-        codes = tensor.value.astype(np.uint8) + np.uint8(8)
-        bits = np.array(qparams.scale, np.float32).view(np.uint32)
-        constants += [(codes[:, ::2] | codes[:, 1::2] << 4).tobytes(), (bits >> 16).astype(np.uint16).tobytes()]
+        count = len(qparams.scale)
+        constants += [
+            Content(tensor.value.size // 2, partial(_halves, tensor.value)),
+            Content(2 * count, partial(_bfloat16, qparams.scale)),
+        ]
         value = table("XNNTensorValue", datatype=_INT4_BLOCKS, constant_buffer_idx=len(constants) - 1, **fields)
-        scales = {"scale_buffer_idx": len(constants), "num_scales": len(qparams.scale)}
+        scales = {"scale_buffer_idx": len(constants), "num_scales": count}
         return _quantized(value, table("PerChannelGroupQuant", channel_dim=0, group_size=qparams.block, **scales))
 
     def values_json(self) -> bytes:
@@ -168,6 +171,16 @@ class XnnpackBuilder:
         codes += [t for t in self.shown if t.qparams is None]
         entries = {t.name: {"value": t.index, "shape": list(t.shape), "last": t.last} for t in reversed(codes)}
         return json.dumps(dict(sorted(entries.items())), indent=1).encode()
+
+
+def _halves(codes: Array) -> bytes:
+    shifted = codes.astype(np.uint8) + np.uint8(8)
+    return bytes((shifted[:, ::2] | shifted[:, 1::2] << 4).tobytes())
+
+
+def _bfloat16(values: Sequence[float]) -> bytes:
+    bits = np.array(values, np.float32).view(np.uint32)
+    return bytes((bits >> 16).astype(np.uint16).tobytes())
 
 
 def _quantized(value: Table, quant_params: Table) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qfunc.files.json_text import damage_error
-from qfunc.lowering.flatbuffer import Schema, Table, parse, serialize, table
+from qfunc.lowering.flatbuffer import Content, Schema, Table, parse, serialize, table
 
 _VALUES = "Null|Int|Bool|Double|Tensor|String|IntList|DoubleList|BoolList|TensorList|OptionalTensorList"
 _CALLS = "KernelCall|DelegateCall|MoveCall|JumpFalseCall|FreeCall"
@@ -39,11 +39,13 @@ PROGRAM: Schema = {
 _FLOAT, _CHAR = 6, 1  # ScalarType FLOAT and CHAR
 
 
-def program(delegate: bytes, inputs: Sequence[Sequence[int]], outputs: Sequence[tuple[Sequence[int], bool]]) -> bytes:
+def program(
+    delegate: Sequence[bytes | Content], inputs: Sequence[Sequence[int]], outputs: Sequence[tuple[Sequence[int], bool]]
+) -> bytes:
     """Return the file.
 
     Args:
-        delegate: The data of the XNNPACK delegate, from `schema.delegate`.
+        delegate: The parts of the data of the XNNPACK delegate, from `schema.delegate`.
         inputs: The shapes of the inputs, which are float32.
         outputs: (shape, True if it is codes) of each output.
     """

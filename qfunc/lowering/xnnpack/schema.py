@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qfunc.files.fields import Count, Flag, JsonObject, Keyed, Sizes
 from qfunc.files.json_text import damage_error
-from qfunc.lowering.flatbuffer import Fields, Schema, Table, parse, serialize, table
+from qfunc.lowering.flatbuffer import Content, Fields, Schema, Table, parse, serialize, table
 
 _UNARY: Fields = (("input_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
 _BINARY: Fields = (("input1_id", "u32"), ("input2_id", "u32"), ("output_id", "u32"), ("flags", "u32"))
@@ -76,17 +76,17 @@ NONE = 0xFFFFFFFF
 _HEADER, _ALIGNMENT = struct.Struct("<4x4sHIIIQ"), 16
 
 
-def delegate(graph: Table, constants: Sequence[bytes]) -> bytes:
-    """Return the delegate's data: header, graph and constants, which the graph numbers from 1."""
-    offsets, parts, end = [table("ConstantDataOffset", offset=0, size=0)], list[bytes](), 0
+def delegate(graph: Table, constants: Sequence[bytes | Content]) -> list[bytes | Content]:
+    """Return the parts of the delegate's data: header, graph and constants, which the graph numbers from 1."""
+    offsets, parts, end = [table("ConstantDataOffset", offset=0, size=0)], list[bytes | Content](), 0
     for constant in constants:
         offsets.append(table("ConstantDataOffset", offset=end, size=len(constant)))
-        parts.append(_align(constant))
-        end += len(parts[-1])
+        parts += [constant, bytes(-len(constant) % _ALIGNMENT)]
+        end += len(constant) + len(parts[-1])
     body = serialize(GRAPH, Table("XNNGraph", {**graph.fields, "constant_data": offsets}), "XN01")
     start = len(_align(b"\0" * _HEADER.size))
     head = _HEADER.pack(b"XH00", _HEADER.size, start, len(body), start + len(_align(body)), end)
-    return b"".join([_align(head), _align(body), *parts])
+    return [_align(head), _align(body), *parts]
 
 
 def read(data: bytes) -> tuple[Table, list[bytes]]:

@@ -74,6 +74,7 @@ def selectors_can_match(target: Target) -> None:
         *((f, f.root if f.when is None else f.root & f.when) for f in target.fusions),
         *((f, s.op) for f in target.fusions for s in f.then),
         *((t, t.select) for t in target.ties),
+        *(() if target.fused_readers is None else ((target, target.fused_readers),)),
         *((limit, limit.select) for limit in target.limits),
         *((k, k.unit) for k in target.kernels),
     ]

@@ -13,7 +13,19 @@ from torch import nn
 import qfunc
 from qfunc import targets
 
-SCHEMES = ("W4A16", "W4A16_ASYM", "W8A8", "FP8", "FP8_CHANNEL", "FP8_DYNAMIC", "MXFP4A16", "NVFP4A16")
+SCHEMES = (
+    "W4A16",
+    "W4A16_ASYM",
+    "W8A8",
+    "FP8",
+    "FP8_CHANNEL",
+    "FP8_DYNAMIC",
+    "MXFP4A16",
+    "NVFP4A16",
+    "W4AFP8",
+    "MXFP4",
+    "NVFP4",
+)
 _DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}
 
 

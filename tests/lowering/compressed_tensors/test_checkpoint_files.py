@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +20,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import CompressedTensorsLowering, TransformersRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.compressed_tensors.packing import exponents, pack_words, two_levels
-from qfunc.specs import NVFP4, Int, PerBlock, Scale, Scheme, edit
+from qfunc.specs import MXFP4, NVFP4, Int, PerBlock, Scale, Scheme, edit
 from qfunc.testing import check_target
 from tests.lowering.compressed_tensors.checkpoints import SCHEMES, calibrated, deployed, layers, network, read, weight_of
 
@@ -59,7 +60,7 @@ def test_words_are_one_string_of_bits_a_row(bits: int, rows: int, columns: int, 
 def test_the_scale_of_a_tensor_is_a_power_of_two_that_uses_the_range_of_e4m3(powers: list[int], first: int) -> None:
     scale = np.float32([first * 2.0**n for n in powers])
 
-    inner, outer = two_levels(scale)
+    inner, outer = two_levels(scale, float(scale.max()))
 
     assert 224 < inner.max() <= 448
     assert np.frexp(outer)[0] == 0.5
@@ -72,6 +73,7 @@ CHANNEL = TENSOR | {"strategy": "channel"}
 TOKEN = TENSOR | {"strategy": "token", "dynamic": True}
 GROUP = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "dynamic": False, "symmetric": True}
 FP4 = GROUP | {"type": "float", "scale_dtype": "torch.uint8"}
+TWO_LEVELS = FP4 | {"strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
 ARGUMENTS = {
     "W4A16": ("pack-quantized", GROUP, None),
     "W4A16_ASYM": ("pack-quantized", GROUP | {"symmetric": False}, None),
@@ -82,9 +84,12 @@ ARGUMENTS = {
     "MXFP4A16": ("mxfp4-pack-quantized", FP4, None),
     "NVFP4A16": (
         "nvfp4-pack-quantized",
-        FP4 | {"strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"},
+        TWO_LEVELS,
         None,
     ),
+    "W4AFP8": ("pack-quantized", GROUP, TOKEN | {"type": "float"}),
+    "MXFP4": ("mxfp4-pack-quantized", FP4, FP4 | {"dynamic": True}),
+    "NVFP4": ("nvfp4-pack-quantized", TWO_LEVELS, TWO_LEVELS | {"dynamic": "local"}),
 }
 
 
@@ -115,6 +120,49 @@ def test_static_scales_of_inputs_are_stored_for_each_layer() -> None:
     scales = {q.readers[0]: q.module.qparams().scale.item() for q in quantizer_nodes(simulation) if not q.module.site.constant}
 
     assert [tensors[f"{name}.input_scale"].tolist() for name in ("0", "2")] == [[s] for s in scales.values()]
+
+
+class Gated(nn.Module):
+    """Two layers that read one tensor, whose weights have ranges of their own, and one that reads another."""
+
+    def __init__(self, powers: tuple[int, int]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.last = (nn.Linear(64, 64, bias=False) for _ in range(3))
+        for layer, power in zip((self.first, self.second), powers, strict=True):
+            layer.weight.data *= 2.0**power
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        last: torch.Tensor = self.last(self.first(x) * self.second(x))
+        return last
+
+
+@pytest.mark.parametrize("scheme", ["NVFP4", "NVFP4A16"])
+@pytest.mark.parametrize("powers", [(0, 3), (0, -9), (-20, 0)])
+def test_layers_that_read_one_tensor_have_one_global_scale(scheme: str, powers: tuple[int, int]) -> None:
+    """VLLM fuses them, and takes the largest global scale for all; the file still has the values of the simulation."""
+    model = Gated(powers).eval()
+
+    simulation, artifact = deployed(scheme, model)
+
+    tensors = read(artifact.files["model.safetensors"])
+    first, second, last = (tensors[f"{name}.weight_global_scale"].item() for name in ("first", "second", "last"))
+    largest = max(model.first.weight.abs().max().item(), model.second.weight.abs().max().item())
+    assert first == second == 2.0 ** np.floor(np.log2(448 * 6 / largest))
+    assert last == 2.0 ** np.floor(np.log2(448 * 6 / model.last.weight.abs().max().item()))
+    for name in ("first", "second", "last"):
+        seat = next(q for q in quantizer_nodes(simulation) if q.module.site.name == f"{name}.weight")
+        wanted = seat.module(model.get_parameter(f"{name}.weight")).detach().numpy()
+        np.testing.assert_array_equal(np.float32(weight_of(tensors, name, scheme)), wanted)
+
+
+def test_layers_that_read_one_tensor_have_one_scale_of_fp8() -> None:
+    """So that vLLM, which quantizes their weights again to the largest of their scales, changes no code."""
+    tensors = read(deployed("FP8", Gated((0, 3)).eval())[1].files["model.safetensors"])
+
+    first, second, last = (tensors[f"{name}.weight_scale"].item() for name in ("first", "second", "last"))
+
+    assert first == second > last
 
 
 def test_layers_in_float_are_ignored_and_other_parameters_stay_as_they_are() -> None:
@@ -222,7 +270,13 @@ def test_schemes_that_the_format_does_not_have_are_refused_before_calibration() 
     )
     assert lowering.refuses(NVFP4, constant=True) == wanted
     assert lowering.refuses(Scheme(Int(16)), constant=True) == wanted
-    inputs = "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
+    inputs = (
+        "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time, or in MXFP4 or NVFP4 with "
+        "scales at run time that clip nothing"
+    )
+    clipping = evolve(MXFP4, scale=evolve(MXFP4.scale, dynamic=True))
+    assert lowering.refuses(clipping, constant=False) == inputs
+    assert not lowering.refuses(evolve(clipping, scale=evolve(clipping.scale, rounding="ceil", divisor="qmax")), constant=False)
     assert lowering.refuses(Scheme(Int(8), Scale(PerBlock(-1, 32), dynamic=True)), constant=False) == inputs
     assert lowering.refuses(Scheme(Int(16)), constant=False) == inputs
     assert not lowering.refuses(Scheme(Int(8)), constant=False)

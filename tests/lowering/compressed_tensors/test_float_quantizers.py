@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
@@ -22,6 +24,8 @@ from qfunc.specs import E2M1, E4M3FN, E5M2, PerToken, Scale, Scheme
 from tests.lowering.compressed_tensors.checkpoints import deployed, e4m3, layers, read
 
 VALUES = sorted({e4m3(code) for code in range(256) if code & 127 != 127})
+MXFP4_INPUT = targets.compressed_tensors("MXFP4").rules[0].input
+NVFP4_INPUT = targets.compressed_tensors("NVFP4").rules[0].input
 TOKENS = Scheme(E4M3FN, Scale(PerToken(), dynamic=True, low=1 / (448 * 512)))
 
 
@@ -52,6 +56,72 @@ def test_tokens_in_onnx_are_those_of_the_simulation(seed: int, kind: str, divisi
     (found,) = Session(graph.model("tokens").SerializeToString(), optimise=False).run([x.numpy()])
 
     np.testing.assert_array_equal(found, fake_quantize(x, of_tensor(x, scheme), scheme).numpy())
+
+
+def e2m1_rows(seed: int, kind: str, scale: float) -> torch.Tensor:
+    """Rows of blocks whose largest value is 6 scales and whose entries lie halfway between two values; or as `rows`."""
+    r = np.random.default_rng(seed)
+    if kind != "ties":
+        return rows(seed, kind).repeat(1, 4)
+    values = np.array([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    index = r.integers(0, len(values) - 1, (4, 64))
+    x = (values[index] + values[index + 1]) / 2
+    x[:, ::16] = 6.0 * 2.0 ** r.integers(-2, 3, (4, 4))
+    return torch.from_numpy((x * scale).astype(np.float32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("normal", "ties", "tiny")), st.sampled_from((1.0, 2.0**-9, 2.0**4)))
+def test_blocks_of_fp4_in_onnx_are_those_of_the_simulation(seed: int, kind: str, outer: float) -> None:
+    """Scales of powers of two, and scales of E4M3 within a calibrated one, at ties and beyond the calibrated range."""
+    for scheme in (MXFP4_INPUT, NVFP4_INPUT):
+        graph, x = GraphBuilder(21), e2m1_rows(seed, kind, outer)
+        graph.fresh("x")
+        graph.declare("x", Shape((4, 64), torch.float32))
+        real = write_dynamic_floats(graph, "x", scheme, 64, "x", outer)
+        graph.declare(real, Shape((4, 64), torch.float32), output=True)
+
+        (found,) = Session(graph.model("blocks").SerializeToString(), optimise=False).run([x.numpy()])
+
+        of_calibration = torch.tensor(outer) if scheme is NVFP4_INPUT else None
+        np.testing.assert_array_equal(found, fake_quantize(x, of_tensor(x, scheme, of_calibration), scheme).numpy())
+
+
+def exact_fp4(block: np.ndarray[Any, Any], outer: Fraction | None) -> list[Fraction]:
+    """A block of FP4 in exact numbers: the scale by the definition, then the nearest value, of two the even one."""
+    largest = max(Fraction(float(v)) for v in np.abs(block))
+    real = largest / 6
+    if outer is None:
+        scale = Fraction(1, 2**127)
+        while scale < real:
+            scale *= 2
+    else:
+        steps = sorted({Fraction(e4m3(code)) for code in range(1, 127)})
+        wanted = real / outer if largest else Fraction(1)
+        nearest = min(abs(s - wanted) for s in steps)
+        scale = next(s for s in steps if abs(s - wanted) == nearest) * outer
+    values = [Fraction(v) for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)]
+    found = []
+    for v in block:
+        size = min(abs(Fraction(float(v))) / scale, Fraction(6))
+        index = min(range(8), key=lambda i: (abs(values[i] - size), i % 2))
+        found.append(values[index] * scale * (-1 if v < 0 else 1))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("normal", "ties")), st.sampled_from((1.0, 2.0**-9, 2.0**4)))
+def test_blocks_of_fp4_by_exact_numbers(seed: int, kind: str, outer: float) -> None:
+    x = e2m1_rows(seed, kind, outer)
+
+    for scheme, of_calibration in ((MXFP4_INPUT, None), (NVFP4_INPUT, outer)):
+        given_outer = None if of_calibration is None else torch.tensor(of_calibration)
+        found = fake_quantize(x, of_tensor(x, scheme, given_outer), scheme).numpy()
+        size = scheme.scale.shared.size
+        for row, real in zip(x.numpy(), found, strict=True):
+            for start in range(0, 64, size):
+                wanted = exact_fp4(row[start : start + size], None if of_calibration is None else Fraction(outer))
+                assert [Fraction(float(v)) for v in real[start : start + size]] == wanted
 
 
 @cache

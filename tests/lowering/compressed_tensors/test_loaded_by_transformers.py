@@ -108,7 +108,7 @@ def test_decompressed_weights_are_those_of_the_simulation(scheme: str) -> None:
         assert torch.equal(found.float(), module(model.get_parameter(f"{name}.weight"))), name
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s != "W8A8"])
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("W8A8", "MXFP4")])
 def test_logits_are_those_of_the_simulation(scheme: str) -> None:
     """Up to the order of float32 sums: some 200 roundings of 2^-24 of the largest logit, where 3 are seen.
 

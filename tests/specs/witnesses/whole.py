@@ -123,7 +123,20 @@ def call_mine(x: Tensor) -> Tensor:
     return stretched(x, x)
 
 
-MINE_NET = Mine()
+class Twins(nn.Module):
+    """Two convolutions of one tensor, whose weights have ranges of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = seeded(nn.Conv2d(3, 4, 1)), seeded(nn.Conv2d(3, 4, 1))
+        self.b.weight.data *= 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        a: Tensor = self.a(x)
+        return a + self.b(x)
+
+
+MINE_NET, TWINS = Mine(), Twins()
 
 
 def removable(target: Any, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
@@ -180,6 +193,7 @@ COARSE = Algorithm(Quantile(0.5), Fixed())
 FINE = Algorithm(MinMax(), Fixed())
 SHIFTED = evolve(targets.vitis, lowering=None, limits=())
 POSITIONS = Limit(CONV, (("weight", 1), ("input", 1), ("output", -1)), 0, 3, "weight")
+SHARING = chip(rules=Rule(CONV, input=BYTES, weight=Scheme(Int(8)), output=BYTES))
 BIASED = chip(rules=Rule(CONV, input=BYTES, weight=WEIGHT, bias=FOUR), bias=FINE)
 
 DECODER = decoder("llama", blocks=1)
@@ -267,6 +281,7 @@ WITNESSES = {
     "Target.rules": of_target(rules=(Rule(CONV, input=FOUR), *chip().rules)),
     "Target.fusions": of_target(FUSED, CLAMPED, fusions=Fusion(CONV, (FusionStep(Op("relu")),))),
     "Target.ties": of_target(FUSED, CLAMPED, ties=Tie(Op("relu"), ("input", "output"), "output")),
+    "Target.fused_readers": of_target(SHARING, TWINS, fused_readers=CONV),
     "Target.limits": of_target(SHIFTED, limits=POSITIONS),
     "Target.kernels": of_target(kernels=()),
     "Target.commuting": of_target(MOVED, POOLED, see=report, commuting="max_pool"),
