@@ -37,8 +37,13 @@ from qfunc.reconstruction import Method
 TARGET = targets.onnxruntime
 SEQUENCES, LENGTH, ITERATIONS, IMAGES = 4, 16, 40, 4
 BASE = {"width": 256, "depth": 2, "batches": 4, "ranks": 1}
-SIZES = {"width": (256, 512, 1024), "depth": (4, 8, 16), "batches": (16, 64, 256), "ranks": (1, 2, 4)}
-AT = {"width": {}, "depth": {"width": 64}, "batches": {"width": 128, "depth": 1}, "ranks": {"batches": 64}}
+SIZES = {"width": (256, 512, 1024), "depth": (4, 8, 16), "batches": (8, 32, 128), "ranks": (1, 2, 4)}
+AT = {
+    "width": {},
+    "depth": {"width": 64},
+    "batches": {"width": 128, "depth": 1},
+    "ranks": {"batches": 64, "width": 128, "depth": 1},
+}
 MEMORY = (8, 32, 128)
 SHARED = ("calibrate", "compare", "sensitivity", "correct_bias", "gptq")
 STEPS = ("quantize", "calibrate", "compare", "sensitivity", "correct_bias", "gptq", "reconstruct", "emulate", "deploy")
