@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.arguments import flatten
-from qfunc.numerics.ggml.attention import attend
+from qfunc.numerics.ggml.attention import attend, attend_with_cache
 from qfunc.numerics.ggml.layers import gated, rms_norm
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import DecoderConfig
@@ -42,21 +43,30 @@ class DecoderNetwork:
 
     def _require(self) -> None:
         where = f"emulate, {self.decoder.architecture}"
-        if len(self.inputs) != 1:
-            found, do = f"{len(self.inputs)} inputs", "Export the model with input_ids only, and use_cache=False."
-            raise EmulationError(where=where, found=found, wanted="token ids as the only input", do=do)
+        tensors = 2 * self.decoder.blocks
+        if len(self.inputs) not in (1, 2 + tensors):
+            found = f"{len(self.inputs)} inputs"
+            do = "Export the model with input_ids only and use_cache=False, or pass qfunc.decoder(length)(model).program."
+            wanted = f"token ids, alone or with positions and {tensors} tensors of a cache"
+            raise EmulationError(where=where, found=found, wanted=wanted, do=do)
         results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
-        head = self.units.get("output.weight")
-        if head is not None and results != [head.group.output]:
-            found, do = f"the outputs {', '.join(n.name for n in results)}", "Return the logits of all tokens only."
-            raise EmulationError(where=where, found=found, wanted=f"{head.group.output.name}, the logits", do=do)
+        head, cached = self.units.get("output.weight"), tensors if len(self.inputs) > 1 else 0
+        if head is not None and (results[:1] != [head.group.output] or len(results) != 1 + cached):
+            found, do = (
+                f"the outputs {', '.join(n.name for n in results)}",
+                "Return the logits of all tokens first, and the cache.",
+            )
+            wanted = f"{head.group.output.name}, the logits" + (f", and {cached} tensors of the cache" if cached else " only")
+            raise EmulationError(where=where, found=found, wanted=wanted, do=do)
         missing = [name for name in (*self.decoder.needed(), "output.weight") if name not in self.units]
         if missing:
             do = "Describe the network by lowering.decoder_config(config), and return its logits only."
             raise EmulationError(where=where, found=f"no {missing[0]!r}", wanted="the tensors of the decoder", do=do)
 
-    def write(self, product: Product, read: Callable[[fx.Node], fx.Node], call: Callable[..., fx.Node]) -> fx.Node:
-        """Write the network, and return the node of the logits.
+    def write(
+        self, product: Product, read: Callable[[fx.Node], fx.Node], call: Callable[..., fx.Node]
+    ) -> dict[fx.Node, fx.Node]:
+        """Write the network, and return its outputs, the logits and the cache, by those of the float network.
 
         Args:
             product: As above.
@@ -71,6 +81,7 @@ class DecoderNetwork:
         def linear(x: fx.Node, name: str) -> fx.Node:
             return product(self.units[f"{name}.weight"], x)
 
+        positions, cache, found = [read(n) for n in self.inputs[1:2]], [read(n) for n in self.inputs[2:]], list[fx.Node]()
         x = product(self.units["token_embd.weight"], read(self.inputs[0]))
         for i in range(d.blocks):
             b = f"blk.{i}"
@@ -80,12 +91,21 @@ class DecoderNetwork:
             if d.norms_heads:
                 norms = tuple(read(self.constants[f"{b}.attn_{part}_norm.weight"]) for part in "qk")
             heads = (d.head_size, d.rope_base, d.epsilon, d.adjacent_pairs)
-            seen = call(attend, q, k, v, norms, *heads, name=f"{b}.attn")
+            if cache:
+                three = call(attend_with_cache, q, k, v, norms, *heads, *positions, *cache[2 * i : 2 * i + 2], name=f"{b}.attn")
+                seen, *of_block = (
+                    call(operator.getitem, three, n, name=f"{b}.attn_{part}")
+                    for n, part in enumerate(("out", "keys", "values"))
+                )
+                found += of_block
+            else:
+                seen = call(attend, q, k, v, norms, *heads, name=f"{b}.attn")
             x = call(torch.add, linear(seen, f"{b}.attn_output"), x, name=f"{b}.ffn_inp")
             n = norm(x, f"{b}.ffn_norm")
             inner = call(gated, linear(n, f"{b}.ffn_gate"), linear(n, f"{b}.ffn_up"), name=f"{b}.ffn_swiglu")
             x = call(torch.add, linear(inner, f"{b}.ffn_down"), x, name=f"{b}.l_out")
-        return linear(norm(x, "output_norm"), "output")
+        results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
+        return dict(zip(results, [linear(norm(x, "output_norm"), "output"), *found], strict=True))
 
 
 __all__ = ["DecoderNetwork"]

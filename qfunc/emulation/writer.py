@@ -77,8 +77,8 @@ class _Emulation:
             self._unit(unit)
             return self.values[unit.group.output.name].node
 
-        logits = network.write(product, lambda n: self.values[n.name].node, self.emitter.call)
-        self.emitter.graph.output(fx.map_arg(network.output.args[0], lambda n: logits))
+        outputs = network.write(product, lambda n: self.values[n.name].node, self.emitter.call)
+        self.emitter.graph.output(fx.map_arg(network.output.args[0], lambda n: outputs[n]))
 
     def _step(self, node: fx.Node) -> None:
         if node.op == "output":

@@ -77,11 +77,15 @@ class DecoderConfig:
     def tensor(self, parameter: str) -> str | None:
         """Return the name that llama.cpp has for a parameter of a model of transformers, or None if it has none.
 
+        The model may be the attribute `model` of another module, as in `qfunc.decoder`.
+
         >>> sizes = dict(blocks=1, width=64, inner=96, heads=4, kv_heads=2, head_size=16, vocabulary=100, context=256)
         >>> DecoderConfig(architecture="llama", **sizes).tensor("model.layers.0.mlp.up_proj.weight")
         'blk.0.ffn_up.weight'
         """
         path, _, kind = parameter.rpartition(".")
+        if path.startswith(("model.model.", "model.lm_head")):
+            path = path.removeprefix("model.")
         if path in _OUTSIDE:
             return f"{_OUTSIDE[path]}.{kind}" if kind == "weight" else None
         start, _, rest = path.removeprefix("model.layers.").partition(".")

@@ -34,9 +34,11 @@ def of_decoder(kind: str, decoder: DecoderConfig) -> Target:
     types, layers = lowering.types(), lowering.layers()
     schemes = {name: lowering.scheme(name) for name in types.values()}
     table = tuple(schemes[types[name]] for name in ("token_embd.weight",) if name in types)
+    heads = [name for name in decoder.matrices()[1:] if types.get(name) == types.get("token_embd.weight")]
+    of_table = types.get("token_embd.weight") if decoder.tied and heads == ["output.weight"] else None  # one weight of both
     fixed = (
         *(Op("embedding") for scheme in table if not scheme.searched),
-        *(select for name, select in layers.items() if not schemes[name].searched),
+        *(select for name, select in layers.items() if not schemes[name].searched and name != of_table),
     )
     searched = any(scheme.searched for scheme in schemes.values())
     products = {name: PRODUCTS_OF_DECODERS[name] for name in layers}

@@ -124,9 +124,9 @@ EXECUTORCH = (
         BLOCKS,
     ),
     Mutation(
-        "8da4w-high-nibble-first", "qfunc.lowering.xnnpack.builder:XnnpackBuilder._in_blocks",
-        "codes[:, ::2] | codes[:, 1::2] << 4",
-        "codes[:, 1::2] | codes[:, ::2] << 4",
+        "8da4w-high-nibble-first", "qfunc.lowering.xnnpack.builder:_halves",
+        "shifted[:, ::2] | shifted[:, 1::2] << 4",
+        "shifted[:, 1::2] | shifted[:, ::2] << 4",
         BLOCKS,
     ),
     Mutation(

@@ -12,7 +12,21 @@ MIXES = "tests/lowering/gguf/test_mixes.py::test_more_bits_go_to_the_first_and_l
 FILE = "tests/lowering/gguf/test_gguf_files.py::test_a_file_by_its_bytes"
 GRAPH = "tests/lowering/gguf/test_gguf_files.py::test_the_graph_computes_the_network_with_the_weights_of_the_file"
 
+CACHED = "tests/numerics/test_ggml_attention.py::test_tokens_after_a_cache_see_what_they_see_in_one_batch"
+
 GGUF = (
+    Mutation(
+        "llama-cpp-cache-of-the-tokens-alone", "qfunc.numerics.ggml.attention:attend_with_cache",
+        "end = int(positions[-1]) + 1",
+        "end = len(positions)",
+        CACHED,
+    ),
+    Mutation(
+        "llama-cpp-angles-from-zero", "qfunc.numerics.ggml.attention:_rotated",
+        "angles(positions, head_size, base)",
+        "angles(positions - positions[0], head_size, base)",
+        CACHED,
+    ),
     Mutation(
         "gguf-codes-of-the-stored-scale", "qfunc.numerics.scales:_hardware_scale",
         'if rule.rounded == "after":',

@@ -74,7 +74,7 @@ class LlamaCppLowering:
                 if name in types:
                     path = self.decoder.module(name)
                     found.setdefault(types[name], []).append(path.replace(".0.", ".*.", 1) if every else path)
-        return {kind: Op("linear") & reduce(or_, map(Name, paths)) for kind, paths in found.items()}
+        return {kind: Op("linear") & reduce(or_, (Name(f"*{path}") for path in paths)) for kind, paths in found.items()}
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return a description of the schemes that the file holds, or "" for one of them."""

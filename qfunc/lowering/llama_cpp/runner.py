@@ -21,7 +21,8 @@ class LlamaCppRunner:
     """llama.cpp on the CPU: the logits of all tokens of a batch of sequences, each in a context of its own.
 
     Install the extra `llamacpp`, which compiles llama.cpp.  Attention is llama.cpp's default, one pass over a cache in float16,
-    and a sequence is one batch.  `threads` change no number.  Needs the artifact's "model.gguf".
+    and the tokens of a call are one batch.  `threads` change no number, except those of a single token after 256 and more,
+    whose keys llama.cpp divides among them; the target describes one thread.  Needs the artifact's "model.gguf".
 
     >>> LlamaCppRunner()
     LlamaCppRunner()
@@ -34,7 +35,7 @@ class LlamaCppRunner:
         return not_installed("llama_cpp", "llama-cpp-python")
 
     def run(self, artifact: Any, inputs: Sequence[Any]) -> list[Any]:
-        """Return the logits, float32 [B, T, vocabulary], of token ids [B, T].
+        """Return the logits, float32 [B, T, vocabulary], of token ids [B, T]; with positions and a cache, also the cache after.
 
         Raises:
             VerifyError: llama-cpp-python is not installed, or rejects the file.

@@ -14,8 +14,15 @@ from typing import IO, Any
 import numpy as np
 
 from qfunc.errors import VerifyError
+from qfunc.lowering.llama_cpp.state import Array, packed, unpacked
 
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
+
+
+def _is_cache(others: list[Array], ids: Array) -> bool:
+    positions, *cache = others
+    consecutive = positions.shape == ids.shape[1:] and len(positions) > 0 and bool((np.diff(positions) == 1).all())
+    return consecutive and len(cache) > 1 and all(t.ndim == 4 and len(t) == len(ids) for t in cache)
 
 
 @cache
@@ -35,7 +42,8 @@ class LlamaSession:
             path.write_bytes(content)
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             self.process = subprocess.Popen((*_WORKER, str(path), str(threads)), **pipes)
-            (self.tokens,) = struct.unpack("<q", self._read(8))
+            self.tokens, rope = struct.unpack("<2q", self._read(16))
+            self.adjacent = rope == 0  # llama.h: LLAMA_ROPE_TYPE_NORM
         if self.tokens < 0:
             self.close()
             do = "Deploy the model again: the file is damaged, or its decoder is not that of the model."
@@ -55,31 +63,44 @@ class LlamaSession:
         self.process.wait()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the logits of token ids [B, T], in a list.
+        """Return [logits] of token ids [B, T], or [logits, *cache] of ids, their positions [T] and a cache.
 
         Raises:
             VerifyError: other inputs, ids that the vocabulary does not have, or a batch that llama.cpp does not compute.
         """
-        ids = [np.asarray(value) for value in inputs]
-        if len(ids) != 1 or ids[0].ndim != 2 or ids[0].dtype.kind != "i":
-            found = ", ".join(f"{value.dtype} {list(value.shape)}" for value in ids)
-            do = "Export the model with input_ids only."
-            raise VerifyError(where="LlamaCppRunner, inputs", found=found or "none", wanted="token ids [B, T]", do=do)
-        if ids[0].size and not 0 <= ids[0].min() <= ids[0].max() < self.tokens:
-            found, do = f"ids in [{ids[0].min()}, {ids[0].max()}]", "Give ids of the model's tokenizer."
+        ids, *others = (np.asarray(value) for value in inputs) if inputs else [np.zeros(0)]
+        if ids.ndim != 2 or ids.dtype.kind != "i" or (others and not _is_cache(others, ids)):
+            found = ", ".join(f"{value.dtype} {list(value.shape)}" for value in (ids, *others)) if inputs else "none"
+            wanted = "token ids [B, T], alone or with consecutive positions [T] and a cache"
+            do = "Export the model with input_ids only, or pass qfunc.decoder(length)(model).program."
+            raise VerifyError(where="LlamaCppRunner, inputs", found=found, wanted=wanted, do=do)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.tokens:
+            found, do = f"ids in [{ids.min()}, {ids.max()}]", "Give ids of the model's tokenizer."
             raise VerifyError(where="LlamaCppRunner, inputs", found=found, wanted=f"[0, {self.tokens - 1}]", do=do)
-        return [np.stack([self._logits(sequence) for sequence in ids[0]])]
+        if not others:
+            return [np.stack([self._step(np.asarray(sequence))[0] for sequence in ids])]
+        positions, *cache = others
+        first = int(positions[0])
+        rows = [self._with_cache(np.asarray(row), first, [t[i] for t in cache]) for i, row in enumerate(ids)]
+        return [np.stack(parts) for parts in zip(*rows, strict=True)]
 
-    def _logits(self, ids: Any) -> np.ndarray[Any, Any]:
+    def _with_cache(self, ids: Array, first: int, cache: list[Array]) -> list[Array]:
+        before = packed(cache, first, self.adjacent) if first else b""
+        logits, state = self._step(ids, first, cache[0].shape[1], before)
+        return [logits, *unpacked(state, first + len(ids), cache, self.adjacent)]
+
+    def _step(self, ids: Array, first: int = 0, length: int = 0, state: bytes = b"") -> tuple[Array, bytes]:
         sink: IO[bytes] | None = self.process.stdin
         assert sink is not None
-        sink.write(struct.pack("<q", len(ids)) + np.ascontiguousarray(ids, "<i4").tobytes())
+        head = struct.pack("<4q", len(ids), first, length, len(state))
+        sink.write(head + np.ascontiguousarray(ids, "<i4").tobytes() + state)
         sink.flush()
-        (status,) = struct.unpack("<q", self._read(8))
+        status, size = struct.unpack("<2q", self._read(16))
         if status:
             found, do = f"status {status} for {len(ids)} tokens", "Give shorter sequences, or free some memory."
             raise VerifyError(where="LlamaCppRunner", found=found, wanted="status 0", do=do)
-        return np.frombuffer(self._read(4 * len(ids) * self.tokens), "<f4").reshape(len(ids), self.tokens)
+        logits = np.frombuffer(self._read(4 * len(ids) * self.tokens), "<f4").reshape(len(ids), self.tokens)
+        return logits, self._read(size)
 
     def _read(self, size: int) -> bytes:
         source: IO[bytes] | None = self.process.stdout

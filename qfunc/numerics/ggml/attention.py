@@ -46,11 +46,50 @@ def attend(
     >>> attend(x, x, x, None, 2, 1e4, 1e-6, False).tolist()
     [[[1.0, 1.0]]]
     """
+    positions = torch.arange(q.shape[1])
+    q, k, v = _rotated(q, k, v, norms, head_size, base, eps, positions)
+    return _seen(q, k, v, head_size, adjacent)
+
+
+def attend_with_cache(
+    q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, head_size: int, base: float, eps: float,
+    adjacent: bool, positions: Tensor, keys: Tensor, values: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return (the attention, keys, values) of tokens at consecutive positions [T], of which those before are in a cache.
+
+    Args:
+        positions: The places of the tokens.
+        keys, values: The cache, [B, heads of k, L, head_size], with values of float16; the results have the rows of the
+            tokens too.  Keys are those after RoPE, with the entries of a pair head_size / 2 apart.
+
+    The other arguments are those of `attend`.
+
+    >>> x, empty = torch.ones(1, 1, 2), torch.zeros(1, 1, 4, 2)
+    >>> seen, _, values = attend_with_cache(x, x, x, None, 2, 1e4, 1e-6, False, torch.tensor([0]), empty, empty)
+    >>> seen.tolist(), values[0, 0, :2].tolist()
+    ([[[1.0, 1.0]]], [[1.0, 1.0], [0.0, 0.0]])
+    """
+    q, k, v = _rotated(q, k, v, norms, head_size, base, eps, positions)
+    end = int(positions[-1]) + 1 if len(positions) else 0
+    keys, values = (
+        torch.index_copy(cache, 2, positions, new.half().to(cache.dtype)) for cache, new in ((keys, k), (values, v))
+    )
+    return _seen(q, keys[:, :, :end].float(), values[:, :, :end].float(), head_size, adjacent), keys, values
+
+
+def _rotated(
+    q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, head_size: int, base: float, eps: float,
+    positions: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     q, k, v = (t.reshape(*t.shape[:-1], -1, head_size).transpose(1, 2) for t in (q, k, v))
     if norms is not None:
         q, k = (rms_norm(t, weight, eps) for t, weight in zip((q, k), norms, strict=True))
-    cos, sin = angles(torch.arange(q.shape[-2]), head_size, base)
+    cos, sin = angles(positions, head_size, base)
     q, k = (rotate(t, cos, sin) for t in (q, k))
+    return q, k, v
+
+
+def _seen(q: Tensor, k: Tensor, v: Tensor, head_size: int, adjacent: bool) -> Tensor:
     if adjacent:
         q, k = (t.reshape(*t.shape[:-1], 2, -1).transpose(-1, -2).flatten(-2) for t in (q, k))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
@@ -70,11 +109,11 @@ def scale_of(head_size: int) -> float:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Return softmax(q k^T scale) v of tokens that see those up to themselves.
+    """Return softmax(q k^T scale) v of the last T of S tokens, which see those up to themselves.
 
     Args:
         q: Queries [..., T, K] in float32.
-        k, v: Keys [..., T, K] and values [..., T, V] in float32, whose values are rounded to float16.
+        k, v: Keys [..., S, K] and values [..., S, V] in float32, whose values are rounded to float16.
         scale: A factor of the products.
     Source: ggml, src/ggml-cpu/ops.cpp, ggml_compute_forward_flash_attn_ext_f16; measured.
 
@@ -86,12 +125,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _by_keys(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
-    tokens = q.shape[-2]
+    before = k.shape[-2] - q.shape[-2]
     scores = dot_float16(q.half().float(), k) * scale
     highest, total = (torch.full_like(q[..., 0], start) for start in (-torch.inf, 0.0))
     sums = torch.zeros(*q.shape[:-1], v.shape[-1])
-    for at in range(tokens):  # the rows before see no such key
-        s, old, row = scores[..., at:, at], highest[..., at:], slice(at, None)
+    for at in range(k.shape[-2]):
+        row = slice(max(at - before, 0), None)  # the rows before see no such key
+        s, old = scores[..., row, at], highest[..., row]
         higher = s > old
         new = torch.where(higher, s, old)
         decay, share = (torch.where(c, expf(e), 1.0) for c, e in ((higher, old - new), (~higher, s - new)))
@@ -125,14 +165,15 @@ def dot_float16(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _tiled(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
-    tokens = q.shape[-2]
+    tokens = k.shape[-2]
+    before = tokens - q.shape[-2]
     highest, total = (torch.full_like(q[..., 0], start) for start in (-torch.inf, 0.0))
     sums = torch.zeros(*q.shape[:-1], v.shape[-1])
     for start in range(0, tokens, TILE):
-        rows, keys = slice(start, None), k[..., start : start + TILE, :]
+        rows, keys = slice(max(start - before, 0), None), k[..., start : start + TILE, :]
         known = keys.shape[-2]
         scores = _chain(q[..., rows, :], keys.transpose(-1, -2)) * scale
-        hidden = torch.arange(start, start + known) > torch.arange(start, tokens)[:, None]
+        hidden = torch.arange(start, start + known) > torch.arange(max(start, before), tokens)[:, None]
         scores = torch.where(hidden, -torch.inf, scores)
         old = highest[..., rows]
         new = torch.maximum(old, scores.amax(-1))
@@ -162,4 +203,4 @@ def _chain(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     return total
 
 
-__all__ = ["TILE", "attend", "attention", "dot_float16", "scale_of"]
+__all__ = ["TILE", "attend", "attend_with_cache", "attention", "dot_float16", "scale_of"]

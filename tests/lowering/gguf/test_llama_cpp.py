@@ -13,11 +13,13 @@ import pytest
 import torch
 
 import qfunc
-from qfunc.errors import DeployError, VerifyError
+from qfunc import targets
+from qfunc.errors import DeployError, EmulationError, VerifyError
 from qfunc.lowering import LlamaCppRunner, with_tokenizer
 from qfunc.lowering.artifact import Artifact, digests
-from qfunc.specs import edit
-from tests.lowering.gguf.decoders import calibrated, decoder, tokens
+from qfunc.lowering.llama_cpp.state import packed, unpacked
+from qfunc.specs import DecoderConfig, edit
+from tests.lowering.gguf.decoders import CachedNetwork, Network, calibrated, decoder, tokens
 from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, tokenized
 
 wide = INSTALLED and not LlamaCppRunner().comparable()
@@ -64,6 +66,99 @@ def test_logits_of_k_types_are_those_of_llama_cpp(kind: str, architecture: str, 
     report = qfunc.verify(target)(model, [tokens(2, n, d) for n in (1, 7, 8, 70)])
 
     assert report.agreement == f"bit-exact: 0 of {2 * 86 * d.vocabulary:,} elements differ"
+
+
+def answering(d: DecoderConfig, kind: str, length: int) -> tuple[Any, Any, Any]:
+    """(decoder with its cache, target, calibrated model)."""
+    found = qfunc.decoder(length)(CachedNetwork(d, d.tied).eval())
+    target, prompts = targets.gguf(kind, d), [found.inputs(tokens(2, n, d)) for n in (7, 9)]
+    return found, target, qfunc.calibrate(prompts, progress=False)(qfunc.quantize(target)(found.program))
+
+
+STEPS = [
+    ("Q8_0", "llama", {}), ("Q4_0", "qwen2", {}), ("Q5_1", "qwen3", {"head_size": 32}), ("Q4_K", "llama", WIDE),
+    ("Q4_K_M", "qwen3", {**WIDE, "blocks": 4}), ("Q6_K", "qwen2", {**WIDE, "tied": True}),
+]  # fmt: skip
+
+
+@needs_llama
+@pytest.mark.parametrize(("kind", "architecture", "sizes"), STEPS)
+def test_answers_token_by_token_are_those_of_llama_cpp(kind: str, architecture: str, sizes: dict[str, Any]) -> None:
+    """Prompts that are computed key by key and in tiles; logits, keys and values of each step, and the tokens."""
+    d = decoder(architecture, **sizes)
+    found, target, model = answering(d, kind, 80)
+
+    for length in (1, 9, 64):
+        report = qfunc.verify_tokens(target, 4)(model, found.inputs(tokens(2, length, d)))
+        assert report.first is None
+        assert report.report.agreement.startswith("bit-exact: 0 of ")
+
+
+@needs_llama
+def test_answers_after_more_tokens_than_a_cache_of_256() -> None:
+    """From there on, llama.cpp divides the keys of a single token among its threads."""
+    d = decoder("llama")
+    found, target, model = answering(d, "Q8_0", 300)
+
+    report = qfunc.verify_tokens(target, 3)(model, found.inputs(tokens(1, 255, d)))
+
+    assert report.first is None
+    assert report.report.agreement.startswith("bit-exact: 0 of ")
+
+
+@needs_llama
+def test_the_file_answers_as_the_emulation() -> None:
+    """By `generate`; a prompt at once and the same tokens one by one leave the same cache: Q8_0 has one order of sums."""
+    d = decoder("llama")
+    found, target, model = answering(d, "Q8_0", 24)
+    emulated, prompt = qfunc.emulate(target)(model), found.inputs(tokens(2, 5, d))
+    run = LlamaCppRunner().loaded(qfunc.deploy(target)(model))
+
+    answers = [qfunc.generate(m, prompt, 8, progress=False) for m in (emulated, run)]
+    assert torch.equal(*answers)
+
+    ids, _, *state = prompt
+    for at in range(5):
+        logits, *state = emulated(ids[:, at : at + 1], torch.tensor([at]), *state)
+    whole, *cache = emulated(*prompt)
+    assert torch.equal(logits[:, -1], whole[:, -1])
+    assert all(torch.equal(a, b) for a, b in zip(state, cache, strict=True))
+
+
+def test_states_of_other_forms_are_refused() -> None:
+    """A copied state has a number at its start, the positions, and the size of each row; one other byte of these is refused."""
+    cache = [np.float32(np.random.default_rng(i).integers(-8, 8, (2, 6, 4))) for i in range(4)]
+    state = packed(cache, 5, True)
+
+    for a, b in zip(unpacked(state, 5, cache, True), cache, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for place in (0, 12, 16, len(state) - 1 - 2 * 5 * 8 - 12):
+        changed = bytearray(state)
+        changed[place] ^= 1
+        with pytest.raises(VerifyError) as caught:
+            unpacked(bytes(changed) + b"\0", 5, cache, True)
+        assert str(caught.value) == (
+            f"LlamaCppRunner: found a state of {len(state) + 1} bytes, wanted that of llama.cpp 0.3.36 for this cache. "
+            "Install llama-cpp-python 0.3.36, or compare whole sequences, from a model exported with input_ids only."
+        )
+
+
+def test_other_inputs_than_tokens_and_a_cache_are_refused() -> None:
+    d = decoder("llama")
+
+    class Masked(Network):
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return self.lm_head(self.model(ids) * mask)  # type: ignore[no-any-return]
+
+    x = (tokens(2, 7, d), torch.ones(2, 7, 1))
+    target = targets.gguf("Q8_0", d)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Masked(d).eval()))
+    with pytest.raises(EmulationError) as caught:
+        qfunc.emulate(target)(model)
+    assert str(caught.value) == (
+        "emulate, llama: found 2 inputs, wanted token ids, alone or with positions and 4 tensors of a cache. "
+        "Export the model with input_ids only and use_cache=False, or pass qfunc.decoder(length)(model).program."
+    )
 
 
 @needs_llama
@@ -215,7 +310,8 @@ def test_what_is_damaged_or_foreign_is_named() -> None:
         "Deploy the model again: the file is damaged, or its decoder is not that of the model."
     )
     assert refusal(artifact, torch.ones(1, 4)) == (
-        "LlamaCppRunner, inputs: found float32 [1, 4], wanted token ids [B, T]. Export the model with input_ids only."
+        "LlamaCppRunner, inputs: found float32 [1, 4], wanted token ids [B, T], alone or with consecutive positions [T] and a "
+        "cache. Export the model with input_ids only, or pass qfunc.decoder(length)(model).program."
     )
     assert refusal(artifact, torch.full((1, 4), 96)) == (
         "LlamaCppRunner, inputs: found ids in [96, 96], wanted [0, 95]. Give ids of the model's tokenizer."
