@@ -44,7 +44,7 @@ AT = {
     "batches": {"width": 128, "depth": 1},
     "ranks": {"batches": 64, "width": 128, "depth": 1},
 }
-MEMORY = (8, 32, 128)
+MEMORY = (8, 64)
 SHARED = ("calibrate", "compare", "sensitivity", "correct_bias", "gptq")
 STEPS = ("quantize", "calibrate", "compare", "sensitivity", "correct_bias", "gptq", "reconstruct", "emulate", "deploy")
 
@@ -156,12 +156,12 @@ def _counted() -> list[int]:
 
 
 def peaks(count: int) -> dict[str, float]:
-    """Return the peak memory in MiB of the steps that read batches, for batches of 4 MiB that are made one at a time."""
-    model, few = prepared({**BASE, "depth": 1})
+    """Return the peak memory in MiB of the steps that read batches, for batches of 1 MiB that are made one at a time."""
+    model, few = prepared({**BASE, "width": 64, "depth": 1})
     found = {}
     for step in SHARED:
         for n in (4, count):  # the first fills caches
-            stream = (torch.randn(256, LENGTH, BASE["width"]) for _ in range(n))
+            stream = (torch.randn(256, LENGTH, 64) for _ in range(n))
             quantized = qfunc.quantize(TARGET)(model)
             given = quantized if step == "calibrate" else qfunc.calibrate(few, progress=False)(quantized)
             _, numbers = measured(lambda f=getattr(qfunc, step), stream=stream, given=given: f(stream, progress=False)(given))
@@ -222,13 +222,13 @@ def traffic(rows: list[dict[str, Any]]) -> str:
     """Return the table of the bytes that a rank sends."""
     points = [row for row in rows if row["axis"] == "ranks"]
     lines = [(f"`{s}`", *(f"{row['steps'][s]['sent'] / 2**10:,.0f}" for row in points)) for s in SHARED]
-    return markdown(("KiB that a rank sends", *(f"{row['point']['ranks']} ranks" for row in points)), lines)
+    return markdown(("KiB that a rank sends", *(f"ranks: {row['point']['ranks']}" for row in points)), lines)
 
 
 def memory(found: dict[str, dict[str, float]]) -> str:
     """Return the table of peaks."""
     lines = [(f"`{step}`", *(f"{found[str(n)][step]:,.0f}" for n in MEMORY)) for step in SHARED]
-    return markdown(("MiB at most", *(f"{n} batches, {4 * n} MiB" for n in MEMORY)), lines)
+    return markdown(("MiB at most", *(f"{n} batches, {n} MiB" for n in MEMORY)), lines)
 
 
 def main() -> None:
