@@ -4,7 +4,7 @@ python benchmarks/language_models.py --data DIR [--only WORD ...] [--tools NAME 
 
 DIR keeps the trained model.  All methods get the same 128 sequences of 128 bytes, and quantize all linear layers, the last
 one too.  `llmcompressor` and `auto-round` are optional: rows of tools that are not installed are left out.  Each row is printed
-with the perplexity of unseen text, and seconds of the processor; at the end comes the table of docs/language_models.md.
+with the perplexity of unseen text, and seconds of the processor; at the end comes the table of docs/rounding.md.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def by_unit(method: Method, model: Any, x: Tensor, runs: int) -> list[tuple[str,
     found: list[tuple[str, float, float]] = []
     real: Optimise = part.optimise
 
-    def timed(step: Step, rounded: Any, learning: Any, method: Method, cache: Cache, told: Any) -> Any:
+    def timed(step: Step, rounded: Any, learning: Any, method: Method, cache: Cache, *rest: Any) -> Any:
         work, taken, each = plain(step, cache, method.batch), list[float](), list[float]()
         last = time.process_time()
 
@@ -71,7 +71,7 @@ def by_unit(method: Method, model: Any, x: Tensor, runs: int) -> list[tuple[str,
             last = time.process_time()
             taken.append(last - start)
 
-        result = real(step, rounded, learning, method, cache, between)
+        result = real(step, rounded, learning, method, cache, rest[0], between)
         assert step.unit is not None
         found.append((step.unit.name, statistics.median(each[2:]), statistics.median(taken[2:])))
         return result

@@ -55,6 +55,7 @@ CONTENTS = {
         "scale",
         "transformers",
         "language_models",
+        "rounding",
         "smollm2",
         "reports",
         "from_mqbench",

@@ -29,6 +29,7 @@ try:
     from qfunc.corrections.relu6 import replace_relu6
     from qfunc.corrections.rotation.rotate import rotate
     from qfunc.decoding.decoder import decoder
+    from qfunc.decoding.encoder_decoder import encoder_decoder
     from qfunc.decoding.generate import generate
     from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
@@ -81,9 +82,9 @@ __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
     "OutputMse", "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias",
     "adaround", "awq", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
-    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "equalization_pairs", "equalize", "errors",
-    "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq",
-    "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
+    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalization_pairs", "equalize",
+    "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate",
+    "gptq", "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
     "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream",
     "sweep", "verify", "verify_tokens",
 ]  # fmt: skip

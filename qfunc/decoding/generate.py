@@ -50,7 +50,7 @@ def generate(
     >>> def counts(given):
     ...     ids, positions, *state = given
     ...     return [nn.functional.one_hot(ids + 1, 9).float(), *state]
-    >>> generate(counts, (torch.tensor([[2, 3]]), torch.arange(2), torch.zeros(1, 1, 8, 1)), 4, progress=False)
+    >>> generate(counts, (torch.tensor([[2, 3]]), torch.tensor([[0, 1]]), torch.zeros(1, 1, 8, 1)), 4, progress=False)
     tensor([[4, 5, 6, 7]])
     """
     require_prompt("generate", inputs, count)
@@ -98,12 +98,12 @@ def next_tokens(logits: Tensor, temperature: float = 0.0, generator: torch.Gener
 
 
 def with_tokens(given: Sequence[Tensor], tokens: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the inputs of the next step: tokens [N, 1], the position after the last one, and the state.
+    """Return the inputs of the next step: tokens [N, 1], the positions after the last ones, the state, and what follows it.
 
-    >>> with_tokens((torch.tensor([[5, 6]]), torch.tensor([0, 1])), torch.tensor([[7]]), [])
-    (tensor([[7]]), tensor([2]))
+    >>> with_tokens((torch.tensor([[5, 6]]), torch.tensor([[0, 1]])), torch.tensor([[7]]), [])
+    (tensor([[7]]), tensor([[2]]))
     """
-    return (tokens.to(given[0].dtype), given[1][-1:] + 1, *state)
+    return (tokens.to(given[0].dtype), given[1][:, -1:] + 1, *state, *given[2 + len(state) :])
 
 
 def require_prompt(where: str, inputs: Any, count: Any) -> None:
@@ -114,13 +114,13 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
     """
     do = "Pass decoder.inputs(ids), with decoder = qfunc.decoder(length)(model)."
     tensors = isinstance(inputs, tuple | list) and all(isinstance(v, Tensor) for v in inputs)
-    if not tensors or len(inputs) < 3 or inputs[0].ndim != 2 or tuple(inputs[1].shape) != tuple(inputs[0].shape[1:]):
+    if not tensors or len(inputs) < 3 or inputs[0].ndim != 2 or inputs[1].shape != inputs[0].shape:
         found = f"tensors of the shapes {[list(v.shape) for v in inputs]}" if tensors else a_or_an(type(inputs))
-        raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [T], *state)", do=do)
+        raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [N, T], *state)", do=do)
     if type(count) is not int or count < 1:
         raise VerifyError(where=f"{where}, count", found=repr(count), wanted="an integer of at least 1", do="Write 20.")
-    length = min(v.shape[LENGTH_AXIS] for v in inputs[2:])
-    if (last := int(inputs[1].max()) + count) > length:
+    length = inputs[2].shape[LENGTH_AXIS]
+    if (last := int(inputs[1][:, -1].max()) + count) > length:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."
         found, wanted = f"{last} tokens before the last one", f"at most {length}, the length of the state"
         raise VerifyError(where=where, found=found, wanted=wanted, do=do)

@@ -133,7 +133,7 @@ class FloatUnits:
     def _shown(self, node: fx.Node, value: Approximation, known: Known) -> Bounded:
         path, real = self.partition.paths[node], known.reals.get(node.name)
         if real is not None:
-            return Bounded(path, (real.double() - value.value).abs(), _bound(value))
+            return Bounded(path, _deviation(real, value), _bound(value))
         return _quantized(path, known.codes[node.name], self.encodings[node.name], value)
 
     def _sums(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Bounded | None:
@@ -236,7 +236,7 @@ class FloatUnits:
                 continue  # computed by units that are compared code by code
             encoding = self.partition.encoding(node, output)
             if encoding is None:
-                yield node, Bounded(f"output {index}", (actual.double() - value.value).abs(), _bound(value))
+                yield node, Bounded(f"output {index}", _deviation(actual, value), _bound(value))
             elif encoding.qparams.scale.ndim == 0:
                 codes = torch.round(actual.double() / encoding.scale) + encoding.zero_point
                 yield node, _quantized(f"output {index}", codes, encoding, value)
@@ -253,9 +253,15 @@ class FloatUnits:
         return (actual.double() - real).abs(), torch.full_like(real, 2.0**-21 * float(max(ends)))
 
 
+def _deviation(real: Tensor, value: Approximation) -> Tensor:
+    # Equal infinities do not deviate, although their difference is no number.
+    return torch.where(real.double() == value.value, 0.0, (real.double() - value.value).abs())
+
+
 def _bound(value: Approximation) -> Tensor:
     # Codes become real values in float32, by (q - z) s or q s - z s: at most four roundings of the largest value.
-    largest = value.value.abs().amax() if value.value.numel() else value.value.sum()
+    finite = torch.where(value.value.isfinite(), value.value.abs(), 0.0)
+    largest = finite.amax() if finite.numel() else finite.sum()
     return value.error + 2.0**-22 * largest + 2.0**-126
 
 

@@ -103,9 +103,14 @@ def propagate_errors(group: ProcessGroup | None) -> Iterator[None]:
         yield
     except Exception as error:
         if group is not None:
-            text = str(error) if isinstance(error, QfuncError) else f"{type(error).__name__}: {error}"
-            _gather(_Report(failure=text), group)
+            tell_failure(error, group)
         raise
+
+
+def tell_failure(error: Exception, group: ProcessGroup) -> None:
+    """Let the next gather of the other ranks raise an error with the text of this one."""
+    text = str(error) if isinstance(error, QfuncError) else f"{type(error).__name__}: {error}"
+    _gather(_Report(failure=text), group)
 
 
 def require_mergeable(observers: Sequence[Observer], group: ProcessGroup | None) -> None:
@@ -259,5 +264,5 @@ def map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 __all__ = [
     "Observer", "Statistic", "alone", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
-    "require_mergeable",
+    "require_mergeable", "tell_failure",
 ]  # fmt: skip

@@ -132,6 +132,14 @@ def _index_copy(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call |
     return op.call, (given["input"], given["dim"], given["index"], given["source"])
 
 
+def _scatter(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    # A tensor of values only; with `reduce` the result is a sum or product.
+    given = named("input dim index src", args, kwargs)
+    if set(given) != {"input", "dim", "index", "src"} or not isinstance(given["src"], fx.Node):
+        return None
+    return op.call, tuple(given[name] for name in ("input", "dim", "index", "src"))
+
+
 def _masked_fill(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = named("input mask value", args, kwargs)
     return op.call, (given["mask"], given["value"], given["input"])
@@ -174,6 +182,9 @@ ROWS: tuple[Op, ...] = (
     op("index_put", index_put, "input dim index values", traits=_COPY, slots={"input": "input", "values": "input"},
        rewrites={"index_put": _index_put, "index_copy": _index_copy},
        example=lambda x: index_put(x, 1, torch.tensor([2, 0]), x.flip(2)[:, :2])),
+    op("index_put", torch.scatter, "input dim index src", traits=_COPY, slots={"input": "input", "src": "input"},
+       rewrites={"scatter": _scatter},
+       example=lambda x: torch.scatter(x, 1, torch.ones_like(x, dtype=torch.int64)[:, :1], x.flip(2)[:, :1])),
     op("where", torch.where, "condition input other", "where", rewrites={"masked_fill": _masked_fill},
        traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS | Trait.POSITION_IF_INPUTS,
        example=lambda x: torch.where(x > 0, x, x.flip(0))),

@@ -137,9 +137,14 @@ class _Placement:
             # Ops that only move codes come after the quantizer, as in the runtime.
             path = [n for n in movement_chain(source, producer) if moved_input(n) is source]
             producer, node = (source, path[0]) if path else (producer, node)
-        while slot == "input" and producer is not source and self.context.kind(producer) in TRANSPARENT:
+        while slot == "input" and self._may_precede(source, producer, value):
             producer, node = moved_input(producer), producer  # evaluation has only the tensor before it
         self._place(producer, group, slot, value, rule, (node,))
+
+    def _may_precede(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
+        # Return True if the site may be before an op without effect in evaluation: all its readers require this value.
+        transparent = producer is not source and self.context.kind(producer) in TRANSPARENT
+        return transparent and all(v == value for v in self._wanted(source, producer))
 
     def _readers_agree(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the readers of a tensor without a site, through ops that only move codes, all require this value.

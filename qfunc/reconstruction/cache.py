@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +13,10 @@ import torch
 from attrs import define, frozen
 from torch import Tensor, fx
 
-from qfunc.errors import CalibrationError, a_or_an
-from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis, is_channels_last
+from qfunc.errors import CalibrationError
+from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis
 
-__all__ = ["Cache", "Collector", "Inputs", "Key", "MIN_IMAGES"]
+__all__ = ["Cache", "Collector", "Key"]
 
 
 @define(eq=False)
@@ -30,6 +30,10 @@ class _Entry:
     def rows(self, stored: Tensor) -> Tensor:
         """Return `tensor`, or some rows of it, with its axes in the order of the cached value."""
         return stored.permute(0, 1, 4, 2, 3) if self.channels_last else stored
+
+
+_ALIGNED = 64
+"""The bytes to which PyTorch aligns new tensors."""
 
 
 @frozen
@@ -112,7 +116,10 @@ class Cache:
         entry = self._entries[key]
         if isinstance(entry.layout, NoBatchAxis):
             return entry.tensor
-        return entry.layout.join(entry.rows(entry.tensor[start:stop]).to(entry.device))
+        rows = entry.tensor[start:stop]
+        if rows.data_ptr() % _ALIGNED:  # the order of sums in some kernels depends on it
+            rows = rows.clone()
+        return entry.layout.join(entry.rows(rows).to(entry.device))
 
     def alias(self, key: Key, as_: Key) -> None:
         """Add another key for a stored value."""
@@ -133,7 +140,7 @@ class Cache:
             self.used -= entry.bytes
 
     def _new(self, key: Key, rows: Tensor, layout: BatchAxis) -> _Entry:
-        channels_last = rows.ndim == 5 and is_channels_last(rows.flatten(0, 1))
+        channels_last = layout.channels_last
         rows = rows.permute(0, 1, 3, 4, 2) if channels_last else rows
         shape = (self.images, *rows.shape[1:])
         size = prod(shape) * rows.element_size()
@@ -156,83 +163,24 @@ class Cache:
         return mapped
 
 
-MIN_IMAGES = 3
-
-
-@frozen(eq=False)
-class Inputs:
-    """The value of each placeholder; those in `split` have all images along their first axis."""
-
-    values: dict[str, Tensor]
-    split: frozenset[str]
-    images: int
-    batch: int
-
-    def few(self) -> dict[str, Tensor]:
-        """Return the values on the smallest number of images from which the batch axes can be found."""
-        return {name: v[:MIN_IMAGES] if name in self.split else v for name, v in self.values.items()}
-
-
 class Collector:
-    """Collects the arguments of each call of a quantized model; `inputs` concatenates them."""
+    """Collects the arguments of each call of a quantized model, and the number of the batch of each."""
 
     def __init__(self, network: fx.GraphModule) -> None:
-        self.network, self.calls = network, list[dict[str, Any]]()
+        self.network, self.calls, self.numbers = network, list[dict[str, Any]](), list[int]()
         self.names = [n.name for n in network.graph.nodes if n.op == "placeholder"]
 
     def observe(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Record one call and return the output of the float network."""
         inputs = self.network.graph.process_inputs(*arguments)
-        self.calls.append(dict(zip(self.names, inputs, strict=False)))
+        self._keep(inputs, number)
         with torch.no_grad():
             return self.network(*arguments)
 
     def record(self, arguments: tuple[Any, ...], number: int) -> None:
         """Record one call, without computing the output."""
-        self.calls.append(dict(zip(self.names, self.network.graph.process_inputs(*arguments), strict=False)))
+        self._keep(self.network.graph.process_inputs(*arguments), number)
 
-    def inputs(self) -> Inputs:
-        """Return the inputs of all calls.
-
-        Raises:
-            CalibrationError: fewer than three images, inputs that are not tensors, or batches of different shapes.
-        """
-        for name, value in self.calls[0].items() if self.calls else ():
-            if not isinstance(value, Tensor):
-                do = "Pass example_inputs=(...,) to quantize, so that each tensor becomes a separate input."
-                found = a_or_an(type(value))
-                raise CalibrationError(where=f"reconstruct, input {name!r}", found=found, wanted="a tensor", do=do)
-        counts = [_images(call.values()) for call in self.calls]
-        if sum(counts) < MIN_IMAGES:
-            wanted, do = f"at least {MIN_IMAGES}", "Pass images as for calibration; the papers use 1,024."
-            found = f"{sum(counts)} image{'s' * (sum(counts) != 1)}"
-            raise CalibrationError(where="reconstruct, batches", found=found, wanted=wanted, do=do)
-        joined, split = dict[str, Tensor](), set[str]()
-        for name in self.calls[0]:
-            values = [call[name] for call in self.calls]
-            if all(v.ndim and v.shape[0] == n for v, n in zip(values, counts, strict=True)):
-                _require_alike(name, values)
-                split.add(name)
-                joined[name] = torch.cat([v.detach() for v in values])
-            else:
-                joined[name] = values[0].detach()
-                if not all(torch.equal(v, values[0]) for v in values[1:]):
-                    raise _unlike(f"input {name!r}", "different values in each batch, and no batch axis")
-        return Inputs(joined, frozenset(split), sum(counts), max(counts))
-
-
-def _images(values: Any) -> int:
-    return next((len(v) for v in values if v.ndim), 0)
-
-
-def _require_alike(name: str, values: Sequence[Tensor]) -> None:
-    first = values[0]
-    other = next((v for v in values if (v.shape[1:], v.dtype) != (first.shape[1:], first.dtype)), None)
-    if other is not None:
-        shapes = " and ".join(f"{v.dtype} of shape {tuple(v.shape[1:])} an image" for v in (first, other))
-        raise _unlike(f"input {name!r}", shapes)
-
-
-def _unlike(where: str, found: str) -> CalibrationError:
-    wanted, do = "batches that differ only in the number of images", "Give images, or padded sequences, of one size."
-    return CalibrationError(where=f"reconstruct, {where}", found=found, wanted=wanted, do=do)
+    def _keep(self, inputs: Any, number: int) -> None:
+        self.calls.append(dict(zip(self.names, inputs, strict=False)))
+        self.numbers.append(number)

@@ -72,6 +72,8 @@ _FEW, _FEWER = 3, 2
 class BatchAxis:
     """A tensor with `each` consecutive entries per image along `axis`, for example windows.
 
+    `channels_last` says how a tensor of three images is in memory; one of a single image may be in either order.
+
     >>> rows = BatchAxis(axis=1, each=2)
     >>> rows.split(torch.zeros(5, 6, 7)).shape, rows.join(torch.zeros(3, 2, 5, 7)).shape
     (torch.Size([3, 2, 5, 7]), torch.Size([5, 6, 7]))
@@ -79,6 +81,7 @@ class BatchAxis:
 
     axis: int = 0
     each: int = 1
+    channels_last: bool = False
 
     def split(self, value: Tensor) -> Tensor:
         """Return a tensor as [images, each, ...]."""
@@ -149,9 +152,10 @@ def _layout(few: Any, fewer: Any) -> Layout:
     if len(axes) > 1 or (few.shape[axis], fewer.shape[axis]) != (each * _FEW, each * _FEWER):
         return MixedBatchAxis()
     part = few.narrow(axis, 0, each * _FEWER)
+    found = BatchAxis(axis, each, is_channels_last(few.movedim(axis, 0)))
     if not few.is_floating_point():
-        return BatchAxis(axis, each) if torch.equal(part, fewer) else MixedBatchAxis()
+        return found if torch.equal(part, fewer) else MixedBatchAxis()
     # For another batch size the order of sums may differ, which changes roundings; other images differ by much more.
     size = float(fewer.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if fewer.numel() else 0.0
     close = torch.allclose(part, fewer, rtol=1e-3, atol=1e-3 * size, equal_nan=True)
-    return BatchAxis(axis, each) if close else MixedBatchAxis()
+    return found if close else MixedBatchAxis()

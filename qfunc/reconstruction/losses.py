@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.layout import Layout, inner
 from qfunc.specs._check import number, refuse
 
-__all__ = ["divergence", "importances"]
+__all__ = ["divergence", "gradients_of_divergence", "normalize"]
 
 
 class _Squares(torch.autograd.Function):
@@ -115,20 +115,26 @@ class _GradientPoints(fx.Interpreter):
         return value
 
 
-def importances(
+Moments = tuple[int, float, float]
+"""The number, the sum and the sum of squares of some magnitudes, in float64."""
+
+
+def gradients_of_divergence(
     real: fx.GraphModule,
     quantized: fx.GraphModule,
     inputs: Collection[str],
     names: Collection[str],
     layout: Mapping[str, Layout],
     cache: Cache,
-    chunk: int,
-    damping: float,
-) -> None:
-    """Write `Fisher`'s importance of the nodes `names` into the cache, from the gradient of KL(p || p_hat) per image."""
-    sums: dict[str, tuple[int, float, float]] = dict.fromkeys(names, (0, 0.0, 0.0))
-    for start in range(0, cache.images, chunk):
-        stop = min(start + chunk, cache.images)
+    chunks: Collection[tuple[int, int]],
+) -> dict[str, list[Moments]]:
+    """Write the magnitude of the gradient of KL(p || p_hat) of each image at the nodes `names` into the cache.
+
+    Returns:
+        Sums over each of the chunks, by name, from which `normalize` makes `Fisher`'s importance.
+    """
+    sums: dict[str, list[Moments]] = {name: [] for name in names}
+    for start, stop in chunks:
         arguments = [cache.part(Key("float", name), start, stop) for name in inputs]
         with torch.no_grad():
             wanted = fx.Interpreter(real).run(*arguments, enable_io_processing=False)
@@ -138,11 +144,18 @@ def importances(
             gradients = torch.autograd.grad(loss, list(points.values.values()), allow_unused=True)
         for (name, value), gradient in zip(points.values.items(), gradients, strict=True):
             magnitude = torch.zeros_like(value) if gradient is None else gradient.abs()
-            count, total, squares = sums[name]
             double = magnitude.double()
-            sums[name] = count + magnitude.numel(), total + float(double.sum()), squares + float(double.square().sum())
+            sums[name].append((magnitude.numel(), float(double.sum()), float(double.square().sum())))
             cache.write(Key("gradient", name), start, magnitude, layout[name])
-    for name, (count, total, squares) in sums.items():
+    return sums
+
+
+def normalize(sums: Sequence[Mapping[str, list[Moments]]], damping: float, cache: Cache) -> None:
+    """Replace the magnitudes in the cache by `Fisher`'s importance; `sums` are those of all processes, in order."""
+    for name in sums[0]:
+        count, total, squares = 0, 0.0, 0.0
+        for chunk in (chunk for each in sums for chunk in each[name]):
+            count, total, squares = count + chunk[0], total + chunk[1], squares + chunk[2]
         mean, rms = total / max(count, 1), (squares / max(count, 1)) ** 0.5
         cache.change(Key("gradient", name), partial(_normalize, mean, rms, damping))
 

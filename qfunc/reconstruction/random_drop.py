@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from qfunc.functions import Lsq
 from qfunc.functions._steps import quantized_step, through_magnitude
 from qfunc.numerics.qparams import Affine
-from qfunc.reconstruction.layout import inner, unflatten_memory
+from qfunc.reconstruction.layout import BatchAxis, Layout, inner, is_channels_last
 from qfunc.specs import Int, Scheme
 
 LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
@@ -19,23 +21,54 @@ LEARNED = Lsq(gradient_scale=False)  # Adam normalizes the gradient anyway
 class DropRate:
     """Random tensors of ones and zeros, with the probability of one accurate to 2^-16.
 
+    A mini-batch has the same mask whether it is computed at once or in parts.
+
     Args:
         one: The probability of one.
         generator: A generator on the device of the tensors; each call advances its state.
 
-    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000)).sum()
+    >>> DropRate(0.25, torch.Generator().manual_seed(0))(torch.empty(1000), BatchAxis()).sum()
     tensor(237.)
     """
 
     def __init__(self, one: float, generator: torch.Generator) -> None:
-        self.generator = generator
+        self.generator, self.start = generator, generator.get_state()
+        self.places: Tensor | None = None
+        self.images = 0
         # The fewest random bits per element that represent the probability: one bit for 1/2.
         self.bits = next((n for n in (1, 2, 4, 8) if (one * 2**n).is_integer()), 16)
         self.below = round(one * 2**self.bits)
 
-    def __call__(self, like: Tensor) -> Tensor:
-        """Return a mask in the shape, layout and dtype of a tensor; `lerp` with numbers is far faster than `where`."""
-        words = torch.empty(-(-like.numel() * self.bits // 64), dtype=torch.int64, device=like.device)
+    def begin(self) -> None:
+        """Begin a mini-batch."""
+        self.start = self.generator.get_state()
+
+    def of(self, places: Tensor, images: int) -> None:
+        """Let the next masks be those of some images of the mini-batch, at some of its places, from the first mask on."""
+        self.generator.set_state(self.start)
+        self.places, self.images = places, images
+
+    def __call__(self, like: Tensor, layout: Layout) -> Tensor:
+        """Return a mask in the shape and the dtype of a tensor; `lerp` with numbers is far faster than `where`.
+
+        Args:
+            like: The tensor, of the images of the part.
+            layout: Its layout.
+        """
+        if self.places is None or not isinstance(layout, BatchAxis):
+            mask = _arranged(self._ones(like.numel(), like), like.shape, layout)
+        else:
+            shape, places = list(like.shape), self.places.to(like.device)
+            shape[layout.axis] = self.images * layout.each
+            ones = self._ones(prod(shape), like)
+            if layout.axis == 0:  # the first in memory, too
+                mask = _arranged(ones.view(self.images, -1).index_select(0, places).view(-1), like.shape, layout)
+            else:
+                mask = layout.join(layout.split(_arranged(ones, shape, layout)).index_select(0, places))
+        return mask.contiguous(memory_format=torch.channels_last) if is_channels_last(like) else mask.contiguous()
+
+    def _ones(self, count: int, like: Tensor) -> Tensor:
+        words = torch.empty(-(-count * self.bits // 64), dtype=torch.int64, device=like.device)
         words.random_(torch.iinfo(torch.int64).min, None, generator=self.generator)
         if self.bits == 16:
             ones = torch.lt(
@@ -46,7 +79,14 @@ class DropRate:
             ones = words.new_empty(8 // self.bits, len(digits), dtype=like.dtype)
             for i, row in enumerate(ones):
                 torch.lt(digits.bitwise_right_shift(i * self.bits).bitwise_and_(mask), self.below, out=row)
-        return unflatten_memory(ones.view(-1)[: like.numel()], like)
+        return ones.view(-1)[:count]
+
+
+def _arranged(ones: Tensor, shape: Sequence[int], layout: Layout) -> Tensor:
+    if not isinstance(layout, BatchAxis) or not layout.channels_last or layout.axis:
+        return ones.view(shape)
+    n, c, h, w = shape
+    return ones.view(n, h, w, c).permute(0, 3, 1, 2)
 
 
 class _MaskedLsq(torch.autograd.Function):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches
-from qfunc.execution.feed import feeder
+from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
+from qfunc.execution.feed import feed_all
 from qfunc.execution.progress import Progress
 from qfunc.execution.time_budget import Budget
 from qfunc.functions import AdaRound
@@ -26,9 +27,14 @@ from qfunc.reconstruction.cache import Collector
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.run_graph import Subgraph
+from qfunc.reconstruction.sharing.inputs import gathered_inputs
+from qfunc.reconstruction.sharing.parts import require_parts
 from qfunc.specs.selectors import Selector, require_selector
 from qfunc.transforms.batch_norm import fold_batch_norm
 from qfunc.transforms.validate import describe, require_directory
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -42,6 +48,8 @@ def reconstruct(
     memory: int = 2 << 30,
     seconds: float | None = None,
     resume: str | os.PathLike[str] | None = None,
+    parts: Sequence[int] | None = None,
+    group: ProcessGroup | None = None,
 ) -> Callable[[Model], Model]:
     """Return a transform of a calibrated model that rounds weights down or up to minimize the error of each unit's output.
 
@@ -65,13 +73,20 @@ def reconstruct(
         seconds: The time for all of it. Units are reconstructed in order as long as there is time for the next one; all others
             stay as they were, and `qfunc.reconstruction.reconstructed` lists the ops that were rounded. None for no limit.
         resume: A directory for the results of finished units.  A later call with the same model, method and batches
-            continues after them, and gives the same bits as an uninterrupted call.
+            continues after them, and gives the same bits as an uninterrupted call.  Only the first process of a group uses it.
+        parts: The numbers of batches of which the gradients are computed apart, g = sum_p (n_p / n) g_p for a mini-batch with
+            n_p of its n images in part p, added in order in float64.  One process whose parts have the batches of several
+            processes gives their bits.  None for one part.
+        group: As for `calibrate`: the images are those of all its processes, in order of rank, of which each needs one; a
+            process keeps its own.  Mini-batches and dropped elements are those of one process, and all processes get the
+            same bits: those of one process with their `parts`.
     Raises:
         CalibrationError: a model that is not calibrated or has no weights to round, a program exported for one batch
             size, fewer than three images, batches of different shapes, a tensor between units without a batch axis, or
-            a directory with other content, or no time for the first unit.
-        SpecError: no method; seconds that are not positive; a selector that matches no such op; or a weight with a function
-            that AdaRound cannot wrap.
+            one inside a unit and several parts, a directory with other content, no time for the first unit, parts of another
+            number of batches, or an exception in another process.
+        SpecError: no method; seconds that are not positive; a selector that matches no such op; a weight with a function
+            that AdaRound cannot wrap; parts that are no numbers of batches; or a group that is none.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -98,51 +113,58 @@ def reconstruct(
     if resume is not None:
         require_directory(resume, "reconstruct(method, batches, resume=)")
 
+    require_parts(parts)
+    require_group(group, "reconstruct")
+
     def transform(calibrated: Model) -> Model:
-        start = time.monotonic()
-        parts = require_submodules(calibrated, "calibrated", "reconstruct")
-        for graph in parts.values():
-            require_any_batch(record_of(graph), "reconstruct")
+        start, processes = time.monotonic(), ranks(group)
+        first = processes is None or processes.rank() == 0
         with torch.inference_mode(False), torch.no_grad():
-            collectors = {path: Collector(float_network(part)) for path, part in parts.items()}
-            observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
-            feed, count = feeder(calibrated, observers, "reconstruct"), 0
-            for count, batch in enumerate(batches, 1):
-                feed(batch, count)
-            if not count:
-                do = "Pass a non-empty iterable, not one already used up."
-                raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
-            graphs = [
-                Subgraph(fold_batch_norm(part), method, collectors[path].inputs(), select, memory)
-                for path, part in parts.items()
-            ]
-            _require_work(graphs, select)
-            checkpoints = [Checkpoint(_within(resume, path), part.digests()) for path, part in zip(parts, graphs, strict=True)]
-            units = sum(part.count for part in graphs)
-            estimate = sum(part.estimate() for part in graphs if part.count)
+            with propagate_errors(processes):
+                models = require_submodules(calibrated, "calibrated", "reconstruct")
+                for model in models.values():
+                    require_any_batch(record_of(model), "reconstruct")
+                collectors, count = _collect(calibrated, models, batches)
+            gather_counts((), count, list(models), processes, "reconstruct")
+            inputs = {path: gathered_inputs(c, count, parts, processes) for path, c in collectors.items()}
+            with propagate_errors(processes):
+                graphs = {
+                    path: Subgraph(fold_batch_norm(model), method, inputs[path], select, memory, processes)
+                    for path, model in models.items()
+                }
+                _require_work(list(graphs.values()), select)
+                digests = {path: graph.digests() for path, graph in graphs.items()}
+                estimate = sum(graph.estimate() for graph in graphs.values() if graph.count)
+            _require_same(gather_counts(digests, 1, list(models), processes, "reconstruct")[0])
+            with propagate_errors(processes):
+                checkpoints = {path: Checkpoint(_within(resume, path) if first else None, digests[path]) for path in graphs}
+            units = sum(graph.count for graph in graphs.values())
             budget = Budget(seconds, units, estimate, start)
-            with Progress("reconstruct", units * method.iterations, "iteration", progress) as bar:
+            with Progress("reconstruct", units * method.iterations, "iteration", progress and first) as bar:
                 bar.tell(f"reconstruct: {units} units of {method.iterations} iterations, about {estimate:.2g} s")
-                for part, finished in zip(graphs, checkpoints, strict=True):
-                    part.run(finished, _reporter(bar), budget)
-        result: Any = with_submodules(
-            calibrated, {path: part.model for path, part in zip(parts, graphs, strict=True)}, "reconstruct"
-        )
+                for path, graph in graphs.items():
+                    graph.run(checkpoints[path], _reporter(bar), budget)
+            with propagate_errors(processes):
+                result: Any = with_submodules(calibrated, {path: g.model for path, g in graphs.items()}, "reconstruct")
+            gather_counts((), 1, ["the result"], processes, "reconstruct")  # each has ended
         return result  # type: ignore[no-any-return]
 
-    return Transform(
-        reconstruct,
-        {
-            "method": method,
-            "batches": batches,
-            "progress": progress,
-            "select": select,
-            "memory": memory,
-            "seconds": seconds,
-            "resume": resume,
-        },
-        transform,
-    )
+    arguments = {"method": method, "batches": batches, "progress": progress, "select": select, "memory": memory,
+                 "seconds": seconds, "resume": resume, "parts": parts, "group": group}  # fmt: skip
+    return Transform(reconstruct, arguments, transform)
+
+
+def _collect(
+    calibrated: nn.Module, models: Mapping[str, fx.GraphModule], batches: Iterable[Any]
+) -> tuple[dict[str, Collector], int]:
+    # The arguments of each model, and the number of batches.
+    collectors = {path: Collector(float_network(model)) for path, model in models.items()}
+    observers = {path: c.record if path == "" else c.observe for path, c in collectors.items()}
+    count = feed_all(calibrated, observers, batches, "reconstruct", progress=False)
+    if not count:
+        do = "Pass a non-empty iterable, not one already used up."
+        raise CalibrationError(where="reconstruct", found="no batches", wanted="at least one", do=do)
+    return collectors, count
 
 
 def reconstructed(model: nn.Module) -> tuple[str, ...]:
@@ -175,6 +197,15 @@ def _reporter(bar: Progress) -> Callable[[str, int, Tensor | None], None]:
         bar.advance(1 if loss is not None else iteration)
 
     return report
+
+
+def _require_same(digests: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+    for rank, other in enumerate(digests):
+        for path, what in ((path, what) for path, each in other.items() for what in each):
+            if other[path][what] != digests[0][path][what]:
+                do = "Call reconstruct with the same arguments in all processes, except for the batches."
+                where = f"reconstruct, ranks 0 and {rank}"
+                raise CalibrationError(where=where, found=f"another {what}", wanted=f"the same {what}", do=do)
 
 
 def _require_method(method: Any) -> None:

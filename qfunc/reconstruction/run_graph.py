@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
 from qfunc import specs
+from qfunc.errors import CalibrationError
+from qfunc.execution.distributed import propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, path_of, record_of
@@ -17,18 +20,23 @@ from qfunc.graph.sites import QuantizerNode, quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
-from qfunc.reconstruction.cache import Cache, Inputs, Key
+from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.checkpoint import Checkpoint, digest
 from qfunc.reconstruction.data_flow import DataFlow
-from qfunc.reconstruction.layout import BatchAxis, NoBatchAxis, NoTensor, layouts
-from qfunc.reconstruction.losses import Fisher, importances
+from qfunc.reconstruction.layout import MixedBatchAxis, NoBatchAxis, NoTensor, layouts
+from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize
 from qfunc.reconstruction.methods import Method
 from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
 from qfunc.reconstruction.partition import ReconstructionUnit, units_of
 from qfunc.reconstruction.rounding import harden, rounds_up
+from qfunc.reconstruction.sharing.inputs import Inputs
+from qfunc.reconstruction.sharing.shared import Shared
 from qfunc.reconstruction.steps import Step, steps
 from qfunc.reconstruction.trainable import learnable, roundable, with_adaround
 from qfunc.specs.selectors import Selector
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Observe = Callable[[str, int, Tensor | None], None]
 
@@ -39,10 +47,20 @@ class Subgraph:
     Args:
         model: The graph, which is changed in place.
         select: The ops with weights to round; None for all.
+        group: The processes that share the images; None for this process alone.
     """
 
-    def __init__(self, model: fx.GraphModule, method: Method, inputs: Inputs, select: Selector | None, memory: int) -> None:
+    def __init__(
+        self,
+        model: fx.GraphModule,
+        method: Method,
+        inputs: Inputs,
+        select: Selector | None,
+        memory: int,
+        group: ProcessGroup | None,
+    ) -> None:
         self.model, self.method, self.inputs, self.select, self.memory = model, method, inputs, select, memory
+        self.group = group
         self.model_digest = self._digest()
         view = QuantizedModel(model)
         network, record = view.float_network, record_of(model)
@@ -68,8 +86,13 @@ class Subgraph:
 
     def digests(self) -> dict[str, str]:
         """Return digests of the model and the images, and the method as text."""
-        batches = digest(self.inputs.values)
-        return {"model": self.model_digest, "method": f"{self.method!r}, {self.select!r}", "set of images": batches}
+        batches, parts = digest({}, *self.inputs.digests), [n for sizes in self.inputs.parts.sizes for n in sizes]
+        return {
+            "model": self.model_digest,
+            "method": f"{self.method!r}, {self.select!r}",
+            "set of images": batches,
+            "division into parts": f"{parts}",
+        }
 
     def _digest(self) -> str:
         record = record_of(self.model)
@@ -81,7 +104,8 @@ class Subgraph:
 
     def estimate(self) -> float:
         """Return an estimate of the seconds of all units."""
-        arguments = within(self.inputs.values, self.inputs.split, min(self.method.batch, self.inputs.images))
+        images = min(self.method.batch, self.inputs.parts.images)
+        arguments = within(self.inputs.values, self.inputs.split, -(-images // len(self.inputs.parts.sizes)))
         network = QuantizedModel(self.model).float_network
         return self.method.iterations * seconds_per_iteration(network, arguments, self.count)
 
@@ -101,29 +125,37 @@ class Subgraph:
                 _store(self.model, result)
 
     def _run(self, rounded: set[str], finished: Checkpoint, report: Observe, budget: Budget) -> list[Optimized]:
-        with_adaround(self.model, rounded)
-        view = QuantizedModel(self.model)
-        flow, quantized = DataFlow(view.float_network), view.network_so_far
-        self.layout = layouts(flow.network, self.inputs.few(), set(self.inputs.split))
-        inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
-        ordered = steps(flow, quantized, self.units, inline)
+        with propagate_errors(self.group):
+            with_adaround(self.model, rounded)
+            view = QuantizedModel(self.model)
+            flow, quantized = DataFlow(view.float_network), view.network_so_far
+            few = {name: self._in_memory(value) for name, value in self.inputs.few.items()}
+            self.layout = layouts(flow.network, few, set(self.inputs.split))
+            inline = frozenset(name for name, layout in self.layout.items() if isinstance(layout, NoTensor))
+            ordered = steps(flow, quantized, self.units, inline)
+            self._require_parts(ordered)
+        self.shared = shared = Shared(self.inputs.parts, self.layout, self.group)
         last = {name: step for step in ordered for name in step.inputs}
         quantizers = {s.path: s for s in view.quantizers}
         learned: set[str] = set()
         with Cache(self.inputs.images, self.memory) as cache:
-            self._fill(cache)
+            with shared.guard():
+                self._fill(cache)
             if isinstance(self.method.loss, Fisher):
                 names = dict.fromkeys(name for step in ordered for name in step.targets if step.unit)
-                inputs, damping = list(self.inputs.values), self.method.loss.damping
-                importances(flow.network, quantized, inputs, list(names), self.layout, cache, self.inputs.batch, damping)
+                inputs, chunks = list(self.inputs.values), self.inputs.chunks()
+                with shared.guard():
+                    own = gradients_of_divergence(flow.network, quantized, inputs, list(names), self.layout, cache, chunks)
+                normalize(shared.gather(own, "importances"), self.method.loss.damping, cache)
             results = list[Optimized]()
             for step in ordered:
-                if step.unit is not None and not budget.allows():
+                if step.unit is not None and not shared.of_first(budget.allows, f"unit {step.unit.name}"):
                     break
-                self._advance(step, "float", cache)
-                if step.unit is None:
-                    self._advance(step, "quantized", cache)
-                else:
+                with shared.guard():
+                    self._advance(step, "float", cache)
+                    if step.unit is None:
+                        self._advance(step, "quantized", cache)
+                if step.unit is not None:
                     learning = self._learning(step, quantizers, learned)
                     results.append(self._unit(step, len(results), learning, quantizers, cache, finished, report))
                     budget.count()
@@ -135,29 +167,39 @@ class Subgraph:
         return results
 
     def _fill(self, cache: Cache) -> None:
-        has_conv = any(kind_of(n) == "conv" for n in self.model.graph.nodes)
         for name, value in self.inputs.values.items():
-            if has_conv and value.ndim == 4 and value.device.type == "cpu":
-                value = value.contiguous(memory_format=torch.channels_last)  # convolutions are faster, and preserve the layout
-            layout = BatchAxis() if name in self.inputs.split else NoBatchAxis()
-            cache.write(Key("float", name), 0, value, layout)
+            layout = self.layout[name] if name in self.inputs.split else NoBatchAxis()
+            cache.write(Key("float", name), 0, self._in_memory(value), layout)
             cache.alias(Key("quantized", name), Key("float", name))
 
-    def _chunks(self) -> list[tuple[int, int]]:
-        images, size = self.inputs.images, self.inputs.batch
-        return [(start, min(start + size, images)) for start in range(0, images, size)]
+    def _in_memory(self, value: Tensor) -> Tensor:
+        # Images with channels last: convolutions are faster, and preserve the layout.
+        if value.ndim == 4 and value.device.type == "cpu" and any(kind_of(n) == "conv" for n in self.model.graph.nodes):
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
 
-    def _advance(self, step: Step, stream: str, cache: Cache, distance: Distance | None = None) -> float:
-        # Run a step once on all images; return the sum of the losses.
-        module, total = step.real if stream == "float" else step.simulated, 0.0
-        for start, stop in self._chunks():
+    def _require_parts(self, ordered: list[Step]) -> None:
+        # A unit that mixes the images of a mini-batch has no gradient that is a sum over its parts.
+        for name in (name for step in ordered if step.unit for name in step.unit.nodes):
+            if not self.inputs.parts.single and isinstance(self.layout[name], MixedBatchAxis):
+                raise CalibrationError(
+                    where=f"reconstruct, tensor {name!r}",
+                    found="a value without a batch axis inside a unit",
+                    wanted="a batch axis in every tensor, in several parts or processes",
+                    do="Call reconstruct in one process without parts=, or exclude the ops around it with select=.",
+                )
+
+    def _advance(self, step: Step, stream: str, cache: Cache, distance: Distance | None = None) -> list[float]:
+        # Run a step once on the images of this process; return the sum of the losses of each call.
+        module, losses = step.real if stream == "float" else step.simulated, list[float]()
+        for start, stop in self.inputs.chunks():
             with torch.no_grad():
                 values = run(module, step.inputs, stream, cache, start, stop)
                 for name, value in zip(step.outputs, values, strict=True):
                     cache.write(Key(stream, name), start, value, self.layout[name])
                 if distance is not None:
-                    total += (stop - start) * float(distance.of(values, partial(_part, cache, start, stop)))
-        return total
+                    losses.append((stop - start) * float(distance.of(values, partial(_part, cache, start, stop))))
+        return losses
 
     def _learning(self, step: Step, quantizers: dict[str, QuantizerNode], learned: set[str]) -> list[str]:
         # The quantizers of activations that no earlier unit reads.  The network's inputs keep their scales, because training
@@ -179,28 +221,38 @@ class Subgraph:
         report: Observe,
     ) -> Optimized:
         assert step.unit is not None
-        name, rounded, distance = step.unit.name, self.weights[step.unit.name], Distance(step, self.method, cache)
+        name, rounded, shared = step.unit.name, self.weights[step.unit.name], self.shared
         nearest = Optimized(
             {path: rounds_up(quantizers[path].module) for path in rounded},
             {path: quantizers[path].module.qparams() for path in learning},
         )
-        result = finished.read(number, nearest)
+        result = shared.of_first(lambda: finished.read(number, nearest), f"unit {name}")
         if result is not None:
-            _store(self.model, result)
-            self._advance(step, "quantized", cache)
+            with shared.guard():
+                _store(self.model, result)
+                self._advance(step, "quantized", cache)
             report(name, self.method.iterations, None)
             return result
-        _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
-        before = self._advance(step, "quantized", cache, distance)
-        result = optimise(step, rounded, learning, self.method, cache, lambda i, loss: report(name, i, loss))
-        _store(self.model, result)
-        after = self._advance(step, "quantized", cache, distance)
-        if not after <= before:
-            result = nearest
+        with shared.guard():
+            distance = Distance(step, self.method, cache)
+            _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
+            own = self._advance(step, "quantized", cache, distance)
+        before = shared.total(own, name)
+        trained = optimise(step, rounded, learning, self.method, cache, shared, lambda i, loss: report(name, i, loss))
+        result = shared.of_first(lambda: trained, f"unit {name}")
+        with shared.guard():
             _store(self.model, result)
-            self._advance(step, "quantized", cache)
-        losses = {"unit": name, "nearest": f"{before / cache.images!r}", "reconstructed": f"{after / cache.images!r}"}
-        finished.write(number, result, losses)
+            own = self._advance(step, "quantized", cache, distance)
+        after = shared.total(own, name)
+        with shared.guard():
+            if not after <= before:
+                result = nearest
+                _store(self.model, result)
+                self._advance(step, "quantized", cache)
+            images = shared.parts.images
+            losses = {"unit": name, "nearest": f"{before / images!r}", "reconstructed": f"{after / images!r}"}
+            if shared.first:
+                finished.write(number, result, losses)
         return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.params import flatten, unflatten
 from qfunc.reconstruction.data_flow import has_rounding
 from qfunc.reconstruction.hessian.replace_functions import replace_functions
+from qfunc.reconstruction.layout import Layout
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain, learned_qparams, mix
 from qfunc.reconstruction.rounding import RoundingState
 from qfunc.specs import Int, Scheme
@@ -39,9 +40,9 @@ class _Constant(nn.Module):
 class _Activation(nn.Module):
     """An activation's quantizer with its own function, or LSQ if its scale trains, applied to random elements."""
 
-    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: DropRate | None) -> None:
+    def __init__(self, quantizer: FakeQuantize, learns: bool, quantized: DropRate | None, layout: Layout) -> None:
         super().__init__()
-        self.scheme, self.quantized, self.learns = quantizer.scheme, quantized, learns
+        self.scheme, self.quantized, self.learns, self.layout = quantizer.scheme, quantized, learns, layout
         self.function: Any = LEARNED if learns else quantizer.site.function
         if learns:
             qparams = quantizer.qparams()
@@ -53,7 +54,7 @@ class _Activation(nn.Module):
             self.params = unflatten(quantizer.template, tensors.__getitem__)
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = None if self.quantized is None else self.quantized(x)
+        mask = None if self.quantized is None else self.quantized(x, self.layout)
         if self.learns and self.zero is not None and is_plain(x.dtype, self.params.scale, self.scheme):
             return drop_steps(x, self.params.scale, self.zero, self.scheme, mask)
         return mix(x, self.function.apply(self.params, x, self.scheme), mask)
@@ -71,10 +72,16 @@ class Trainable:
         rounded: The paths of the quantizers of weights to round.
         learning: The paths of the quantizers of activations with scales to train.
         quantized: The random mask of quantized elements of activations; None: all elements.
+        layout: The layouts of the values of the float network.
     """
 
     def __init__(
-        self, simulated: fx.GraphModule, rounded: Collection[str], learning: Collection[str], quantized: DropRate | None
+        self,
+        simulated: fx.GraphModule,
+        rounded: Collection[str],
+        learning: Collection[str],
+        quantized: DropRate | None,
+        layout: Mapping[str, Layout],
     ) -> None:
         graph, replacements = simulated.graph, dict[str, nn.Module]()
         sites: dict[str, tuple[FakeQuantize, Tensor]] = {}
@@ -90,7 +97,7 @@ class Trainable:
                 with torch.no_grad():
                     replacements[path] = _Constant(module(read_attr(simulated, node.all_input_nodes[0])).detach())
             elif not module.dynamic:
-                activation = replacements[path] = _Activation(module, path in learning, quantized)
+                activation = replacements[path] = _Activation(module, path in learning, quantized, layout[_quantized_by(node)])
                 if path in learning:
                     self.activations[path] = activation
         self.paths = list(sites)
@@ -108,6 +115,14 @@ def learnable(module: FakeQuantize) -> bool:
     site, scale = module.site, module.scheme.scale
     free = isinstance(site.value, Scheme) and not site.constant and not scale.dynamic and site.tie is None
     return free and not scale.power_of_two and scale.within is None
+
+
+def _quantized_by(quantizer: fx.Node) -> str:
+    # The name, in the float network, of the value that a quantizer reads.
+    node = quantizer.all_input_nodes[0]
+    while node.op == "call_module" and kind_of(node) in ("fake_quantize", "dropout"):
+        node = node.all_input_nodes[0]
+    return node.name
 
 
 def _in_cache_layout(weight: Tensor, quantizer: fx.Node) -> Tensor:

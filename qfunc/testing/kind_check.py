@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from qfunc.execution.distributed import ranks, require_group
 from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
 from qfunc.specs.selectors import Selector
-from qfunc.testing.one_op import KINDS, networks_of
+from qfunc.testing.one_op import KINDS, networks_of, require_kind
+from qfunc.testing.shares import shared
 from qfunc.testing.target_check import Run, check_target
 from qfunc.transforms.validate import require_target_value
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _ACTS = (("relu", "relu"), ("relu6", "clip"))
 
@@ -20,6 +26,7 @@ def check_each_kind(
     kinds: Iterable[str] | None = None,
     examples: int = 15,
     exempt: Mapping[str, str] | None = None,
+    group: ProcessGroup | None = None,
 ) -> dict[str, str]:
     """Return the message of `check_target` for each kind of op that breaks a law, on networks of one op of this kind.
 
@@ -31,25 +38,36 @@ def check_each_kind(
         kinds: The kinds of ops; None for those of `strategies.networks_of` that the kernels of the target name.
         examples: The number of networks of each kind.
         exempt: As of `check_target`.
+        group: The processes that share the kinds, of which each is checked by one; all return the same.  By default the
+            default group of torch.distributed, if there is one.
     Raises:
         SpecError: a kind without networks of one op, or an argument that `check_target` refuses.
+        AssertionError: another process of the group failed.
 
     >>> from qfunc import targets
     >>> check_each_kind(targets.onnxruntime, kinds=("add",), examples=1)
     {}
     """
     require_target_value(target, "testing.check_each_kind")
+    require_group(group, "check_each_kind")
     fused = {kind for fusion in target.fusions for step in fusion.then for kind in _kinds(step.op)}
     acts = (None, *(act for act, kind in _ACTS if kind in fused))
-    found: dict[str, str] = {}
-    for kind in _computed(target) if kinds is None else tuple(kinds):
-        models = networks_of(kind=kind, acts=acts)
-        models.validate()
-        try:
-            check_target(target, run=run, models=models, examples=examples, exempt=exempt)
-        except AssertionError as e:
-            found[kind] = str(e)
-    return found
+    checked = tuple(dict.fromkeys(_computed(target) if kinds is None else kinds))
+    for kind in checked:
+        require_kind(kind)
+
+    def check(rank: int, number: int) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for kind in checked[rank::number]:
+            models = networks_of(kind=kind, acts=acts)
+            try:
+                check_target(target, run=run, models=models, examples=examples, exempt=exempt)
+            except AssertionError as e:
+                found[kind] = str(e)
+        return found
+
+    found = {kind: text for part in shared(check, ranks(group), AssertionError) for kind, text in part.items()}
+    return {kind: found[kind] for kind in checked if kind in found}
 
 
 def _computed(target: Target) -> tuple[str, ...]:

@@ -79,9 +79,7 @@ def networks_of(
     Raises:
         SpecError: a kind without networks of one op.
     """
-    if kind not in KINDS:
-        do = "Give check_target models= of your own."
-        raise SpecError(where="testing.strategies.networks_of", found=repr(kind), wanted=", ".join(KINDS), do=do)
+    require_kind(kind)
     act, seed, channels = draw(st.sampled_from(list(acts))), draw(st.integers(0, 999)), draw(st.integers(1, 4))
     scale, offset = draw(st.sampled_from((1.0, 0.1, 30.0))), draw(st.sampled_from((0.0, 0.5, -0.5)))
     generator = torch.Generator().manual_seed(seed)
@@ -104,4 +102,15 @@ def networks_of(
     return SmallNet((block,), seed), x
 
 
-__all__ = ["KINDS", "OneOp", "OnePair", "networks_of"]
+def require_kind(kind: str) -> None:
+    """Refuse a kind of ops without networks of one op.
+
+    Raises:
+        SpecError: another kind.
+    """
+    if kind not in KINDS:
+        do = "Give check_target models= of your own."
+        raise SpecError(where="testing.strategies.networks_of", found=repr(kind), wanted=", ".join(KINDS), do=do)
+
+
+__all__ = ["KINDS", "OneOp", "OnePair", "networks_of", "require_kind"]

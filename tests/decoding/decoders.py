@@ -48,7 +48,7 @@ class Rms(nn.Module):
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate pairs of channels, [N, H, T, D] by [1, T, D / 2]."""
+    """Rotate pairs of channels, [N, H, T, D] by [N, T, D / 2]."""
     angles = torch.cat((angles, angles), -1)[:, None]
     half = x.shape[-1] // 2
     return x * angles.cos() + torch.cat((-x[..., half:], x[..., :half]), -1) * angles.sin()
@@ -130,9 +130,9 @@ class Layer(nn.Module):
         k, v = cache.update(k, v, self.index)
         length, repeats = k.shape[2], q.shape[1] // k.shape[1]
         k, v = (y[:, :, None].expand(n, -1, repeats, length, HEAD).reshape(n, -1, length, HEAD) for y in (k, v))
-        keys, queries = torch.arange(length)[None], places[0, :, None]
+        keys, queries = torch.arange(length), places[:, None, :, None]
         seen = (keys <= queries) & (keys > queries - self.window) if self.window else keys <= queries
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[None, None])
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         return self.out(mixed.transpose(1, 2).reshape(n, t, -1))
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Small(nn.Module):
                 part.weight.data *= 4
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
-        """Token ids [N, T] and positions [1, T] -> logits [N, T, 31]."""
+        """Token ids and positions [N, T] -> logits [N, T, 31]."""
         x = self.word(input_ids) + (0 if self.shape.rotary else self.place(position_ids))
         angles = position_ids[..., None].to(torch.float32) * self.rates
         for layer in self.layers:

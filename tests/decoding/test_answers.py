@@ -61,10 +61,16 @@ def test_every_answer_is_the_model_s_and_the_runtime_s(name: str, kind: str) -> 
     small = qfunc.decoder(32)(own)
     answer = own.generate(prompts[0], max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)[:, 6:]
     assert torch.equal(qfunc.generate(small.module, small.inputs(prompts[0]), 9, progress=False), answer)
+    mask = (torch.arange(6) >= torch.tensor([[0], [4], [1]])).long()
+    answer = own.generate(
+        prompts[0], attention_mask=mask, max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
+    )[:, 6:]
+    ragged = small.inputs(prompts[0], attention_mask=mask)
+    assert torch.equal(qfunc.generate(small.module, ragged, 9, progress=False), answer)
 
     quantized = qfunc.quantize(target)(small.program)
     calibrated = qfunc.calibrate([small.inputs(p) for p in prompts[1:]], progress=False)(quantized)
-    report = qfunc.verify_tokens(target, 4)(calibrated, small.inputs(prompts[0]))
+    report = qfunc.verify_tokens(target, 4)(calibrated, ragged)
     assert (report.tokens, report.mismatches, report.report.disagreements) == (12, 0, ())
     if kind == "static":
         assert report.report.mismatches == 0

@@ -32,7 +32,7 @@ def test_any_split_of_a_text_has_the_logits_of_the_whole(name: str) -> None:
         start, found = 0, list[Tensor]()
         for size in splits:
             with torch.no_grad():
-                logits, *state = run(ids[:, start : start + size], torch.arange(start, start + size), *state)
+                logits, *state = run(ids[:, start : start + size], torch.arange(start, start + size).expand(3, -1), *state)
             found.append(logits)
             start += size
         # float32 sums of at most 64 terms, in another order for other numbers of rows, through two layers.
@@ -44,7 +44,7 @@ def test_the_state_has_the_shapes_of_keys_and_values() -> None:
     assert [i.shape for i in small.state] == [(1, 1, LENGTH, 8)] * 4
     assert small.length == LENGTH
     ids, positions, *state = small.inputs(tokens(3, 5))
-    assert (ids.shape, positions.tolist()) == ((3, 5), [0, 1, 2, 3, 4])
+    assert (ids.shape, positions.tolist()) == ((3, 5), [[0, 1, 2, 3, 4]] * 3)
     assert [tuple(v.shape) for v in state] == [(3, 1, LENGTH, 8)] * 4
     assert not any(v.any() for v in state)
 
@@ -95,8 +95,8 @@ REFUSED = [
     ),
     (
         lambda: decoder("llama")[1].inputs(torch.ones(2, 3)),
-        "Decoder.inputs: found torch.float32 [2, 3], wanted integers [N, T]. Pass the ids of the tokenizer, one row a "
-        "sequence; all rows have the same length.",
+        "Decoder.inputs: found torch.float32 [2, 3], wanted integers [N, T]. Pass the ids of the tokenizer: a tensor [N, T], "
+        "or a list of tensors [T] of any lengths.",
     ),
     (
         lambda: decoder("llama")[1].inputs(tokens(1, 17)),
@@ -122,11 +122,27 @@ def test_a_branch_on_values_is_refused() -> None:
     )
 
 
+class Rows(nn.Module):
+    """Rows with positions that all of them have, as other decoders take them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.place, self.head = nn.Embedding(9, 8), nn.Embedding(16, 8), nn.Linear(8, WORDS)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.head(self.word(ids) + self.place(positions))
+
+
 def test_as_many_tokens_as_rows_are_not_taken_for_the_batch() -> None:
     """The first axis of the positions varies, but not with the batch; calibration and the check of `deploy` tell them apart."""
-    _, small = decoder("llama")
-    quantized = qfunc.quantize(ONNXRUNTIME)(small.program)
+    auto = torch.export.Dim.AUTO
+
+    def batch(rows: int, length: int) -> tuple[Tensor, Tensor]:
+        return torch.arange(rows * length).reshape(rows, length) % 9, torch.arange(length)
+
+    program = torch.export.export(Rows().eval(), batch(2, 3), dynamic_shapes=({0: auto, 1: auto}, {0: auto}))
+    quantized = qfunc.quantize(ONNXRUNTIME)(program)
     for sizes in ((4, 4), (4, 9)), ((4, 9), (2, 3)):
-        calibrated = qfunc.calibrate([small.inputs(tokens(*size)) for size in sizes], progress=False)(quantized)
+        calibrated = qfunc.calibrate([batch(*size) for size in sizes], progress=False)(quantized)
         session = OnnxRuntimeRunner().session(qfunc.deploy(ONNXRUNTIME)(calibrated).files["model.onnx"])
-        assert session.run(small.inputs(tokens(3, 5)))[0].shape == (3, 5, WORDS)
+        assert session.run(batch(3, 5))[0].shape == (3, 5, WORDS)

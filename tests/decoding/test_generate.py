@@ -67,7 +67,7 @@ def test_drawn_answers_are_those_of_the_generator() -> None:
 def test_draws_have_the_probabilities_of_the_softmax() -> None:
     """4000 rows of one token: each frequency is within five standard deviations, sqrt(p (1 - p) / 4000), of softmax(l / t)."""
     logits = torch.tensor([0.0, 1.0, 2.0])
-    inputs = torch.zeros(4000, 1, dtype=torch.int64), torch.arange(1), torch.zeros(4000, 1, 2, 1)
+    inputs = torch.zeros(4000, 1, dtype=torch.int64), torch.zeros(4000, 1, dtype=torch.int64), torch.zeros(4000, 1, 2, 1)
     drawn = qfunc.generate(
         lambda given: (logits.expand(4000, 1, 3), *given[2:]), inputs, 1,
         temperature=2.0, generator=torch.Generator().manual_seed(0), progress=False,
@@ -86,16 +86,16 @@ def test_a_simulation_in_training_mode_answers_in_evaluation_mode() -> None:
     assert it.calibrated.training is made("llama").calibrated.training
 
 
-PROMPT = (tokens(2, 5), torch.arange(5), torch.zeros(2, 2, 16, 8))
+PROMPT = (tokens(2, 5), torch.arange(5).expand(2, 5), torch.zeros(2, 2, 16, 8))
 REFUSED = [
     (
         {"inputs": PROMPT[:2]},
-        "generate, inputs: found tensors of the shapes [[2, 5], [5]], wanted (ids [N, T], positions [T], *state). Pass "
+        "generate, inputs: found tensors of the shapes [[2, 5], [2, 5]], wanted (ids [N, T], positions [N, T], *state). Pass "
         "decoder.inputs(ids), with decoder = qfunc.decoder(length)(model).",
     ),
     (
         {"inputs": PROMPT[0]},
-        "generate, inputs: found a Tensor, wanted (ids [N, T], positions [T], *state). Pass decoder.inputs(ids), with "
+        "generate, inputs: found a Tensor, wanted (ids [N, T], positions [N, T], *state). Pass decoder.inputs(ids), with "
         "decoder = qfunc.decoder(length)(model).",
     ),
     ({"count": 0}, "generate, count: found 0, wanted an integer of at least 1. Write 20."),

@@ -52,7 +52,7 @@ def step_by_step(it: Made, ids: Tensor) -> tuple[list[Tensor], tuple[Tensor, ...
     _, _, *state = it.decoder.inputs(ids)
     logits, steps = list[Tensor](), list[dict[str, Tensor]]()
     for place in range(ids.shape[1]):
-        (one, *state), found = values(it.emulated, (ids[:, place : place + 1], torch.tensor([place]), *state))
+        (one, *state), found = values(it.emulated, (ids[:, place : place + 1], torch.full((len(ids), 1), place), *state))
         logits.append(one)
         steps.append(found)
     return logits, tuple(state), steps
@@ -100,7 +100,7 @@ def test_static_scales_in_the_runtime(name: str) -> None:
     logits, *state = map(torch.as_tensor, run(it.decoder.inputs(ids)))
     _, _, *last = it.decoder.inputs(ids)
     for place in range(LENGTH):
-        one, *last = map(torch.as_tensor, run([ids[:, place : place + 1], torch.tensor([place]), *last]))
+        one, *last = map(torch.as_tensor, run([ids[:, place : place + 1], torch.full((2, 1), place), *last]))
         assert torch.equal(one[:, 0], logits[:, place])
     assert all(torch.equal(a, b) for a, b in zip(state, last, strict=True))
 

@@ -326,3 +326,19 @@ def test_a_norm_of_equal_values_is_bounded_as_a_module_too(name: str) -> None:
     report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(net)), batches[1:])
     assert report.unbounded == ()
     assert report.agreement.startswith("bit-exact outside 1 float unit")
+
+
+def test_an_infinity_is_no_deviation_and_hides_none() -> None:
+    """log(0): the runtime has the same infinity, and the bound of the other elements stays finite."""
+    pytest.importorskip("onnxruntime")
+    target, linear = targets.onnxruntime_nbits(4, 32), nn.Linear(4, 4)
+    torch.nn.init.eye_(linear.weight)
+    model, x = nn.Sequential(linear, Apply(lambda y: torch.log(torch.relu(y)))), torch.tensor([[-9.0, -5.0, 1.0, 3.0]])
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
+
+    def moved(by: float) -> Any:
+        return lambda artifact, inputs: [torch.as_tensor(target.runtime.runner.run(artifact, inputs)[0]) + by]
+
+    for by, mismatches in ((0.0, 0), (0.01, 2)):
+        (row,) = qfunc.verify(target, moved(by))(calibrated, [x]).of("float")
+        assert (row.elements, row.mismatches) == (4, mismatches)

@@ -12,7 +12,7 @@ from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
-from qfunc.testing import check_target
+from qfunc.testing import check_each_kind, check_target
 from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, rounded, tokens, work
 from tests.transforms.checks import same_state, state
 
@@ -285,6 +285,8 @@ def test_what_is_no_group(group: Any) -> None:
         "calibrate": lambda: qfunc.calibrate([], group=group),
         "mixed_precision": lambda: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(4), group=group),
         "gptq": lambda: qfunc.gptq([], group=group),
+        "reconstruct": lambda: qfunc.reconstruct(qfunc.adaround(), [], group=group),
+        "check_each_kind": lambda: check_each_kind(targets.onnxruntime, group=group),
         "check_target": lambda: check_target(targets.onnxruntime, group=group),
     }
     for name, step in steps.items():

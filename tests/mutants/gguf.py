@@ -17,8 +17,8 @@ CACHED = "tests/numerics/test_ggml_attention.py::test_tokens_after_a_cache_see_w
 GGUF = (
     Mutation(
         "llama-cpp-cache-of-the-tokens-alone", "qfunc.numerics.ggml.attention:attend_with_cache",
-        "end = int(positions[-1]) + 1",
-        "end = len(positions)",
+        "end = int(places[-1]) + 1",
+        "end = len(places)",
         CACHED,
     ),
     Mutation(

@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 RECONSTRUCTION = (
     Mutation(
         "one-number-of-images-is-told-late", "qfunc.reconstruction.reconstruct:reconstruct",
-        'require_any_batch(record_of(graph), "reconstruct")',
+        'require_any_batch(record_of(model), "reconstruct")',
         "pass",
         "tests/reconstruction/test_errors_of_reconstruct.py::test_a_program_of_one_number_of_images",
     ),
@@ -76,7 +76,7 @@ RECONSTRUCTION = (
         "tests/reconstruction/test_dropping.py",
     ),
     Mutation(
-        "one-digit-of-each-byte", "qfunc.reconstruction.random_drop:DropRate.__call__",
+        "one-digit-of-each-byte", "qfunc.reconstruction.random_drop:DropRate._ones",
         "digits.bitwise_right_shift(i * self.bits)",
         "digits.bitwise_right_shift(0)",
         "tests/reconstruction/test_dropping.py",
@@ -104,5 +104,23 @@ RECONSTRUCTION = (
         "return stored.permute(0, 1, 4, 2, 3) if self.channels_last else stored",
         "return stored",
         "tests/reconstruction/test_reconstruct.py::test_tensors_beyond_the_budget_go_to_files_and_change_no_bit",
+    ),
+    Mutation(
+        "parts-have-one-weight", "qfunc.reconstruction.sharing.gradients:Gradients.add",
+        "n / len(index)",
+        "(n > 0) / len(counts)",
+        "tests/reconstruction/test_reconstruct_over_ranks.py::test_the_gradient_of_parts_is_that_of_the_mean_loss",
+    ),
+    Mutation(
+        "each-part-has-masks-of-its-own", "qfunc.reconstruction.random_drop:DropRate.of",
+        "self.generator.set_state(self.start)",
+        "pass",
+        "tests/reconstruction/test_dropping.py::test_the_mask_of_a_part_is_a_part_of_the_mask",
+    ),
+    Mutation(
+        "ranks-without-images-draw-no-masks", "qfunc.reconstruction.optimize:_Training._idle",
+        "if self.quantized is not None:",
+        "if False:",
+        "tests/reconstruction/test_reconstruct_over_ranks.py",
     ),
 )  # fmt: skip

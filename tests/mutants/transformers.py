@@ -5,9 +5,39 @@ from mutants.mutation import Mutation
 TRANSFORMERS = (
     Mutation(
         "cache-written-at-its-start", "qfunc.decoding.cache:StateCache.update",
-        "index_copy(LENGTH_AXIS, self.positions, new)",
-        "index_copy(LENGTH_AXIS, self.positions - self.positions[0], new)",
+        "scatter(LENGTH_AXIS, index, new)",
+        "scatter(LENGTH_AXIS, index - index[:, :, :1], new)",
         "tests/decoding/test_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole[llama]",
+    ),
+    Mutation(
+        "keys-of-the-encoder-are-computed-again", "qfunc.decoding.cache:StateCache.update",
+        "return self.cross[2 * layer], self.cross[2 * layer + 1]",
+        "return keys, values",
+        "tests/decoding/test_encoder_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole",
+    ),
+    Mutation(
+        "summands-after-dropouts-read-codes", "qfunc.placement.place:_Placement._may_precede",
+        "transparent and all(v == value for v in self._wanted(source, producer))",
+        "transparent",
+        "tests/placement/test_ops_without_effect.py::test_a_summand_stays_as_the_target_says",
+    ),
+    Mutation(
+        "infinities-deviate", "qfunc.emulation.float_units:_deviation",
+        "torch.where(real.double() == value.value, 0.0, (real.double() - value.value).abs())",
+        "(real.double() - value.value).abs()",
+        "tests/emulation/test_float_units.py::test_an_infinity_is_no_deviation_and_hides_none",
+    ),
+    Mutation(
+        "masks-of-the-first-row", "qfunc.decoding.cache:RowPositions.__getitem__",
+        "self.positions[:, None, :, None]",
+        "self.positions[:1, None, :, None]",
+        "tests/decoding/test_answers.py::test_every_answer_is_the_model_s_and_the_runtime_s[llama-static]",
+    ),
+    Mutation(
+        "padding-before-the-row", "qfunc.decoding.prompts:positions_of",
+        " % ids.shape[1]",
+        " + 0 * ids.shape[1]",
+        "tests/decoding/test_ragged_prompts.py::test_lists_and_masks_are_the_same_prompt",
     ),
     Mutation(
         "positions-are-the-batch", "qfunc.transforms.onnx_check:_is_batched",
@@ -23,8 +53,8 @@ TRANSFORMERS = (
     ),
     Mutation(
         "last-position-forgotten", "qfunc.decoding.generate:with_tokens",
-        "given[1][-1:] + 1",
-        "given[1][:1] + 1",
+        "given[1][:, -1:] + 1",
+        "given[1][:, :1] + 1",
         "tests/decoding/test_generate.py::test_the_answer_of_the_float_model_is_that_without_a_cache[llama]",
     ),
     Mutation(

@@ -87,8 +87,15 @@ INDEX_GROUPS: dict[str, Group] = {
             lambda m, x: copied(x).index_put_((m.p,), m.w[0, 0]),
             lambda m, x: written(x, (slice(None), m.p), m.w),
             lambda m, x: written(x, m.p, 2.5),
+            lambda m, x: torch.scatter(x, 1, m.q, m.w),
+            lambda m, x: x.scatter(dim=-1, index=m.q, src=m.w),
+            lambda m, x: copied(x).scatter_(1, m.q, m.w),
         ),
-        lambda: {"p": nn.Buffer(torch.tensor([2, 0])), "w": w(3, 2)},
+        lambda: {
+            "p": nn.Buffer(torch.tensor([2, 0])),
+            "w": w(3, 2),
+            "q": nn.Buffer(torch.tensor([[2, 0], [1, 3], [0, 2]])),
+        },
     ),
     "where": Group(
         "where",

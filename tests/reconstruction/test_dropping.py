@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qfunc.functions.lsq import Learned
-from qfunc.reconstruction.layout import flatten_memory, inner, is_channels_last
+from qfunc.reconstruction.layout import BatchAxis, NoBatchAxis, flatten_memory, inner, is_channels_last
 from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_plain
 from qfunc.specs import Int, Scale, Scheme, ZeroPoint
 
@@ -25,7 +25,7 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
     (scheme, zero, start), generator = SCHEMES[case], torch.Generator().manual_seed(0)
     x, upstream = (torch.randn(5, 3, 4, 7, generator=generator) * 2 for _ in range(2))
     x = x.contiguous(memory_format=torch.channels_last) if last else x
-    mask = DropRate(0.5, generator)(x) if drops else None
+    mask = DropRate(0.5, generator)(x, BatchAxis()) if drops else None
     found = []
     for plain in (False, True):
         given, scale = x.clone().requires_grad_(), torch.tensor(start, requires_grad=True)
@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_lsq_where_the_mask_is_one(case: str, 
 def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bits: int) -> None:
     chance = DropRate(one, torch.Generator().manual_seed(1))
     like = torch.empty(20, 25, 20, 10).contiguous(memory_format=torch.channels_last)
-    mask = chance(like)
+    mask = chance(like, BatchAxis(channels_last=True))
     assert chance.bits == bits
     assert mask.shape == like.shape
     assert is_channels_last(mask)
@@ -64,8 +64,38 @@ def test_chance_has_its_probability_and_the_layout_of_the_tensor(one: float, bit
     for apart in (1, len(line) // 2, len(line) // 4, len(line) // 8):
         both = float((line * line.roll(apart)).mean())
         assert abs(both - one**2) < 5 * deviation + 2.0**-16
-    assert not torch.equal(mask, chance(like))
-    assert chance(torch.empty(0, 3)).shape == (0, 3)
+    assert not torch.equal(mask, chance(like, BatchAxis(channels_last=True)))
+    assert chance(torch.empty(0, 3), BatchAxis()).shape == (0, 3)
+
+
+PARTS = {
+    "rows": (BatchAxis(), (6, 5)),
+    "images": (BatchAxis(channels_last=True), (6, 3, 4, 7)),
+    "windows": (BatchAxis(0, 2), (12, 3)),
+    "a later axis": (BatchAxis(1, 2), (5, 12, 3)),
+    "no batch": (NoBatchAxis(), (4, 3)),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+@pytest.mark.parametrize("one", [0.5, 0.3])
+def test_the_mask_of_a_part_is_a_part_of_the_mask(case: str, one: float) -> None:
+    """Each part in its own memory order, which a single image hides; also where a part leaves off."""
+    layout, shape = PARTS[case]
+    whole, rate = (DropRate(one, torch.Generator().manual_seed(3)) for _ in range(2))
+    for _ in range(2):  # mini-batches of two masks
+        wanted = [whole(torch.empty(shape), layout) for _ in range(2)]
+        rate.begin()
+        for places in ([4, 0], [1], [5, 2, 3]):
+            index = torch.tensor(places)
+            rate.of(index, 6)
+            for mask in wanted:
+                part = layout.join(layout.split(mask)[index]) if isinstance(layout, BatchAxis) else mask
+                kept = torch.channels_last if len(places) == 2 and part.ndim == 4 else torch.contiguous_format
+                like = torch.empty(part.shape).contiguous(memory_format=kept)
+                found = rate(like, layout)
+                assert torch.equal(found, part)
+                assert found.stride() == like.stride()
 
 
 def test_inner_products_do_not_depend_on_the_layout() -> None:

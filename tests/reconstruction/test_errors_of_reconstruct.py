@@ -79,6 +79,14 @@ USES = [
      "reconstruct: found 'adaround', wanted a method. Write qfunc.reconstruct(qfunc.adaround(), batches)(model)."),
     (lambda: qfunc.reconstruct(ONE, X, memory=-1),
      "reconstruct, memory: found -1, wanted a number of bytes. Write memory=4 << 30."),
+    (lambda: qfunc.reconstruct(ONE, X, parts=(1, 0)),
+     "reconstruct, parts: found (1, 0), wanted the numbers of batches of the parts, positive integers, or None. Write "
+     "parts=(4, 4)."),
+    (lambda: qfunc.reconstruct(ONE, X, parts=2),
+     "reconstruct, parts: found 2, wanted the numbers of batches of the parts, positive integers, or None. Write "
+     "parts=(4, 4)."),
+    (lambda: qfunc.reconstruct(ONE, X, parts=(1, 1))(net()),
+     "reconstruct, parts: found 1 batch, wanted 2, the sum of (1, 1). Give the number of batches of each part."),
     (lambda: qfunc.reconstruct(ONE, [])(net()),
      "reconstruct: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."),
     (lambda: qfunc.reconstruct(ONE, [X[0][:2]])(net()),
@@ -120,6 +128,29 @@ def test_images_that_are_not_apart() -> None:
     assert refused(CalibrationError, lambda: qfunc.reconstruct(ONE, x)(calibrated(Centred(), x))) == (
         "reconstruct, tensor 'sub': found a value without a batch axis, wanted a batch axis in every tensor between units. "
         "Name a module around it with Blocks(modules=...), or exclude the ops before it with select=."
+    )
+
+
+def test_a_unit_that_mixes_the_images_of_a_batch_has_one_part() -> None:
+    """The gradient of a batch is no sum over its parts then; in one part the block is reconstructed."""
+
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.one(x)
+            return self.two(y + 0.0 * y.mean(0, keepdim=True))
+
+    x = [torch.randn(4, 3), torch.randn(4, 3)]
+    method = qfunc.brecq(iterations=1, unit=Blocks(modules=("0",)))
+    model = calibrated(nn.Sequential(Centred()), x)
+    assert qfunc.reconstruct(method, x, progress=False)(model)(x[0]).shape == (4, 2)
+    assert refused(CalibrationError, lambda: qfunc.reconstruct(method, x, parts=(1, 1))(model)) == (
+        "reconstruct, tensor '_0_mean': found a value without a batch axis inside a unit, wanted a batch axis in every tensor, "
+        "in several parts or processes. Call reconstruct in one process without parts=, or exclude the ops around it with "
+        "select=."
     )
 
 

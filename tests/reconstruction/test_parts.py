@@ -17,7 +17,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.reconstruction import Fisher, Regulariser, SquaredError
 from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.layout import BatchAxis, MixedBatchAxis, NoBatchAxis, NoTensor, layouts
-from qfunc.reconstruction.losses import divergence, importances
+from qfunc.reconstruction.losses import divergence, gradients_of_divergence, normalize
 from qfunc.reconstruction.rounding import RoundingState, harden
 from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
@@ -109,7 +109,8 @@ def test_importances_are_squared_gradients_of_the_divergence_of_each_image(dampi
     layout = layouts(real, {"x": x[:3]}, {"x"})
     with Cache(5, 1 << 20) as cache:
         cache.write(Key("float", "x"), 0, x, BatchAxis())
-        importances(real, quantized, ["x"], ["relu"], layout, cache, 2, damping)
+        sums = gradients_of_divergence(real, quantized, ["x"], ["relu"], layout, cache, [(0, 2), (2, 4), (4, 5)])
+        normalize([sums], damping, cache)
         found = cache.part(Key("gradient", "relu"), 0, 5)
     rows = []
     for image in x:

@@ -21,7 +21,7 @@ _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
 def _is_cache(others: list[Array], ids: Array) -> bool:
     positions, *cache = others
-    consecutive = positions.shape == ids.shape[1:] and len(positions) > 0 and bool((np.diff(positions) == 1).all())
+    consecutive = positions.shape == ids.shape and positions.size > 0 and bool((np.diff(positions) == 1).all())
     return consecutive and len(cache) > 1 and all(t.ndim == 4 and len(t) == len(ids) for t in cache)
 
 
@@ -63,7 +63,7 @@ class LlamaSession:
         self.process.wait()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return [logits] of token ids [B, T], or [logits, *cache] of ids, their positions [T] and a cache.
+        """Return [logits] of token ids [B, T], or [logits, *cache] of ids, their positions [B, T] and a cache.
 
         Raises:
             VerifyError: other inputs, ids that the vocabulary does not have, or a batch that llama.cpp does not compute.
@@ -71,7 +71,7 @@ class LlamaSession:
         ids, *others = (np.asarray(value) for value in inputs) if inputs else [np.zeros(0)]
         if ids.ndim != 2 or ids.dtype.kind != "i" or (others and not _is_cache(others, ids)):
             found = ", ".join(f"{value.dtype} {list(value.shape)}" for value in (ids, *others)) if inputs else "none"
-            wanted = "token ids [B, T], alone or with consecutive positions [T] and a cache"
+            wanted = "token ids [B, T], alone or with consecutive positions [B, T] and a cache"
             do = "Export the model with input_ids only, or pass qfunc.decoder(length)(model).program."
             raise VerifyError(where="LlamaCppRunner, inputs", found=found, wanted=wanted, do=do)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.tokens:
@@ -80,8 +80,7 @@ class LlamaSession:
         if not others:
             return [np.stack([self._step(np.asarray(sequence))[0] for sequence in ids])]
         positions, *cache = others
-        first = int(positions[0])
-        rows = [self._with_cache(np.asarray(row), first, [t[i] for t in cache]) for i, row in enumerate(ids)]
+        rows = [self._with_cache(np.asarray(row), int(positions[i, 0]), [t[i] for t in cache]) for i, row in enumerate(ids)]
         return [np.stack(parts) for parts in zip(*rows, strict=True)]
 
     def _with_cache(self, ids: Array, first: int, cache: list[Array]) -> list[Array]:

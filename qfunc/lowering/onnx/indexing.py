@@ -80,6 +80,13 @@ def _gather(c: OpContext) -> str:
 
 
 def _index_put(c: OpContext) -> str:
+    if c.takes("src"):
+        index, given = c.shape("index"), c.shape("src")
+        if (index.dims, index.tried) != (given.dims, given.tried):
+            found = f"an index of the shape {_printed(index.dims)} and values of {_printed(given.dims)}"
+            do = "Cut the values to the shape of the index before torch.scatter."
+            raise DeployError(where=f"op {c.name!r}", found=found, wanted="one shape, as ScatterElements requires", do=do)
+        return c.write("ScatterElements", c.input(), c.input("index"), c.input("src"), axis=c["dim"])
     # ScatterElements has one index for each value: both are expanded to the shape of the entries that they replace.
     g, axis, rank = c.graph, c["dim"] % c.shape().rank, c.shape().rank
     places = g.node("Reshape", [c.input("index"), g.integers(-1, name=f"{c.name}.flat")], f"{c.name}.places")
@@ -88,6 +95,10 @@ def _index_put(c: OpContext) -> str:
     wide = g.node("Expand", [g.node("Reshape", [places, column], f"{c.name}.along"), replaced], f"{c.name}.index")
     values = g.node("Expand", [c.input("values"), replaced], f"{c.name}.after")
     return c.write("ScatterElements", c.input(), wide, values, axis=axis)
+
+
+def _printed(dims: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("n" if d is None else str(d) for d in dims) + "]"
 
 
 def _embedding(c: OpContext) -> str:

@@ -51,7 +51,7 @@ def with_coded_state(model: Any) -> Any:
 
 def _state(write: Any, source: QdqModel) -> _State | None:
     dequantize, expand = source.dequantizer(write.input[0]), source.producers.get(write.input[2])
-    values = None if expand is None or expand.op_type != "Expand" else source.dequantizer(expand.input[0])
+    values = source.dequantizer(expand.input[0] if expand is not None and expand.op_type == "Expand" else write.input[2])
     result = source.only_reader(write.output[0])
     if dequantize is None or values is None or result is None or result.op_type != "QuantizeLinear":
         return None
@@ -74,8 +74,10 @@ def _write_codes(graph: Any, state: _State, source: QdqModel) -> None:
 
     kind, x, codes = source.initializers[state.result.input[2]].data_type, state.quantize.input[0], state.result.output[0]
     nodes = {n.output[0]: n for n in graph.node}
-    expand = nodes[state.write.input[2]]
-    expand.input[0] = state.values.input[0]
+    if (expand := nodes[state.write.input[2]]).op_type == "Expand":
+        expand.input[0] = state.values.input[0]
+    else:
+        nodes[state.write.output[0]].input[2] = state.values.input[0]
     for node in graph.node:
         node.input[:] = [x if name == state.dequantize.output[0] else name for name in node.input]
     nodes[state.write.output[0]].output[0] = codes
@@ -93,7 +95,7 @@ def _write_codes(graph: Any, state: _State, source: QdqModel) -> None:
     read = {name for n in kept for name in n.input}
     kept = [n for n in kept if not n.output[0].endswith(".dequantized") or n.output[0] in read]
     readers = source.readers[state.dequantize.output[0]]
-    moved = {state.write.output[0], *(n.output[0] for n in readers), expand.output[0], values}
+    moved = {state.write.output[0], *(n.output[0] for n in readers), state.write.input[2], values}
     infos = [v for v in graph.value_info if v.name not in moved]
     for repeated, content in ((graph.node, kept), (graph.value_info, infos)):
         del repeated[:]

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from qfunc.errors import EmulationError
 from qfunc.numerics.elementary.libm import expf
 from qfunc.numerics.ggml.layers import angles, exp, halves, rms_norm, rotate
 from qfunc.numerics.kernels.integer import fma
@@ -55,25 +56,38 @@ def attend_with_cache(
     q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, head_size: int, base: float, eps: float,
     adjacent: bool, positions: Tensor, keys: Tensor, values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (the attention, keys, values) of tokens at consecutive positions [T], of which those before are in a cache.
+    """Return (the attention, keys, values) of tokens at consecutive positions, of which those before are in a cache.
 
     Args:
-        positions: The places of the tokens.
+        positions: The places of the tokens in each row, [B, T].
         keys, values: The cache, [B, heads of k, L, head_size], with values of float16; the results have the rows of the
             tokens too.  Keys are those after RoPE, with the entries of a pair head_size / 2 apart.
 
     The other arguments are those of `attend`.
 
+    Raises:
+        EmulationError: positions that are not consecutive, as of prompts of several lengths: llama.cpp has no padding.
+
     >>> x, empty = torch.ones(1, 1, 2), torch.zeros(1, 1, 4, 2)
-    >>> seen, _, values = attend_with_cache(x, x, x, None, 2, 1e4, 1e-6, False, torch.tensor([0]), empty, empty)
+    >>> seen, _, values = attend_with_cache(x, x, x, None, 2, 1e4, 1e-6, False, torch.tensor([[0]]), empty, empty)
     >>> seen.tolist(), values[0, 0, :2].tolist()
     ([[[1.0, 1.0]]], [[1.0, 1.0], [0.0, 0.0]])
     """
-    q, k, v = _rotated(q, k, v, norms, head_size, base, eps, positions)
-    end = int(positions[-1]) + 1 if len(positions) else 0
-    keys, values = (
-        torch.index_copy(cache, 2, positions, new.half().to(cache.dtype)) for cache, new in ((keys, k), (values, v))
-    )
+    if bool((positions.diff() != 1).any()):
+        do = "Pass each prompt in a call of its own."
+        found = f"the positions {positions[(positions.diff() != 1).any(1)][0].tolist()}"
+        raise EmulationError(where="attention with a cache", found=found, wanted="consecutive positions in each row", do=do)
+    if bool((positions != positions[:1]).any()):  # rows that are not equally long
+        heads, each = (norms, head_size, base, eps, adjacent), list[tuple[Tensor, Tensor, Tensor]]()
+        for i in range(len(positions)):
+            r = slice(i, i + 1)
+            each.append(attend_with_cache(q[r], k[r], v[r], *heads, positions[r], keys[r], values[r]))
+        seen, keys, values = (torch.cat(parts) for parts in zip(*each, strict=True))
+        return seen, keys, values
+    places = positions[0]
+    q, k, v = _rotated(q, k, v, norms, head_size, base, eps, places)
+    end = int(places[-1]) + 1 if len(places) else 0
+    keys, values = (torch.index_copy(cache, 2, places, new.half().to(cache.dtype)) for cache, new in ((keys, k), (values, v)))
     return _seen(q, keys[:, :, :end].float(), values[:, :, :end].float(), head_size, adjacent), keys, values
 
 

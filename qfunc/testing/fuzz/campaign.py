@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from qfunc.errors import SpecError, VerifyError
+from qfunc.execution.distributed import ranks
 from qfunc.specs import Target
 from qfunc.specs.protocols import OptionalRunner
 from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.fuzz.process import run_in_process
 from qfunc.testing.fuzz.shrink import shrink
 from qfunc.testing.grammar.families import program
+from qfunc.testing.shares import shared
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Item = TypeVar("Item")
 
 
 @frozen
@@ -77,6 +84,10 @@ def runnable_target(name: str) -> Target:
     return target
 
 
+ROUND = 16
+"""The networks of each process between two exchanges: what a killed command loses."""
+
+
 def campaign(
     name: str,
     target: Target,
@@ -86,33 +97,71 @@ def campaign(
     limit: float = 60.0,
     shrinking: float = 90.0,
     known: Iterable[str] = (),
+    group: ProcessGroup | None = None,
 ) -> Iterator[Result]:
-    """Yield the result of each seed, as they end.
+    """Yield the result of each seed: as they end, or of several processes in order, the same in all of them.
 
     Args:
         name: The target's name, for scripts.
         target: The target.
         seeds: The seeds.
-        jobs: The number of processes at a time.
+        jobs: The number of networks at a time, of this process.
         limit: The seconds of one network.
         shrinking: The seconds of one search for a smaller program; 0 for none.
         known: Signatures whose programs are not shrunk again.
+        group: The processes that share the seeds, of which each is run by one.  A signature is shrunk for its first seed,
+            as in one process with one job.
+    Raises:
+        VerifyError: another process failed.
     """
-    signatures = set(known)
+    signatures, processes = set(known), ranks(group)
+    run = partial(run_in_process, target=target, seconds=limit)
 
-    def one(seed: int) -> Result:
+    def outcome(seed: int) -> Result:
         drawn = program(seed)
-        run = partial(run_in_process, target=target, seconds=limit)
-        outcome = run(drawn)
-        new = outcome.bad and outcome.signature not in signatures
+        found = run(drawn)
+        return Result(seed, name, bool(drawn.edits), found, drawn.script(name) if found.bad else "")
+
+    def smaller(result: Result) -> Result:
+        shown = shrink(program(result.seed), result.outcome, run, shrinking)
+        return evolve(result, script=shown.script(name))
+
+    def is_new(result: Result) -> bool:
+        new = result.outcome.bad and result.outcome.signature not in signatures
         if new:
-            signatures.add(outcome.signature)
-        shown = shrink(drawn, outcome, run, shrinking) if new and shrinking else drawn
-        return Result(seed, name, bool(drawn.edits), outcome, shown.script(name) if outcome.bad else "")
+            signatures.add(result.outcome.signature)
+        return new and bool(shrinking)
+
+    def alone(seed: int) -> Result:
+        result = outcome(seed)
+        return smaller(result) if is_new(result) else result
 
     with ThreadPoolExecutor(jobs) as pool:
-        for done in as_completed([pool.submit(one, seed) for seed in seeds]):
-            yield done.result()
+        if processes is None:
+            for done in as_completed([pool.submit(alone, seed) for seed in seeds]):
+                yield done.result()
+            return
+        left = sorted(seeds)
+        size = ROUND * jobs * processes.size()
+        for start in range(0, len(left), size):
+            found = _spread(pool, outcome, left[start : start + size], processes)
+            new = _spread(pool, smaller, [result for result in found if is_new(result)], processes)
+            shrunk = {result.seed: result for result in new}
+            yield from (shrunk.get(result.seed, result) for result in found)
 
 
-__all__ = ["Result", "campaign", "read_results", "runnable_target"]
+def _spread(
+    pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Sequence[Item], processes: ProcessGroup
+) -> list[Result]:
+    # The result of each item, in order, each computed by one process.
+    parts = shared(lambda rank, number: list(pool.map(work, items[rank::number])), processes, failed_elsewhere)
+    return [parts[place % len(parts)][place // len(parts)] for place in range(len(items))]
+
+
+def failed_elsewhere(text: str) -> VerifyError:
+    """Return the error of a process of which another one failed."""
+    do = "Repair that process, and start the command again; seeds in --file are not run again."
+    return VerifyError(where="fuzz", found=f"a failure of {text}", wanted="results of all processes", do=do)
+
+
+__all__ = ["Result", "campaign", "failed_elsewhere", "read_results", "runnable_target"]

@@ -60,18 +60,18 @@ class Attention(nn.Module):
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         half = self.d.head_size // 2
         frequencies = self.d.rope_base ** (-torch.arange(half) / half)
-        angles = positions[:, None] * torch.cat([frequencies, frequencies])
+        angles = positions[..., None] * torch.cat([frequencies, frequencies])
         return x * angles.cos() + torch.cat([-x[..., half:], x[..., :half]], -1) * angles.sin()
 
     def forward(self, x: Tensor, positions: Tensor | None = None, cache: Any = None, layer: int = 0) -> Tensor:
         q, k, v = self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
         if self.d.norms_heads:
             q, k = self.q_norm(q), self.k_norm(k)
-        at = torch.arange(x.shape[1]) if positions is None else positions
+        at = (torch.arange(x.shape[1])[None] if positions is None else positions)[:, None]
         q, k, seen = self.rotated(q, at), self.rotated(k, at), None
         if cache is not None:
             k, v = cache.update(k, v, layer)
-            seen = torch.arange(k.shape[2]) <= at[:, None]
+            seen = torch.arange(k.shape[2]) <= at[..., None]
         k, v = (t.repeat_interleave(self.d.heads // self.d.kv_heads, 1) for t in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         return self.o_proj(y.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1))
@@ -134,7 +134,7 @@ class CachedNetwork(Network):
     def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> Tensor:  # type: ignore[override]
         x = self.model.embed_tokens(input_ids)
         for layer, block in enumerate(self.model.layers):
-            x = block(x, position_ids[0], past_key_values, layer)
+            x = block(x, position_ids, past_key_values, layer)
         logits: Tensor = self.lm_head(self.model.norm(x))
         return logits
 

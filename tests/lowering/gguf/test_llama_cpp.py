@@ -119,7 +119,7 @@ def test_the_file_answers_as_the_emulation() -> None:
 
     ids, _, *state = prompt
     for at in range(5):
-        logits, *state = emulated(ids[:, at : at + 1], torch.tensor([at]), *state)
+        logits, *state = emulated(ids[:, at : at + 1], torch.full((2, 1), at), *state)
     whole, *cache = emulated(*prompt)
     assert torch.equal(logits[:, -1], whole[:, -1])
     assert all(torch.equal(a, b) for a, b in zip(state, cache, strict=True))
@@ -310,8 +310,8 @@ def test_what_is_damaged_or_foreign_is_named() -> None:
         "Deploy the model again: the file is damaged, or its decoder is not that of the model."
     )
     assert refusal(artifact, torch.ones(1, 4)) == (
-        "LlamaCppRunner, inputs: found float32 [1, 4], wanted token ids [B, T], alone or with consecutive positions [T] and a "
-        "cache. Export the model with input_ids only, or pass qfunc.decoder(length)(model).program."
+        "LlamaCppRunner, inputs: found float32 [1, 4], wanted token ids [B, T], alone or with consecutive positions [B, T] and "
+        "a cache. Export the model with input_ids only, or pass qfunc.decoder(length)(model).program."
     )
     assert refusal(artifact, torch.full((1, 4), 96)) == (
         "LlamaCppRunner, inputs: found ids in [96, 96], wanted [0, 95]. Give ids of the model's tokenizer."

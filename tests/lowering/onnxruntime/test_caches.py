@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import DeployError
 
 pytest.importorskip("onnxruntime")
 
@@ -29,6 +30,7 @@ FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "index_copy_": lambda cache, places, keys: cache.clone().index_copy_(-2, places, keys),
     "assignment": assigned,
     "index_put": put,
+    "scatter": lambda cache, places, keys: torch.scatter(cache, 1, places[None, :, None].expand(keys.shape), keys),
     "last axis": lambda cache, places, keys: cache.transpose(1, 2).index_copy(-1, places, keys.transpose(1, 2)).transpose(1, 2),
 }
 
@@ -98,3 +100,35 @@ def test_a_returned_value_is_not_quantized_for_its_other_readers(move: str) -> N
     _, returned = target.runtime.runner.run(qfunc.deploy(target)(model), batch)
     # exp in float32 is right to 2 ulp; a step of the codes is 0.05.
     torch.testing.assert_close(torch.as_tensor(returned), MOVES[move](torch.exp(batch[1])), rtol=2**-21, atol=0)
+
+
+class Scattered(nn.Module):
+    """Values are written at indices of their own, some of them only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        """[N, 4] and [N, K] -> [N, 4]."""
+        return torch.scatter(self.linear(x), 1, index, x)
+
+
+def test_each_row_is_written_at_its_own_indices() -> None:
+    x, index = torch.randn(3, 4), torch.tensor([[2, 0, 1, 3], [3, 1, 2, 0], [0, 1, 2, 3]])
+    calibrated = qfunc.calibrate([(x, index)], progress=False)(qfunc.quantize(targets.onnxruntime)(Scattered().eval()))
+    report = qfunc.verify(targets.onnxruntime)(calibrated, [(x, index)])
+    assert (report.mismatches, report.disagreements) == (0, ())
+
+
+def test_values_beyond_the_index_are_refused() -> None:
+    """torch.scatter leaves them out."""
+    x, index = torch.randn(3, 4), torch.tensor([[2, 0], [3, 1], [0, 1]])
+    calibrated = qfunc.calibrate([(x, index)], progress=False)(qfunc.quantize(targets.onnxruntime)(Scattered().eval()))
+    with pytest.raises(DeployError) as e:
+        qfunc.deploy(targets.onnxruntime)(calibrated)
+    assert str(e.value) == (
+        "op 'scatter': found an index of the shape [n, 2] and values of [n, 4], wanted one shape, as ScatterElements requires. "
+        "Cut the values to the shape of the index before torch.scatter."
+    )
