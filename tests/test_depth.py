@@ -65,7 +65,7 @@ class Count:
 
 
 class Chain(nn.Module):
-    """Convolutions, with shortcuts around them if `residual`."""
+    """Convolutions, with shortcuts around them if `residual`, whose sizes are read and used."""
 
     def __init__(self, depth: int, residual: bool) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Chain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = x + layer(x) if self.residual else layer(x)
+            x = x + layer(x).reshape(x.shape) if self.residual else layer(x)
         return x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,17 +67,33 @@ def is_sizes(value: Any) -> bool:
     """
     if not isinstance(value, fx.Node):
         return False
-    if value.op == "call_method":
-        return value.target == "size" and len(value.args) == 1 and not value.kwargs
-    name = getattr(value.target, "__name__", "")
-    several = [isinstance(v, list | tuple) or is_sizes(v) for v in value.args]
+    known, pending = dict[fx.Node, bool](), [value]
+    while pending:  # each node once: a residual network has 2^depth ways to its first ops
+        node = pending[-1]
+        if missing := [n for n in _operands(node) if isinstance(n, fx.Node) and n not in known]:
+            pending.extend(missing)
+        else:
+            known[pending.pop()] = _of_operands(node, [isinstance(n, fx.Node) and known[n] for n in _operands(node)])
+    return known[value]
+
+
+def _operands(node: fx.Node) -> Sequence[Any]:
+    # The arguments that decide whether an op computes several sizes.
+    return node.args if getattr(node.target, "__name__", "") in ("mul", "add", "getitem") else ()
+
+
+def _of_operands(node: fx.Node, sizes: list[bool]) -> bool:
+    if node.op == "call_method":
+        return node.target == "size" and len(node.args) == 1 and not node.kwargs
+    name = getattr(node.target, "__name__", "")
+    several = [isinstance(v, list | tuple) or of for v, of in zip(node.args, sizes, strict=False)]
     if name == "mul":  # (1,) * (x.dim() - 2)
         return any(several)
     if name == "add":
-        return any(map(is_sizes, value.args)) and all(several)
+        return any(sizes) and all(several)
     if name == "getitem":
-        return isinstance(value.args[1], slice) and is_sizes(value.args[0])
-    return name == "getattr" and value.args[1:] == ("shape",)
+        return isinstance(node.args[1], slice) and sizes[0]
+    return name == "getattr" and node.args[1:] == ("shape",)
 
 
 def pair(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:

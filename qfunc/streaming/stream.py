@@ -17,6 +17,7 @@ from qfunc import specs
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, CaptureError, DeployError, SpecError, a_or_an
 from qfunc.execution.batches import infos, require_batches, tensors_of
+from qfunc.execution.distributed import gather_counts, ranks
 from qfunc.execution.progress import Progress
 from qfunc.files.part import Part
 from qfunc.graph.view import QuantizedModel
@@ -56,6 +57,8 @@ def stream(
     all batches.
     Disk: the finished layers are in the folder OUTPUT.parts until the files are complete, so twice the size of the files.
     The same call after a kill goes on behind the last finished layer.
+    In a group of torch.distributed, each process has its own OUTPUT and its own batches, all of one size or of several sizes in
+    each process. All write the files of one process that has the batches of all.
 
     Args:
         target: The hardware, whose lowering writes its files from parts: `targets.compressed_tensors`, or `targets.gguf`
@@ -71,7 +74,7 @@ def stream(
     Raises:
         SpecError: a selector of the target matches nothing.
         CaptureError: the model is not on the meta device, or a layer cannot be exported.
-        CalibrationError: no batches.
+        CalibrationError: no batches, or processes that would begin at unlike layers.
         FileError: the checkpoint is damaged, or has no tensor for a parameter.
         DeployError: the target's files are not written from parts, or a folder has other files.
 
@@ -133,10 +136,12 @@ class _Stream:
 
     def run(self, batches: list[Any], progress: bool) -> Path:
         """Write all parts that are not finished, and then the files."""
-        calls = self.network.enter(batches)
-        if (finished := self.parts.finished()) <= self.count:
+        calls, finished = self.network.enter(batches), self.parts.finished()
+        _require_same(f"{finished} finished parts", self.parts.folder)
+        if finished <= self.count:
             self._require_placeable(calls)
             position, first, states = self._start(finished, calls)
+            _require_same(f"a start at layer {position}", self.parts.folder)
             with Progress("stream", self.count + 1 - position, "part", progress) as bar:
                 for i in range(position, self.count + 1):
                     bar.describe(f"stream, layer {i}" if i < self.count else "stream, outside of the layers")
@@ -201,6 +206,16 @@ class _Stream:
         report = report_of(self.target, infos(calls[0].values), (), ())
         report |= {name: [entry for part in found for entry in part.report[name]] for name in ("tensors", "units")}
         return self.parts.finish(lowering.join(found), report)
+
+
+def _require_same(found: str, folder: Path) -> None:
+    # All processes must run the same layers, because each of these is calibrated with the others.
+    each, _ = gather_counts(found, 1, [], ranks(None), "stream")
+    if len(set(each)) > 1:
+        rank = next(i for i, other in enumerate(each) if other != each[0])
+        do = f"Delete the folders of finished parts, such as {folder}, and start again."
+        where, wanted = f"stream, ranks 0 and {rank}", "the same in all processes"
+        raise CalibrationError(where=where, found=f"{each[0]} and {each[rank]}", wanted=wanted, do=do)
 
 
 def _require_arguments(rounding: Any, states: Any, layers: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.moments import damped, matching_weight, mixed_moments, second_moments
 from qfunc.reconstruction.cache import Collector
+from qfunc.reconstruction.hessian.ordered_sums import sum_in_order
 from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
 from qfunc.reconstruction.hessian.streams import Stream
@@ -179,8 +179,8 @@ class _Graph:
                     )
             if own is not None:
                 of = name
-                found, _ = gather_counts(own, len(calls), [layer.path], group, "gptq")
-                hessian, mixed = (reduce(torch.add, each).to(own.hessian) for each in zip(*found, strict=True))
+                gather_counts(None, len(calls), [layer.path], group, "gptq")  # raises if a rank failed, or has another model
+                hessian, mixed = sum_in_order(own, group)
                 hessian = damped(hessian, damping)
                 _require_finite(hessian + mixed, layer)
             rounded[layer.path] = _rounded(layer, matching_weight(layer.weight, hessian, mixed), hessian, passes)
