@@ -52,11 +52,9 @@ class DecoderNetwork:
         results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
         head, cached = self.units.get("output.weight"), tensors if len(self.inputs) > 1 else 0
         if head is not None and (results[:1] != [head.group.output] or len(results) != 1 + cached):
-            found, do = (
-                f"the outputs {', '.join(n.name for n in results)}",
-                "Return the logits of all tokens first, and the cache.",
-            )
-            wanted = f"{head.group.output.name}, the logits" + (f", and {cached} tensors of the cache" if cached else " only")
+            found = f"the outputs {', '.join(n.name for n in results)}"
+            wanted = f"{head.group.output.name}, the logits" + (f", and {cached} tensors of the cache" if cached else "")
+            do = "Return the logits of all tokens and the cache." if cached else "Return the logits of all tokens only."
             raise EmulationError(where=where, found=found, wanted=wanted, do=do)
         missing = [name for name in (*self.decoder.needed(), "output.weight") if name not in self.units]
         if missing:

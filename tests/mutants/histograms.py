@@ -62,7 +62,7 @@ HISTOGRAMS = (
     ),
     Mutation(
         "narrowest-candidate", "qfunc.estimators.mse:Mse.range",
-        "factors = 1 - 0.95 *",
+        "factors = self.widest - (self.widest - 0.05) *",
         "factors = 0.5 - 0.45 *",
         EXHAUSTIVE,
     ),

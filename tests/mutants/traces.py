@@ -20,8 +20,8 @@ TRACES = (
     ),
     Mutation(
         "a-row-is-a-new-scale", "qfunc.estimators.error:_of_rows",
-        "replace_fields(scheme, scale=_PER_TENSOR)",
-        "replace_fields(scheme, scale=Scale())",
+        "replace_fields(scheme.scale, shared=_PER_TENSOR)",
+        "type(scheme.scale)()",
         GRAPH,
     ),
     Mutation(
