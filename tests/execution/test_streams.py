@@ -181,13 +181,13 @@ def peaks() -> dict[str, list[int]]:
     found = dict[str, list[int]]()
     for step in FLAT:
         STEPS[step](batches(4), WIDTH)
-        found[step] = [int(measured(lambda n=n, s=step: STEPS[s](batches(n), WIDTH))[1]["peak"]) for n in (8, 64)]
+        found[step] = [int(measured(lambda n=n, s=step: STEPS[s](batches(n), WIDTH))[1]["peak"]) for n in (8, 24)]
     return found
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_data() -> None:
-    """256 MiB of batches instead of 32; a step that kept them would need 224 MiB more."""
+    """96 MiB of batches instead of 32; a step that kept them would need 64 MiB more."""
     command = [sys.executable, "-m", "tests.execution.test_streams"]
     environment = {"PYTHONPATH": str(ROOT), "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
