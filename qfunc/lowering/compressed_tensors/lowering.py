@@ -137,8 +137,9 @@ class CompressedTensorsLowering:
 def _is_fp4(scale: Scale) -> bool:
     if scale.shared == PerBlock(-1, 32):
         return scale.format == E8M0
-    power = scale.within is not None and scale.within.power_of_two and isinstance(scale.within.shared, PerTensor)
-    return scale.shared == PerBlock(-1, 16) and scale.format == E4M3FN and power
+    within = scale.within
+    stored = within is not None and within.power_of_two and isinstance(within.shared, PerTensor) and not within.dynamic
+    return scale.shared == PerBlock(-1, 16) and scale.format == E4M3FN and stored
 
 
 def _packed(scheme: Scheme, constant: bool) -> bool:

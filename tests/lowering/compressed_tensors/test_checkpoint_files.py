@@ -276,6 +276,9 @@ def test_schemes_that_the_format_does_not_have_are_refused_before_calibration() 
     )
     clipping = evolve(MXFP4, scale=evolve(MXFP4.scale, dynamic=True))
     assert lowering.refuses(clipping, constant=False) == inputs
+    inputs_of_nvfp4 = targets.compressed_tensors("NVFP4").rules[0].input.scale
+    of_each_call = evolve(inputs_of_nvfp4, within=evolve(inputs_of_nvfp4.within, dynamic=True))  # the file has one number
+    assert lowering.refuses(evolve(NVFP4, scale=of_each_call), constant=False) == inputs
     assert not lowering.refuses(evolve(clipping, scale=evolve(clipping.scale, rounding="ceil", divisor="qmax")), constant=False)
     assert lowering.refuses(Scheme(Int(8), Scale(PerBlock(-1, 32), dynamic=True)), constant=False) == inputs
     assert lowering.refuses(Scheme(Int(16)), constant=False) == inputs
