@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
@@ -18,6 +18,7 @@ from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
+from qfunc.numerics.sums.dynamic import flushed
 from qfunc.ops.node import slots
 from qfunc.ops.sizes import is_number
 from qfunc.placement.products import SUMS_OF_PRODUCTS
@@ -88,6 +89,11 @@ def _real_value(job: UnitContext, arithmetic: FloatKernel, sources: dict[str, fx
     return job.emitter.call(_function(job, arithmetic.function), *arguments, name=name)
 
 
+def _normal(x: Tensor) -> Tensor:
+    # A tensor without subnormal numbers.
+    return flushed(x) if x.is_floating_point() else x
+
+
 def _function(job: UnitContext, library: str) -> Any:
     forms = LIBRARIES.get(library, {})
     if job.unit.kind not in forms:
@@ -102,11 +108,15 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         return pooling.window_sum(job, arithmetic)
     sources = {n.name: (job.wide if arithmetic.wide else job.real)(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
+    if not arithmetic.denormals:
+        reals = {n.name for n in job.root.all_input_nodes if not is_number(n)}
+        sources |= {k: job.emitter.call(_normal, sources[k], name=f"{k}_normal") for k in sources if k in reals}
     if dtype != torch.float32 and not arithmetic.wide:
         tensors = {n.name for n in job.root.all_input_nodes if not is_number(n)}
         sources |= {k: job.emitter.call(torch.Tensor.to, sources[k], dtype, name=f"{k}_wide") for k in sources if k in tensors}
     if job.output_encoding is None:
-        return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
+        bare = apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
+        return bare if arithmetic.denormals else job.emitter.call(_normal, bare, name=job.name, result=True)
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")
     zero, low, high = job.range()
     if arithmetic.wide:

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from torch import Tensor
 
 from qfunc.numerics.elementary import eigen
+from qfunc.numerics.elementary import xnnpack as curves
 from qfunc.numerics.kernels import integer, mlas, ncnn
 from qfunc.numerics.kernels.xnnpack import gelu_in_double, hard_swish_by_sixths, logistic_in_double
+from qfunc.numerics.sums import xnnpack_rows
 from qfunc.numerics.sums.float_products import float_product
 
 LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
@@ -20,6 +22,7 @@ LIBRARIES: Mapping[str, Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "eigen": eigen.FUNCTIONS,
         "ncnn": ncnn.FUNCTIONS,
         "xnnpack": {"gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double},
+        "xnnpack_float": {**curves.FUNCTIONS, **xnnpack_rows.FUNCTIONS},
         "gelu_erfc": {"gelu": integer.gelu_erfc},
     }
 )
