@@ -42,19 +42,20 @@ IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "repeat",
          "tile", "repeat_interleave", "concat", "neg", "abs", "embedding")  # fmt: skip
-ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "maximum", "minimum", "square")
-CURVES = ("softmax", "sigmoid", "silu", "tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt")
-SUMS = ("mean", "rms_norm", "layer_norm", "matmul")
-FLOAT_KERNELS = (
-    Kernel(Op(MOVES), FloatKernel(), formats=IN_FLOAT),
-    Kernel(Op(ONCE), FloatKernel(denormals=False), formats=IN_FLOAT),
-    Kernel(Op((*CURVES, *SUMS)), FloatKernel(function="xnnpack_float", denormals=False), formats=IN_FLOAT),
-    Kernel(Op("linear"), FloatKernel(function="xnnpack_float", denormals=False), formats=(*IN_FLOAT, ("weight", (FLOAT32,)))),
+ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "maximum", "minimum", "square", "guard")
+QUOTIENTS = ("tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt", "rms_norm", "layer_norm", "matmul", "linear", "mean")
+FLOAT = Kernel(
+    Op(("softmax", "sigmoid", "silu", *QUOTIENTS)),
+    FloatKernel(function="xnnpack_float", denormals=False),
+    formats=(*IN_FLOAT, ("weight", (FLOAT32,))),
 )
 BUILDS = (
     Build(cpus.x86_64_vnni),
-    *(Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)),)) for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)),
-    Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)),)),
+    *(
+        Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)), (FLOAT, evolve(FLOAT, unit=Op(QUOTIENTS)))))
+        for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)
+    ),
+    Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)), (FLOAT, evolve(FLOAT, unit=Op("mean"))))),
 )
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
 
@@ -74,7 +75,12 @@ def executorch_8da4w(block: int = 32) -> Target:
                 weight=Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST)),
             ),
         ),
-        kernels=(LINEAR, *FLOAT_KERNELS),
+        kernels=(
+            LINEAR,
+            Kernel(Op(MOVES), FloatKernel(), formats=IN_FLOAT),
+            Kernel(Op(ONCE), FloatKernel(denormals=False), formats=IN_FLOAT),
+            FLOAT,
+        ),
         runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
         lowering=XnnpackLowering(),
         source=("executorch 1.5.1 on x86-64, measured: scales, rounding, order of sums, subnormal numbers",

@@ -48,14 +48,14 @@ def _quotient(parts: tuple[tuple[float, ...], tuple[float, ...]], x: Tensor, by:
 
 
 def exp(input: Tensor) -> Tensor:
-    """Return e^x as 2^n p(r) / q(r), with n + r = x log2(e), the product rounded and within [-127, 128].
+    """Return e^x as 2^n p(r) / q(r), with n + r = x log2(e), the product rounded and within [-127, 128]; 0 of no number.
 
     Source: XNNPACK, f32-vexp, rational_3_2_div; measured on executorch 1.5.1.
 
     >>> exp(torch.tensor([0.0, -100.0])).tolist()
     [1.0, 0.0]
     """
-    z = (input.float() * _number(1.44269504089)).clamp(-127.0, 128.0)
+    z = (input.float() * _number(1.44269504089)).clamp(-127.0, 128.0).nan_to_num(-127.0)
     n = (z + _ROUND) - _ROUND
     power = torch.where(n < -126, 0.0, torch.exp2(n.double())).float()
     return flushed(power * _quotient(_EXP, z - n))
@@ -183,6 +183,7 @@ def sigmoid(input: Tensor) -> Tensor:
         t = fma(n, _number(part).expand_as(z), t)
     polynomial = fma(t * power, fma(t, _number(0.5), _number(_LINEAR)), power)
     e = flushed((polynomial.double() * torch.exp2(n.floor().double().clamp(-400, 400))).float())
+    e = torch.where(n == -torch.inf, 0.0, e)
     value = e / (e + 1)
     return torch.where(torch.signbit(x), value, 1 - value)
 
