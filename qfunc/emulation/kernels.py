@@ -118,6 +118,8 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         bare = apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
         return bare if arithmetic.denormals else job.emitter.call(_normal, bare, name=job.name, result=True)
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")
+    if not arithmetic.denormals:
+        real = job.emitter.call(_normal, real, name=f"{job.name}_normal")
     zero, low, high = job.range()
     if arithmetic.wide:
         return job.emitter.call(

@@ -39,9 +39,7 @@ def folded(
     return source, one
 
 
-def folded_constants(
-    source: QdqModel, kept: Collection[str] = QUANTIZERS, curves: Curves = NO_CURVES
-) -> dict[str, Array]:
+def folded_constants(source: QdqModel, kept: Collection[str] = QUANTIZERS, curves: Curves = NO_CURVES) -> dict[str, Array]:
     """Return the values of `folded` for a reader of a model; `kept` are types of nodes that are not folded."""
     return _values(source, kept, curves)[0]
 
@@ -60,9 +58,7 @@ def _values(source: QdqModel, kept: Collection[str], curves: Curves) -> list[dic
     return [{n: v for n, v in values.items() if n and n not in source.constants} for values in known]
 
 
-def _evaluated(
-    source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int, curves: Curves
-) -> list[Any] | None:
+def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int, curves: Curves) -> list[Any] | None:
     # The node's results, or None if an input has no known value.
     if node.op_type == "Shape":
         return _sizes(source, node, known, count)

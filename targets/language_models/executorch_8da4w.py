@@ -40,8 +40,8 @@ ON_SSE4 = evolve(PRODUCT, zero_point=WeightSums(16), fma=False)
 FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
-MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "repeat",
-         "tile", "repeat_interleave", "concat", "neg", "abs", "embedding")  # fmt: skip
+MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "tile",
+         "repeat", "repeat_interleave", "concat", "neg", "abs", "embedding")  # fmt: skip
 ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "maximum", "minimum", "square", "guard")
 QUOTIENTS = ("tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt", "rms_norm", "layer_norm", "matmul", "linear", "mean")
 FLOAT = Kernel(

@@ -228,6 +228,7 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
+    st.builds(FloatKernel, function=st.just("xnnpack_float"), denormals=flags),
     st.builds(FloatMatmul, st.integers(16, 512)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),

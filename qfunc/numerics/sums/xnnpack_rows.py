@@ -15,9 +15,7 @@ from qfunc.numerics.kernels.integer import fma, horner
 from qfunc.numerics.sums.dynamic import flushed
 
 _LANES, _STEP = 16, 64
-_EXP = tuple(
-    float.fromhex(c) for c in ("0x1.0F9F9Cp-7", "0x1.573A1Ap-5", "0x1.555A80p-3", "0x1.FFFDC6p-2", "0x1.FFFFF6p-1")
-)
+_EXP = tuple(float.fromhex(c) for c in ("0x1.0F9F9Cp-7", "0x1.573A1Ap-5", "0x1.555A80p-3", "0x1.FFFDC6p-2", "0x1.FFFFF6p-1"))
 _LN2 = tuple(float.fromhex(c) for c in ("-0x1.62E400p-1", "-0x1.7F7D1Cp-20"))
 _LOG2_E, _SHIFT, _CUTOFF = (float.fromhex(c) for c in ("0x1.715476p+0", "0x1.8000FEp23", "-0x1.5D589Ep6"))
 

@@ -48,7 +48,9 @@ def grid() -> Tensor:
     """A fine grid, all powers of two, seams, and what is tiny, huge, subnormal or no number."""
     seams = torch.tensor([5.1638283730, 7.9807181358, 87.336, 88.7, 103.9, math.pi / 2, math.pi, 2**0.5, 0.5**0.5])
     seams = torch.cat([seams, seams.nextafter(torch.tensor(0.0)), seams.nextafter(torch.tensor(999.0))])
-    sizes = torch.cat([seams, 2.0 ** torch.arange(-149.0, 128.0), torch.linspace(0, 20, 100_003), torch.linspace(0, 1e5, 50_001)])
+    sizes = torch.cat(
+        [seams, 2.0 ** torch.arange(-149.0, 128.0), torch.linspace(0, 20, 100_003), torch.linspace(0, 1e5, 50_001)]
+    )
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 3e38, 1e-38])
     return torch.cat([sizes, -sizes, real(0, 120, 50_000), special])[None]
 

@@ -355,6 +355,13 @@ WITNESSES = {
     "FloatKernel.fma": witness(
         fixed(PRODUCT, 0.3, 0.3 / 7, 100), PRODUCT, evolve(PRODUCT, fma=True), nn.LeakyReLU(1.0), MULTIPLES * 0.3
     ),
+    "FloatKernel.denormals": witness(
+        fixed(FloatKernel(), 0.3, 2.0**-131),
+        FloatKernel(),
+        FloatKernel(denormals=False),
+        nn.LeakyReLU(2.0**-127),
+        MULTIPLES * 0.3,
+    ),
     "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
     "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
     "QuantizeInt32.saturates": witness(
