@@ -213,7 +213,7 @@ class SumScaled:
 
 
 _FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn", "mlas_nbits", "eigen",
-              "xnnpack_float")  # fmt: skip
+              "xnnpack_float", "xnnpack_float_avx2")  # fmt: skip
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -233,8 +233,8 @@ class FloatKernel:
     "mlas_nbits" (products with 4-bit weights in blocks: rows along K, a row alone in 16 lanes),
     "eigen" (RMS norms, sine and cosine, in packets of four lanes),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
-    float64), "xnnpack_float" (softmax, norms, curves and products of reals), "gelu_erfc" (by erfc), "ncnn" (pools,
-    exponentials and hard curves).  None: PyTorch's.
+    float64), "xnnpack_float" (softmax, norms, curves and products of reals, with AVX-512), "xnnpack_float_avx2" (without it),
+    "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
 
     Inputs and result are float32 on both sides of `dtype`.  `wide`: they are float64 as well, (q - z) s and x / s_y included.
     Without `denormals`, those below 2^-126 are 0.

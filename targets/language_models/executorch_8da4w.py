@@ -43,16 +43,17 @@ LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
 MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "tile",
          "repeat", "repeat_interleave", "concat", "neg", "abs", "embedding")  # fmt: skip
 ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "maximum", "minimum", "square", "guard")
-QUOTIENTS = ("tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt", "rms_norm", "layer_norm", "matmul", "linear", "mean")
+CURVES = ("sigmoid", "silu", "tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt")
 FLOAT = Kernel(
-    Op(("softmax", "sigmoid", "silu", *QUOTIENTS)),
+    Op(("softmax", "rms_norm", "layer_norm", "mean", "matmul", "linear", *CURVES)),
     FloatKernel(function="xnnpack_float", denormals=False),
     formats=(*IN_FLOAT, ("weight", (FLOAT32,))),
 )
+FLOAT_ON_AVX2 = evolve(FLOAT, arithmetic=FloatKernel(function="xnnpack_float_avx2", denormals=False))
 BUILDS = (
     Build(cpus.x86_64_vnni),
     *(
-        Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)), (FLOAT, evolve(FLOAT, unit=Op(QUOTIENTS)))))
+        Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)), (FLOAT, FLOAT_ON_AVX2)))
         for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)
     ),
     Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)), (FLOAT, evolve(FLOAT, unit=Op("mean"))))),

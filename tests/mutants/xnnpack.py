@@ -26,7 +26,7 @@ XNNPACK = (
         "tests/numerics/test_xnnpack_float.py::test_angles_are_within_three_units_of_one",
     ),
     Mutation(
-        "xnnpack-logistic-of-half-the-steps", "qfunc.numerics.elementary.xnnpack:sigmoid",
+        "xnnpack-logistic-of-half-the-steps", "qfunc.numerics.elementary.xnnpack_logistic:sigmoid",
         "(n.view(torch.int32) % _STEPS)",
         "(n.view(torch.int32) % (_STEPS // 2))",
         NEAR,
@@ -56,7 +56,7 @@ XNNPACK = (
         VANISH,
     ),
     Mutation(
-        "xnnpack-exponentials-without-a-cutoff", "qfunc.numerics.sums.xnnpack_rows:_exponentials",
+        "xnnpack-exponentials-without-a-cutoff", "qfunc.numerics.elementary.xnnpack_logistic:exponentials",
         "torch.where(x < _CUTOFF, 0.0, found)",
         "found",
         VANISH,

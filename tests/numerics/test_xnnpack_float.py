@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics.elementary import xnnpack as curves
+from qfunc.numerics.elementary import xnnpack_logistic as logistics
 from qfunc.numerics.sums import xnnpack_rows as rows
 
 UNIT = 2.0**-23
@@ -37,8 +38,9 @@ def nearest(x: Fraction) -> Fraction:
         (curves.rsqrt, torch.rsqrt, 1e-30, 1e30, 1.5),
         (curves.sin, torch.sin, -1.5, 1.5, 4),
         (curves.tanh, torch.tanh, -9.0, 9.0, 4),
-        (curves.sigmoid, torch.sigmoid, -1.0, 90.0, 4),
-        (curves.silu, torch.nn.functional.silu, -1.0, 90.0, 4),
+        (logistics.sigmoid, torch.sigmoid, -1.0, 90.0, 4),
+        (logistics.sigmoid_of_degree_five, torch.sigmoid, -1.0, 80.0, 4),
+        (logistics.silu, torch.nn.functional.silu, -1.0, 90.0, 4),
         (curves.gelu, torch.nn.functional.gelu, 0.0, 9.0, 4),
     ],
 )

@@ -32,9 +32,6 @@ _TWO_PI = (6.28125, 1.9353072e-3)
 """2 pi in two parts, the first of 11 bits."""
 _SQRT2, _SQRT_HALF = 1.4142134190, 7.0710688829e-01
 """Their product in float32 is 1."""
-_STEPS = 32
-_LN2 = tuple(float.fromhex(c) for c in ("-0x1.62E430p-1", "0x1.05C61p-29"))
-_LOG2_E, _LINEAR = float.fromhex("0x1.715476p+0"), float.fromhex("0x1.0000F6p+0")
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -162,45 +159,9 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return flushed(x * 0.5) * (_quotient(_ERF, near * near, near) + 1)
 
 
-def sigmoid(input: Tensor) -> Tensor:
-    """Return e / (e + 1) with e = exp(-|x|), or 1 minus that of a positive x.
-
-    e = 2^m (t + t^2 c + t^3 / 2), with t of 32 powers of 2^(1/32); m + log2(t) is near -|x| log2(e).
-
-    Source: XNNPACK, f32-vsigmoid, avx512f_rr2_lut32_p2_perm2_scalef_div; measured on executorch 1.5.1.
-
-    >>> sigmoid(torch.tensor([0.0, 30.0])).tolist()
-    [0.5, 1.0]
-    """
-    x = input.float()
-    z = -x.abs()
-    shift = _number(1.5 * 2.0**18)  # rounds to a multiple of 1/32
-    n = fma(z, _number(_LOG2_E).expand_as(z), shift.expand_as(z))
-    power = (2 ** (torch.arange(_STEPS, dtype=torch.float64) / _STEPS)).float()[(n.view(torch.int32) % _STEPS).long()]
-    n = n - shift
-    t = z
-    for part in _LN2:
-        t = fma(n, _number(part).expand_as(z), t)
-    polynomial = fma(t * power, fma(t, _number(0.5), _number(_LINEAR)), power)
-    e = flushed((polynomial.double() * torch.exp2(n.floor().double().clamp(-400, 400))).float())
-    e = torch.where(n == -torch.inf, 0.0, e)
-    value = e / (e + 1)
-    return torch.where(torch.signbit(x), value, 1 - value)
-
-
-def silu(input: Tensor) -> Tensor:
-    """Return x times its logistic.
-
-    >>> silu(torch.tensor([0.0, 30.0])).tolist()
-    [0.0, 30.0]
-    """
-    return input.float() * flushed(sigmoid(input))
-
-
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "exp": exp, "log": log, "sqrt": sqrt, "rsqrt": rsqrt, "sin": sin, "cos": cos, "tanh": tanh, "gelu": gelu,
-    "sigmoid": sigmoid, "silu": silu,
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "cos", "exp", "gelu", "log", "rsqrt", "sigmoid", "silu", "sin", "sqrt", "tanh"]
+__all__ = ["FUNCTIONS", "cos", "exp", "gelu", "log", "rsqrt", "sin", "sqrt", "tanh"]

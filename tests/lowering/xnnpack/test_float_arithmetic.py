@@ -20,6 +20,7 @@ from qfunc.lowering import ExecuTorchRunner
 from qfunc.lowering.runner_support import other_kernels
 from qfunc.lowering.xnnpack.curves import CURVES
 from qfunc.numerics.elementary import xnnpack as curves
+from qfunc.numerics.elementary.xnnpack_logistic import sigmoid
 from qfunc.numerics.sums import xnnpack_rows as rows
 from qfunc.numerics.sums.dynamic import flushed
 from qfunc.specs import edit
@@ -59,7 +60,7 @@ def grid() -> Tensor:
     ("op", "form", "fields"),
     [
         ("EXP", curves.exp, {}), ("LOG", curves.log, {}), ("SQRT", curves.sqrt, {}), ("RSQRT", curves.rsqrt, {}),
-        ("SIN", curves.sin, {}), ("COS", curves.cos, {}), ("TANH", curves.tanh, {}), ("LOGISTIC", curves.sigmoid, {}),
+        ("SIN", curves.sin, {}), ("COS", curves.cos, {}), ("TANH", curves.tanh, {}), ("LOGISTIC", sigmoid, {}),
         ("GELU", curves.gelu, {"approximate": False}),
         ("GELU", lambda x: curves.gelu(x, "tanh"), {"approximate": True}),
     ],
