@@ -94,7 +94,7 @@ def moments(net: Network, tokens: float) -> Work:
 
 
 def rounding(net: Network, passes: int = 2) -> Work:
-    """Of the layers with an input: H^-1 and its factor, 5/3 n^3 and 4 n^2 m in float64; then (5 + 2 passes) n^2 m, by columns."""
+    """Of the layers with an input: H^-1 and its factor, 5/3 n^3 4 n^2 m in float64; then (5 + 2 passes) n^2 m in columns."""
     found = Work()
     for n, outs in net.inputs:
         double, single = 5 * n**3 / 3 + 4 * n**2 * sum(outs), (5 + 2 * passes) * n**2 * sum(outs)
