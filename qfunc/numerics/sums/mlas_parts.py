@@ -24,6 +24,7 @@ def in_parts(product: Product, a: Tensor, b: Tensor, bias: Tensor | None, thread
     [[3.0, 3.0], [3.0, 3.0]]
     """
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    # Leading axes broadcast.
     matrices = max(1, torch.matmul(a[..., :1, :0], b[..., :0, :1]).numel())
     each = -(-min(threads, m * n * k // _PRODUCTS + 1) // matrices)
     if each == 1 or not m or not n:
