@@ -229,7 +229,7 @@ arithmetics = st.one_of(
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
     st.builds(FloatKernel, function=st.just("xnnpack_float"), denormals=flags),
-    st.builds(FloatMatmul, st.integers(16, 512)),
+    st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )
