@@ -15,6 +15,7 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
+from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
@@ -142,8 +143,8 @@ from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
-    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
-    "Bounds", "BrgemmChunks", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum",
+    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Attr", "AverageCodes", "AveragePool", "BFLOAT16", "Bilinear",
+    "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied", "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum",
     "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator",
     "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes",
     "FixedQParams", "Float", "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function",
