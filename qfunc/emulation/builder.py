@@ -93,15 +93,15 @@ class EmulationBuilder:
             )
         if self.dequantize_sum is not None:
             return self.call(
-                dequantize_sum, value.node, *self.qparams(encoding), self.dequantize_sum.lanes, self.dequantize_sum.fma,
+                dequantize_sum, value.node, *self._qparams(encoding), self.dequantize_sum.lanes, self.dequantize_sum.fma,
                 name=f"{name}_real",
             )  # fmt: skip
-        return self.call(dequantize_codes, value.node, *self.qparams(encoding), name=f"{name}_real")
+        return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
 
     def wide(self, value: Value, name: str) -> fx.Node:
         """Return the node of a value in real units in float64, in which those of linear codes are exact."""
         if isinstance(value, Codes) and not isinstance(value.encoding.quantizer.module.site.scheme.format, Log):
-            return self.call(dequantize_wide, value.node, *self.qparams(value.encoding), name=f"{name}_wide")
+            return self.call(dequantize_wide, value.node, *self._qparams(value.encoding), name=f"{name}_wide")
         return self.call(torch.Tensor.to, self.real(value, name), torch.float64, name=f"{name}_wide")
 
     def codes(self, value: Value, encoding: Encoding, name: str, constant: bool = False) -> fx.Node:
@@ -112,7 +112,7 @@ class EmulationBuilder:
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
-        codes = (*self.qparams(encoding), encoding.format.qmin, encoding.format.qmax)
+        codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
         if self.by_range and constant:
             return self.call(quantize_codes, real, *codes, "half_even", True, name=name)
         if self.by_range:
@@ -126,8 +126,7 @@ class EmulationBuilder:
             return self.call(quantize_interior, real, *arguments, "before", name=name)
         return self.call(quantize_codes, real, *arguments, name=name)
 
-    def qparams(self, encoding: Encoding) -> Sequence[Any]:
-        """Return scale and zero point: numbers, or the nodes that read those of each channel."""
+    def _qparams(self, encoding: Encoding) -> Sequence[Any]:
         if encoding.qparams.scale.ndim == 0:
             return encoding.scale, encoding.zero_point
         path = encoding.quantizer.path

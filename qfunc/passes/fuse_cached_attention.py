@@ -22,139 +22,139 @@ __all__ = ["fuse_cached_attention"]
 
 _LANES = 16
 _ROWS, _TOKENS = 2, 3
-_DO = "Hold the cache in codes by edit.state() instead, whose attention is that of the model."
 
 
 def fuse_cached_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """Replace each `sdpa` of a cache that the network writes by `cached_attention`, in place, if a kernel of the target has it.
 
-    What the op would compute otherwise than the model is found by values: keys and values must be the written cache, with its
-    heads repeated, and the mask must show the keys up to the position of each query.
+    Whether that is the same is found by values: keys and values must be the written cache with its heads repeated, and the mask
+    must show the keys up to the position of each query.
 
     Raises:
         CaptureError: a cache that is read in another way.
     """
     if not any(isinstance(k.arithmetic, CachedAttention) and names_kind(k.unit, "cached_attention") for k in target.kernels):
         return network
-    writes = [n for n in network.graph.nodes if kind_of(n) == "index_put" and attribute(n, "input").op == "placeholder"]
-    reads = {n: _Read.of(network, n) for n in network.graph.nodes if kind_of(n) == "sdpa"}
-    found = {n: read for n, read in reads.items() if read is not None}
-    for write in writes:
-        readers = [n for n, read in found.items() if write in (read.keys, read.values)]
-        if len(readers) != 1:
+    calls = [n for n in network.graph.nodes if kind_of(n) == "sdpa"]
+    reads = {call: read for call in calls if (read := _read(network, call)) is not None}
+    for write in [n for n in network.graph.nodes if _writes_state(n)]:
+        readers = [call for call, read in reads.items() if write in (read.keys, read.values)]
+        if len(readers) != 1 or any(n not in _moved(write, readers[0]) for n in write.users):
             raise _refused(network, write, f"a cache that {len(readers) or 'no'} calls of scaled_dot_product_attention read")
-    for node, read in found.items():
-        if reason := read.unlike(network, node):
-            raise _refused(network, node, reason)
-        positions, factor = read.positions, attribute(node, "scale")
-        node.args = (
-            attribute(node, "query"), read.keys, read.values, positions, read.width**-0.5 if factor is None else float(factor),
-        )  # fmt: skip
-        node.target = cached_attention
+    for call, read in reads.items():
+        if found := _difference(network, call, read):
+            raise _refused(network, call, found)
+        scale = attribute(call, "scale")
+        factor = read.shape[-1] ** -0.5 if scale is None else float(scale)
+        call.args, call.target = (attribute(call, "query"), read.keys, read.values, read.positions, factor), cached_attention
     network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     network.recompile()
     return network
 
 
 def _refused(network: fx.GraphModule, node: fx.Node, found: str) -> CaptureError:
-    wanted = "causal attention of one sdpa to the whole cache of qfunc.decoder, as GroupQueryAttention computes it"
-    return CaptureError(where=f"op {path_of(network, node)!r}", found=found, wanted=wanted, do=_DO)
+    wanted = "one causal scaled_dot_product_attention to the whole cache of a qfunc.decoder, as GroupQueryAttention is"
+    do = "Drop cache_bits; edit.state() holds a cache in codes for any attention."
+    return CaptureError(where=f"op {path_of(network, node)!r}", found=found, wanted=wanted, do=do)
 
 
 @frozen(eq=False)
 class _Read:
-    """Keys and values that attention reads, the positions at which they were written, and the cache's shape."""
+    """The writes of keys and values that attention reads, their positions, and the sizes of the cache, [N, h, L, D]."""
 
     keys: fx.Node
     values: fx.Node
     positions: fx.Node
     shape: tuple[int, ...]
 
-    @property
-    def width(self) -> int:
-        return self.shape[-1]
 
-    @classmethod
-    def of(cls, network: fx.GraphModule, node: fx.Node) -> _Read | None:
-        """Return the read of a cache, or None for other attention."""
-        keys, values = (_written(attribute(node, name)) for name in ("key", "value"))
-        record = record_of(network)
-        if keys is None or values is None or record is None:
-            return None
-        positions = _moved_from(attribute(keys, "index"))
-        inputs = [n for n in network.graph.nodes if n.op == "placeholder"]
-        sizes = dict(zip(inputs, (shape for _, shape in record.sizes), strict=False))
-        shape = sizes.get(attribute(keys, "input"), ())
-        if positions.op != "placeholder" or len(shape) != 4 or any(d is None for d in shape[1:]):
-            return None
-        return cls(keys, values, positions, tuple(d or 0 for d in shape))
-
-    def unlike(self, network: fx.GraphModule, node: fx.Node) -> str:
-        """Return what attention computes otherwise than the op, or ""."""
-        mask, (_, heads, length, width) = attribute(node, "attn_mask"), self.shape
-        if attribute(node, "dropout_p") or attribute(node, "is_causal") or not isinstance(mask, fx.Node):
-            return "attention without a mask of positions"
-        if width % _LANES:
-            return f"heads of {width} channels, which {_LANES} does not divide"
-        cache = torch.randn(_ROWS, heads, length, width, generator=torch.Generator().manual_seed(0))
-        # Rows from the start, at the end, and out of order, as a prompt with padding on the left has them.
-        for rows in ([[0, 1, 2], [length - 3, length - 2, length - 1]], [[1, 2, 0], [length - 1, 0, 1]]):
-            places = torch.tensor(rows)
-            known = {n: torch.zeros(_ROWS, _TOKENS, dtype=torch.int64) for n in network.graph.nodes if n.op == "placeholder"}
-            known |= {self.positions: places, self.keys: cache, self.values: cache}
-            for name, written in (("key", self.keys), ("value", self.values)):
-                read = _value(network, attribute(node, name), known)
-                times = read.shape[1] // heads
-                if read.shape[1] % heads or not torch.equal(read, cache.repeat_interleave(times, 1)):
-                    return f"a {name} that is not the cache with its heads repeated"
-                index = _value(network, attribute(written, "index"), known)
-                if not torch.equal(index, places[:, None, :, None].expand(_ROWS, heads, _TOKENS, width)):
-                    return f"a {name} at other places than its position"
-            if not _shows(_value(network, mask, known), torch.arange(length) <= places[:, None, :, None]):
-                return "a mask that does not show the keys up to each query's position, such as a sliding window"
-        return ""
-
-
-def _shows(mask: Tensor, seen: Tensor) -> bool:
-    # True if a mask shows these keys, and no others.
-    mask, seen = torch.broadcast_tensors(mask, seen)
-    if mask.dtype == torch.bool:
-        return torch.equal(mask, seen)
-    return bool((mask[seen] == 0).all()) and bool((mask[~seen] <= LOW).all())
-
-
-def _written(node: Any) -> fx.Node | None:
-    # The write into an input of the network whose result is moved to a node.
-    source = _moved_from(node)
-    if kind_of(source) != "index_put" or attribute(source, "input").op != "placeholder":
+def _read(network: fx.GraphModule, call: fx.Node) -> _Read | None:
+    keys, values = (_source(attribute(call, name)) for name in ("key", "value"))
+    record = record_of(network)
+    if not (_writes_state(keys) and _writes_state(values)) or record is None:
         return None
-    return source
+    positions = _source(attribute(keys, "index"))
+    inputs = [n for n in network.graph.nodes if n.op == "placeholder"]
+    sizes = dict(zip(inputs, (shape for _, shape in record.sizes), strict=False))
+    shape = tuple(d or 0 for d in sizes.get(attribute(keys, "input"), ()))
+    if positions.op != "placeholder" or len(shape) != 4 or 0 in shape[1:]:
+        return None
+    return _Read(keys, values, positions, shape)
 
 
-def _moved_from(node: fx.Node) -> fx.Node:
+def _writes_state(node: fx.Node) -> bool:
+    return kind_of(node) == "index_put" and attribute(node, "input").op == "placeholder"
+
+
+def _source(node: fx.Node) -> fx.Node:
+    # The node whose values are moved to this one.
     while has(node, Trait.MOVES_VALUES) and kind_of(node) != "index_put" and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
 
 
+def _moved(write: fx.Node, call: fx.Node) -> set[fx.Node]:
+    # The ops between a write and attention, and the output of the model.
+    found = {call, *(n for n in write.graph.nodes if n.op == "output")}
+    for name in ("key", "value"):
+        node = attribute(call, name)
+        while node is not write and has(node, Trait.MOVES_VALUES) and kind_of(node) != "index_put":
+            found.add(node)
+            node = node.args[0]
+    return found
+
+
+def _difference(network: fx.GraphModule, call: fx.Node, read: _Read) -> str:
+    # What attention computes otherwise than the op, or "".
+    mask, (_, heads, length, width) = attribute(call, "attn_mask"), read.shape
+    if attribute(call, "dropout_p") or attribute(call, "is_causal") or not isinstance(mask, fx.Node):
+        return "attention without a mask of positions"
+    if width % _LANES:
+        return f"heads of {width} channels, which {_LANES} does not divide"
+    cache = torch.randn(_ROWS, heads, length, width, generator=torch.Generator().manual_seed(0))
+    inputs = [n for n in network.graph.nodes if n.op == "placeholder"]
+    for first in (0, length - _TOKENS):
+        places = torch.arange(first, first + _TOKENS).expand(_ROWS, _TOKENS)
+        known: dict[fx.Node, Any] = {n: torch.zeros(_ROWS, _TOKENS, dtype=torch.int64) for n in inputs}
+        known |= {read.positions: places, read.keys: cache, read.values: cache}
+        for name, write in (("key", read.keys), ("value", read.values)):
+            given = _value(network, attribute(call, name), known)
+            if given.shape[1] % heads or not torch.equal(given, cache.repeat_interleave(given.shape[1] // heads, 1)):
+                return f"a {name} that is not the cache with its heads repeated"
+            index = _value(network, attribute(write, "index"), known)
+            if not torch.equal(index, places[:, None, :, None].expand(_ROWS, heads, _TOKENS, width)):
+                return f"a {name} written at other places than its position"
+        if not _shows(_value(network, mask, known), torch.arange(length) <= places[:, None, :, None]):
+            return "a mask that does not show the keys up to each query's position, such as a sliding window"
+    return ""
+
+
+def _shows(mask: Tensor, seen: Tensor) -> bool:
+    # True if a mask shows these keys, and no others.
+    if mask.dtype == torch.bool:
+        return bool((mask == seen).all())
+    return bool((torch.where(seen, mask == 0, mask <= LOW)).all())
+
+
 def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    """Return the value of a node, given those of inputs."""
-    values, pending = dict(known), [node]
+    # The value of a node, given those of inputs, which are kept in `known`.
+    pending = [node]
     while pending:
         current = pending[-1]
-        unknown = [n for n in current.all_input_nodes if n not in values]
-        if current not in values and unknown:
+        unknown = [n for n in current.all_input_nodes if n not in known]
+        if current not in known and unknown:
             pending += unknown
             continue
         pending.pop()
-        if current not in values:
-            values[current] = _computed(network, current, values)
-    return values[node]
+        if current not in known:
+            known[current] = _computed(network, current, known)
+    return known[node]
 
 
-def _computed(network: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _computed(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         return reduce(getattr, str(node.target).split("."), network)
-    arguments = fx.map_arg(node.args, values.__getitem__)
+    arguments: Any = fx.map_arg(node.args, known.__getitem__)
+    function: Any = node.target
     with torch.no_grad():
-        return node.target(*arguments, **node.kwargs)  # type: ignore[operator]
+        return function(*arguments, **node.kwargs)

@@ -31,7 +31,7 @@ class CachedAttention:
 
     A score is a sum in sixteen lanes of fused multiply-adds, even and odd groups of sixteen entries for themselves; the lanes
     are added by halves.  The softmax is that of the keys that a query sees.  The result adds p v one key after the other, by
-    fused multiply-adds.  Codes of 8 bits with one scale are multiplied by it after each sum, all others before.
+    fused multiply-adds.  Sums of codes of 8 bits are multiplied by the scale, codes of 4 bits before they are added.
 
     No sum depends on the number of queries, or of threads: a prompt and its tokens one by one have the same bits.
 

@@ -110,7 +110,9 @@ def onnxruntime_nbits(
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
     return Target(
-        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables) + f"_c{cache_bits}" * bool(cache),
+        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
+        + f"_e{embedding_bits}" * bool(tables)
+        + f"_c{cache_bits}" * bool(cache),
         rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables, *cache),
         fusions=(FACTOR,),
         ties=(Tie(Op("index_put"), ("input", "output"), "union"),) if cache else (),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import fx
 
-from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
 from qfunc.numerics.sums.cached_attention import append_codes, cached_attention_of_codes
 from qfunc.ops.node import attribute, slots
-from qfunc.specs import AppendCodes, CachedAttention, PerTensor
+from qfunc.specs import AppendCodes, CachedAttention
 
 __all__ = ["append", "attend"]
 
@@ -26,13 +25,7 @@ def attend(job: UnitContext, _: CachedAttention) -> fx.Node:
     """Return the node of real results of attention to keys and values in codes."""
     keys, values = (job.codes(attribute(job.root, name)) for name in ("key", "value"))
     query = job.real(attribute(job.root, "query"), job.root)
-    scales = tuple(job.emitter.qparams(c.encoding)[0] for c in (keys, values))
     return job.emitter.call(
-        cached_attention_of_codes, query, keys.node, values.node, job.argument("positions"), job.argument("factor"), scales,
-        _scaled_before(keys), name=job.name, result=True,
+        cached_attention_of_codes, query, keys.node, values.node, job.argument("positions"), job.argument("factor"),
+        (keys.encoding.scale, values.encoding.scale), keys.encoding.format.bits < 8, name=job.name, result=True,
     )  # fmt: skip
-
-
-def _scaled_before(codes: Codes) -> bool:
-    scheme = codes.encoding.quantizer.module.site.scheme
-    return codes.encoding.format.bits < 8 or not isinstance(scheme.scale.shared, PerTensor)

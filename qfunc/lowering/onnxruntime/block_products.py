@@ -23,7 +23,8 @@ class ModelWithProducts:
     """An optimised model, and the same graph with its real tensors as outputs; it is loaded without optimisation again.
 
     `reals` are the tensors that the model as deployed has, too.  `units` maps each product with a weight in blocks to
-    "integer" if the session quantizes its input to int8, else to "float", and each write of codes into state, and attention to it, to "integer".
+    "integer" if the session quantizes its input to int8, else to "float", and each write of codes
+    into state, and attention to it, to "integer".
     `tensors` are the tensors of codes.  `difference`: the graph with its tensors as outputs has other outputs of the model,
     or "".
     """

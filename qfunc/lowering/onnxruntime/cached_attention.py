@@ -113,7 +113,10 @@ class _Writer:
         count, width, bits = len(heads), self._width(caches[0].state), self._bits(caches[0].state)
         own = (heads[-1] + 1) * width
         rows = [(call.input[0], count * width), (caches[0].new, own), (caches[1].new, own)]
-        given = [self._ordered(f"{name}.{part}", x, positions, n) for part, (x, n) in zip(("query", "key", "value"), rows, strict=True)]
+        given = [
+            self._ordered(f"{name}.{part}", x, positions, n)
+            for part, (x, n) in zip(("query", "key", "value"), rows, strict=True)
+        ]
         suffix = CODES if bits == 8 else PACKED
         results = [f"{c.write.output[0].removesuffix(CODES)}{suffix}" for c in caches]
         scales = [self._node("Reshape", [c.scale, self._integers("one_axis", -1)], f"{name}.{part}_scale")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
 from qfunc.numerics.kernels.mlas import softmax_of_seen
 
-_LANES = 16
+_LANES, _BLOCK = 16, 2**21
 
 
 def append_codes(codes: Tensor, dim: int, index: Tensor, new: Tensor, unwritten: int = 0) -> Tensor:
@@ -35,7 +37,7 @@ def cached_attention_of_codes(
     values: Tensor,
     positions: Tensor,
     factor: float,
-    scales: tuple[Tensor | float, Tensor | float],
+    scales: tuple[float, float],
     scaled_before: bool,
 ) -> Tensor:
     """Return softmax(f q k^T) v over the keys up to the position of each query, in float32.
@@ -45,8 +47,9 @@ def cached_attention_of_codes(
 
     A score adds in sixteen lanes, by fused multiply-adds, even and odd groups of sixteen entries for themselves; the lanes are
     added by halves.  The softmax is that of the seen scores alone.  A result adds p v key after key.  Codes become real values
-    before they are multiplied if `scaled_before`, as those of 4 bits and those with a scale for each channel; else the sums are
-    multiplied by the scale.  No sum depends on the number of queries or threads.
+    before they are multiplied if `scaled_before`, as those of 4 bits; else the sums are multiplied by the scale.
+
+    No sum depends on the number of queries or threads.
 
     Source: ONNX Runtime, contrib_ops/cpu/bert/gqa_attention_base.h, ApplyAttentionQuantized;
         mlas/lib/qkv_quant_kernel_avx512vnni.cpp; measured on onnxruntime 1.31.
@@ -56,27 +59,22 @@ def cached_attention_of_codes(
     tensor(3.)
     """
     seen = int(positions.max()) + 1 if positions.numel() else 0
-    keys, values = (_by_query_head(c[:, :, :seen].float(), query) for c in (keys, values))
-    of_keys, of_values = (_by_query_head(torch.as_tensor(s, dtype=torch.float32, device=query.device), query) for s in scales)
-    f = torch.tensor(factor, dtype=torch.float32, device=query.device)
+    keys, values = (c[:, :, :seen].float().repeat_interleave(query.shape[1] // c.shape[1], 1) for c in (keys, values))
+    f, of_keys, of_values = torch.tensor([factor, *scales], dtype=torch.float32, device=query.device)
     place = torch.arange(seen, device=query.device)
-    rows = []
-    for t in range(query.shape[2]):
-        scores = f * _scores(query[:, :, t].float(), keys, of_keys, scaled_before)
-        weights = softmax_of_seen(scores, place <= positions[:, None, t, None])
-        rows.append(_mixed(weights, values, of_values, scaled_before))
-    return torch.stack(rows, 2) if rows else query[..., : values.shape[-1]].float()
-
-
-def _by_query_head(x: Tensor, query: Tensor) -> Tensor:
-    # One number for all heads, or one slice for each head of keys.
-    return x.repeat_interleave(query.shape[1] // x.shape[1], 1) if x.ndim and x.shape[1] > 1 else x
+    size, found = max(1, _BLOCK // max(1, _LANES * math.prod(keys.shape[:3]))), list[Tensor]()
+    for q, at in zip(query.float().split(size, 2), positions.split(size, 1), strict=True):
+        scores = f * _scores(q, keys, of_keys, scaled_before)
+        weights = softmax_of_seen(scores, place <= at[:, None, :, None])
+        found.append(_mixed(weights, values, of_values, scaled_before))
+    return torch.cat(found, 2)
 
 
 def _scores(query: Tensor, codes: Tensor, scale: Tensor, scaled_before: bool) -> Tensor:
-    q, k = query[:, :, None], codes * scale if scaled_before else codes
-    sums = [torch.zeros_like(codes[..., :_LANES]) for _ in range(2)]
-    groups = codes.shape[-1] // _LANES
+    # [N, H, T, D] and [N, H, L, D] -> [N, H, T, L]
+    q, k = query[:, :, :, None], (codes * scale if scaled_before else codes)[:, :, None]
+    lanes = torch.zeros(*query.shape[:3], codes.shape[2], _LANES, device=query.device)
+    sums, groups = [lanes, lanes], codes.shape[-1] // _LANES
     for n in range(groups):
         at, side = slice(n * _LANES, (n + 1) * _LANES), n % 2 if n < groups // 2 * 2 else 0
         sums[side] = fma(q[..., at], k[..., at], sums[side])
@@ -88,9 +86,11 @@ def _scores(query: Tensor, codes: Tensor, scale: Tensor, scaled_before: bool) ->
 
 
 def _mixed(weights: Tensor, codes: Tensor, scale: Tensor, scaled_before: bool) -> Tensor:
-    v, total = codes * scale if scaled_before else codes, torch.zeros_like(codes[:, :, 0])
+    # [N, H, T, L] and [N, H, L, D] -> [N, H, T, D]
+    v = codes * scale if scaled_before else codes
+    total = torch.zeros(*weights.shape[:3], codes.shape[-1], device=weights.device)
     for k in range(codes.shape[2]):
-        total = fma(weights[:, :, k, None], v[:, :, k], total)
+        total = fma(weights[..., k, None], v[:, :, k, None], total)
     return total if scaled_before else total * scale
 
 
