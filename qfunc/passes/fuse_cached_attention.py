@@ -39,8 +39,10 @@ def fuse_cached_attention(network: fx.GraphModule, target: Target) -> fx.GraphMo
     reads = {call: read for call in calls if (read := _read(network, call)) is not None}
     for write in [n for n in network.graph.nodes if _writes_state(n)]:
         readers = [call for call, read in reads.items() if write in (read.keys, read.values)]
-        if len(readers) != 1 or any(n not in _moved(write, readers[0]) for n in write.users):
+        if len(readers) != 1:
             raise _refused(network, write, f"a cache that {len(readers) or 'no'} calls of scaled_dot_product_attention read")
+        if not _path(write, readers[0]).issuperset(write.users):
+            raise _refused(network, write, "a cache that is also read outside of scaled_dot_product_attention")
     for call, read in reads.items():
         if found := _difference(network, call, read):
             raise _refused(network, call, found)
@@ -93,8 +95,8 @@ def _source(node: fx.Node) -> fx.Node:
     return node
 
 
-def _moved(write: fx.Node, call: fx.Node) -> set[fx.Node]:
-    # The ops between a write and attention, and the output of the model.
+def _path(write: fx.Node, call: fx.Node) -> set[fx.Node]:
+    # Attention, the ops between a write and it, and the output of the model.
     found = {call, *(n for n in write.graph.nodes if n.op == "output")}
     for name in ("key", "value"):
         node = attribute(call, name)
