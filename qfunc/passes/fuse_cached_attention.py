@@ -111,6 +111,8 @@ def _difference(network: fx.GraphModule, call: fx.Node, read: _Read) -> str:
     mask, (_, heads, length, width) = attribute(call, "attn_mask"), read.shape
     if attribute(call, "dropout_p") or attribute(call, "is_causal") or not isinstance(mask, fx.Node):
         return "attention without a mask of positions"
+    if read.keys is read.values:
+        return "keys and values that are one tensor"
     if width % _LANES:
         return f"heads of {width} channels, which {_LANES} does not divide"
     cache = torch.randn(_ROWS, heads, length, width, generator=torch.Generator().manual_seed(0))

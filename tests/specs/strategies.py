@@ -7,10 +7,12 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm,
     AnyInput,
+    AppendCodes,
     Attr,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     Cases,
     ClampImplied,
     Constant,
@@ -229,6 +231,8 @@ arithmetics = st.one_of(
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
     st.builds(FloatMatmul, st.integers(16, 512)),
+    st.builds(AppendCodes, st.integers(-8, 8)),
+    st.just(CachedAttention()),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

@@ -63,7 +63,7 @@ def cached_attention_of_codes(
     f, of_keys, of_values = torch.tensor([factor, *scales], dtype=torch.float32, device=query.device)
     place = torch.arange(seen, device=query.device)
     size, found = max(1, _BLOCK // max(1, _LANES * math.prod(keys.shape[:3]))), list[Tensor]()
-    for q, at in zip(query.float().split(size, 2), positions.split(size, 1), strict=True):
+    for q, at in zip(torch.split(query.float(), size, 2), torch.split(positions, size, 1), strict=True):
         scores = f * _scores(q, keys, of_keys, scaled_before)
         weights = softmax_of_seen(scores, place <= at[:, None, :, None])
         found.append(_mixed(weights, values, of_values, scaled_before))
