@@ -14,7 +14,7 @@ from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
-from qfunc.emulation.products.float_matmul import float_matmul
+from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -171,6 +171,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "linear"): dynamic_product,
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
+    (FloatMatmul, "linear"): float_linear,
     (AppendCodes, "index_put"): append,
     (CachedAttention, "cached_attention"): attend,
     (SumFma, "add"): sum_fma,

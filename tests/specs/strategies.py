@@ -230,7 +230,7 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
-    st.builds(FloatMatmul, st.integers(16, 512)),
+    st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.builds(AppendCodes, st.integers(-8, 8)),
     st.just(CachedAttention()),
     st.just(Copy()),
