@@ -12,6 +12,7 @@ from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
@@ -23,9 +24,11 @@ from qfunc.ops.node import slots
 from qfunc.ops.sizes import is_number
 from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
+    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     Copy,
     DynamicProduct,
     FixedBits,
@@ -181,6 +184,8 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
     (FloatMatmul, "linear"): float_linear,
+    (AppendCodes, "index_put"): append,
+    (CachedAttention, "cached_attention"): attend,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
@@ -215,7 +220,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatKernel | FloatMatmul | FloatRequantize | FloatMultiplier | DynamicProduct
+_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | FloatRequantize | FloatMultiplier | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -228,7 +233,7 @@ def write(job: UnitContext) -> fx.Node:
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatKernel, FloatMatmul, FloatRequantize, FloatMultiplier or DynamicProduct"
+        wanted = "FloatKernel, FloatMatmul, CachedAttention, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:
