@@ -70,16 +70,6 @@ SCALINGS = Op(("scale", "mul", "div"))  # MatmulScaleFusion
 FACTOR = Fusion(Op("matmul"), (FusionStep(SCALINGS),))
 
 
-def _of_cache(held: Int) -> tuple[Kernel, ...]:
-    # Bytes that are not written yet are 0, which are the least codes of 4 bits.
-    kept = (("input", (held,)), ("output", (held,)))
-    append = AppendCodes(held.qmin if held.bits == 4 else 0)
-    return (
-        Kernel(Op("index_put"), append, integer_if=(SameQParams(),), formats=kept),
-        Kernel(Op("cached_attention"), CachedAttention(), formats=(("input", (held, FLOAT32)), ("output", (FLOAT32,)))),
-    )
-
-
 def onnxruntime_nbits(
     bits: int = 4,
     block: int = 32,
@@ -121,6 +111,11 @@ def onnxruntime_nbits(
     held = Int(cache_bits or 8)
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
+    append = AppendCodes(held.qmin if held.bits == 4 else 0)  # bytes that are not written are 0: the least codes of 4 bits
+    of_cache = (
+        Kernel(Op("index_put"), append, integer_if=(SameQParams(),), formats=(("input", (held,)), ("output", (held,)))),
+        Kernel(Op("cached_attention"), CachedAttention(), formats=(("input", (held, FLOAT32)), ("output", (FLOAT32,)))),
+    )
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
         + f"_e{embedding_bits}" * bool(tables)
@@ -130,7 +125,7 @@ def onnxruntime_nbits(
         fusions=(FACTOR,),
         ties=(Tie(Op("index_put"), ("input", "output"), "union"),) if cache else (),
         kernels=(
-            *(_of_cache(held) if cache else ()),
+            *(of_cache if cache else ()),
             Kernel(
                 Op("linear"),
                 DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),

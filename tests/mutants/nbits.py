@@ -29,9 +29,9 @@ NBITS = (
     ),
     Mutation(
         "cache-of-4-bits-unwritten-is-zero",
-        "qfunc.targets.language_models.onnxruntime_nbits:_of_cache",
-        "held.qmin if held.bits == 4 else 0",
-        "0",
+        "qfunc.targets.language_models.onnxruntime_nbits:onnxruntime_nbits",
+        "AppendCodes(held.qmin if held.bits == 4 else 0)",
+        "AppendCodes()",
         STEPS,
     ),
     Mutation(
