@@ -276,7 +276,7 @@ def test_the_program_of_the_page_runs(
     """With a small random Llama of transformers in place of the one that it loads."""
     import transformers
 
-    page = (Path(__file__).parents[3] / "docs/language_models.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/llama_cpp.md").read_text()
     (program,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -287,7 +287,7 @@ def test_the_program_of_the_page_runs(
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: tokenizer(*steps("smollm")))
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(program, "docs/language_models.md", "exec"), {"__name__": "page"})
+    exec(compile(program, "docs/llama_cpp.md", "exec"), {"__name__": "page"})
 
     assert capsys.readouterr().out.startswith("bit-exact: 0 of ")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.gguf", "qfunc.json"]
