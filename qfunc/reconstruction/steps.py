@@ -9,6 +9,7 @@ from typing import Any
 from attrs import frozen
 from torch import fx
 
+from qfunc._collection import paused_collection
 from qfunc.errors import SpecError
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow
@@ -31,6 +32,7 @@ class Step:
     targets: tuple[str, ...]
 
 
+@paused_collection()
 def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[ReconstructionUnit], inline: frozenset[str]) -> list[Step]:
     """Return the steps up to the last unit, each after the steps whose outputs it reads.
 
