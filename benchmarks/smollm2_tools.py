@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import lowering, targets
 from qfunc.estimators import Mse
-from qfunc.lowering import LlamaCppRunner, OnnxRuntimeRunner
+from qfunc.lowering import LlamaCppRunner
 from qfunc.specs import Target, edit
 
 AUTO = torch.export.Dim.AUTO
@@ -53,7 +53,7 @@ def of_qfunc(target: Callable[[Any], Target], file: str, source: Any, seen: Tens
         batches = [{"input_ids": ids} for ids in seen.split(4)]
         calibrated = qfunc.gptq(batches, progress=False)(calibrated)
     artifact = qfunc.deploy(chosen)(calibrated)
-    runner = OnnxRuntimeRunner(threads=1) if file == "model.onnx" and chosen.name.startswith("onnx") else chosen.runtime.runner
+    runner = chosen.runtime.runner
     assert runner is not None
     run = runner.loaded(artifact)
     models = {"simulation": calibrated}
@@ -210,7 +210,7 @@ def _gguf(kind: str, config: Any) -> Target:
 
 
 def _nbits(bits: int, config: Any, embedding_bits: int | None = None) -> Target:
-    return targets.onnxruntime_nbits(bits, 32, embedding_bits=embedding_bits)
+    return targets.onnxruntime_nbits(bits, 32, embedding_bits=embedding_bits, threads=1)
 
 
 def _openvino(bits: int, config: Any) -> Target:

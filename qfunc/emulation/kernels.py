@@ -13,7 +13,7 @@ from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, su
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.products.dynamic import dynamic_product
-from qfunc.emulation.products.float_matmul import float_matmul
+from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
@@ -168,6 +168,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "linear"): dynamic_product,
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
+    (FloatMatmul, "linear"): float_linear,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,

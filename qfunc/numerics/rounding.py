@@ -16,9 +16,13 @@ def half_even(x: Tensor) -> Tensor:
 
 
 def half_away(x: Tensor) -> Tensor:
-    """Round to nearest, ties away from zero: C `round`.  Not floor(|x| + 0.5), which is wrong at 0.49999997."""
-    whole = torch.trunc(x)
-    return whole + torch.where((x - whole).abs() >= 0.5, torch.sign(x), 0.0)
+    """Round to nearest, ties away from zero: C `round`.
+
+    Computed as  trunc(x + copysign(h, x))  with the largest float h below 1/2: the sum of a tie and h rounds to the next
+    integer, and the sum of no other value does.  Adding 1/2 instead would round 0.49999997 to 1.
+    """
+    below_half = 0.5 - torch.finfo(x.dtype).eps / 4
+    return torch.copysign(torch.full((), below_half, dtype=x.dtype, device=x.device), x).add_(x).trunc_()
 
 
 def half_to_zero(x: Tensor) -> Tensor:

@@ -186,9 +186,9 @@ def float_kernel(group: FusedGroup, operands: Sequence[Operand], kernels: Sequen
 
 
 def is_float_kernel(kernel: Kernel) -> bool:
-    """Return True if a kernel reads real values only: codes are dequantized before it, or by a `FloatKernel` of a weight."""
+    """Return True if a kernel reads real values only: codes are dequantized before it, or by the kernel of a weight."""
     wanted = dict(kernel.formats)
-    if isinstance(kernel.arithmetic, FloatKernel):
+    if isinstance(kernel.arithmetic, FloatKernel | FloatMatmul):
         wanted.pop("weight", None)
     return bool(wanted) and all(formats == (FLOAT32,) for formats in wanted.values())
 
@@ -212,7 +212,7 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
 def _not_computed(group: FusedGroup, kernel: Kernel, context: Context, coded: bool) -> fx.Node | None:
     # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
     # clamps, as bounds of the codes, and one sum in real units, whose codes they return.
-    if isinstance(kernel.arithmetic, FloatMatmul):
+    if isinstance(kernel.arithmetic, FloatMatmul) and context.kind(group.root) == "matmul":
         return group.nodes[-1] if matmul_form(group, context) is None else None
     sums = int(isinstance(kernel.arithmetic, FloatRequantize) and coded)
     for node in group.nodes[1:]:

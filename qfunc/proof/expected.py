@@ -17,7 +17,7 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.placement.partition import Partition, Unit
 from qfunc.specs import FloatKernel
 from qfunc.specs.protocols import FlippingRunner
-from qfunc.transforms.verification import lsb_of_output, outputs_of
+from qfunc.transforms.verification.outputs import lsb_of_output, outputs_of
 
 __all__ = ["Expected", "expected_tensors"]
 

@@ -23,7 +23,7 @@ from qfunc.specs.protocols import Runner
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.scores import Score, Scores
 from qfunc.transforms.validate import describe, require_target, require_target_value
-from qfunc.transforms.verification import Verification
+from qfunc.transforms.verification.check import Verification
 
 
 def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -> Callable[[nn.Module, Iterable[Any]], Report]:

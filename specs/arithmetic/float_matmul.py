@@ -1,4 +1,4 @@
-"""Products of two real tensors in float32."""
+"""Products of real tensors in float32."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ class FloatMatmul:
     A single row without f is added without fused multiply-adds: four neighbours along k in order, then to the sum.  If b is
     stored transposed, or has a single column, there are eight sums, of the entries k, k + 8, k + 16 ...
 
-    It computes matmuls in float, and a `scale`, or a `mul` or `div` by a number, that is fused with them.
+    Of more than 2^16 products, several of the `threads` of the runtime compute parts of the rows, or of the columns in groups
+    of 16, if there are more of these; each part has the order above.  So has a matrix of which there are several.
+
+    It computes matmuls in float, and a `scale`, or a `mul` or `div` by a number, that is fused with them; and linear layers
+    whose weight in blocks is dequantized, b = w^T, which is stored transposed.  The slices are added to their bias.
 
     Source: ONNX Runtime, mlas/lib/sgemm.cpp and x86_64/FgemmKernelAvx512FCommon.h, SgemmKernelM1Avx.S,
-        SgemmKernelM1TransposeBAvx.S.
+        SgemmKernelM1TransposeBAvx.S; contrib_ops/cpu/quantization/matmul_nbits.cc.
 
-    >>> FloatMatmul()
-    FloatMatmul()
+    >>> FloatMatmul(threads=2)
+    FloatMatmul(threads=2)
     """
 
     depth: int = field(default=128, validator=integer(16))
+    threads: int = field(default=1, validator=integer(1))
 
 
 __all__ = ["FloatMatmul"]

@@ -83,7 +83,7 @@ class Kernel:
     A unit without a kernel runs in float: dequantize, op, quantize.  FLOAT32 is the format of a tensor without qparams.  A
     kernel with FLOAT32 as the format of its output dequantizes its accumulators.  A kernel that accepts only FLOAT32
     computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes; a
-    FloatKernel may also name the formats of a weight in blocks, which it dequantizes.
+    FloatKernel or FloatMatmul may also name the formats of a weight in blocks, which it dequantizes.
 
     Args:
         unit: The roots of the units.

@@ -1,8 +1,8 @@
 """ONNX Runtime's MatMulNBits: linear layers with weights of 2 to 8 bits in blocks; everything else in float.
 
 With accuracy level 4, the default of onnxruntime-genai, the operator quantizes its input to int8 at run time, with one scale
-a block of K; at lower levels it computes in float32, of 4 bits in an order that `emulate` has.  The kernels are those of MLAS
-for AVX-512 with VNNI.
+a block of K; at lower levels it computes in float32: 4 bits in a kernel of their own, 2 and 8 bits as a product of float32.
+The kernels are those of MLAS for AVX-512 with VNNI.
 """
 
 from attrs import evolve
@@ -43,6 +43,11 @@ FLOAT_PRODUCTS = (
     ("weight", tuple(Int(n, signed=s) for n in (3, 4) for s in (True, False))),
     ("output", (FLOAT32,)),
 )
+DEQUANTIZED = (
+    ("input", (FLOAT32,)),
+    ("weight", tuple(Int(n, signed=s) for n in (2, 5, 6, 7, 8) for s in (True, False))),
+    ("output", (FLOAT32,)),
+)
 BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
 NO_KERNEL = (
     "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
@@ -57,7 +62,6 @@ POSITIONS = Kernel(
 )  # nothing is rounded
 SCALINGS = Op(("scale", "mul", "div"))  # MatmulScaleFusion
 FACTOR = Fusion(Op("matmul"), (FusionStep(SCALINGS),))
-MATMUL = Kernel(Op("matmul") & ~AnyInput(From(SCALINGS)), FloatMatmul(), formats=IN_FLOAT)
 
 
 def onnxruntime_nbits(
@@ -67,10 +71,14 @@ def onnxruntime_nbits(
     scheme: Scheme = MATMUL_4BITS,
     *,
     embedding_bits: int | None = None,
+    threads: int = 2,
 ) -> Target:
     """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
 
     The kernels have 2, 4 and 8 bits, and blocks of 16, 32, 64, 128 and 256; those of 2 bits 32, 64 and 128 at level 4.
+
+    Products in float32 depend on the number of `threads` of the session, which the target's runner sets: those of attention,
+    and of linear layers below level 4.  Of one thread, those of 3 and 4 bits are not described.
 
     With `embedding_bits`, tables of embeddings have the same blocks, in that width, for GatherBlockQuantized; else they stay in
     float.
@@ -84,10 +92,16 @@ def onnxruntime_nbits(
     weight = evolve(scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
     table = evolve(weight, format=Int(embedding_bits or bits, signed=scheme.symmetric))
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
-    in_float = (Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),)
+    product = FloatMatmul(threads=threads)
+    in_float = (
+        *((Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),) if threads > 1 else ()),
+        Kernel(Op("linear"), product, formats=DEQUANTIZED),
+    )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
     return Target(
-        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}" + f"_e{embedding_bits}" * bool(tables),
+        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
+        + f"_e{embedding_bits}" * bool(tables)
+        + f"_threads{threads}" * (threads != 2),
         rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables),
         fusions=(FACTOR,),
         kernels=(
@@ -96,8 +110,8 @@ def onnxruntime_nbits(
                 DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),
                 formats=BLOCK_PRODUCTS,
             ),
-            *(in_float if accuracy_level < 4 and bits in (3, 4) else ()),
-            MATMUL,
+            *(in_float if accuracy_level < 4 else ()),
+            Kernel(Op("matmul") & ~AnyInput(From(SCALINGS)), product, formats=IN_FLOAT),
             POSITIONS,
             *FLOAT_KERNELS,
         ),
@@ -105,7 +119,9 @@ def onnxruntime_nbits(
             *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
             *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
         ),
-        runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), (Build(cpus.x86_64_vnni),)),
+        runtime=Runtime(
+            "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
+        ),
         lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",

@@ -84,7 +84,7 @@ DIAGNOSIS = (
         "tests/analysis/test_verdicts.py::test_verdicts",
     ),
     Mutation(
-        "float-products-counted-as-integer", "qfunc.transforms.verification:Verification.report",
+        "float-products-counted-as-integer", "qfunc.transforms.verification.check:Verification.report",
         "in_float = {u.tensor for u in self.partition.units if not u.integer}",
         "in_float = set()",
         "tests/analysis/test_verdicts.py::test_products_in_float_are_counted",

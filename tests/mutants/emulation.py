@@ -206,7 +206,7 @@ EMULATION = (
         "tests/transforms/test_verify_mutants.py::test_differences_are_counted_exactly",
     ),
     Mutation(
-        "verify-scores-the-emulation-twice", "qfunc.transforms.verification:Verification._batch",
+        "verify-scores-the-emulation-twice", "qfunc.transforms.verification.check:Verification._batch",
         'self.scores.add("simulation", simulated)',
         'self.scores.add("simulation", expected)',
         "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
@@ -218,13 +218,13 @@ EMULATION = (
         "tests/transforms/test_scores.py::test_each_score_is_the_mean_over_all_examples_of_its_own_outputs",
     ),
     Mutation(
-        "verify-ignores-the-partition", "qfunc.transforms.unit_check:wrong_predictions",
+        "verify-ignores-the-partition", "qfunc.transforms.verification.units:wrong_predictions",
         'elif unit.integer != (state == "integer") and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         "elif False:",
         "tests/conformance/test_partition.py::test_a_wrong_partition_is_reported_though_no_number_differs",
     ),
     Mutation(
-        "verify-lets-units-vanish", "qfunc.transforms.unit_check:wrong_predictions",
+        "verify-lets-units-vanish", "qfunc.transforms.verification.units:wrong_predictions",
         "if not partition.is_removable(unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",

@@ -92,7 +92,7 @@ LOWERINGS_RUNTIMES = (
         "test_codes_that_a_quantizer_of_its_own_computes_are_within_its_bound",
     ),
     Mutation(
-        "outputs-of-shown-codes-only", "qfunc.transforms.verification:Verification._emulate",
+        "outputs-of-shown-codes-only", "qfunc.transforms.verification.check:Verification._emulate",
         "torch.where(outputs[index] == actual, actual.to(emulated.dtype), emulated)",
         "emulated",
         "tests/lowering/openvino_cpu/test_openvino_ties.py::"

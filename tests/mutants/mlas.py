@@ -85,13 +85,13 @@ MLAS = (
         "tests/placement/test_partition_promises.py",
     ),
     Mutation(
-        "verify-wants-codes-of-a-real-output", "qfunc.transforms.unit_check:_state",
+        "verify-wants-codes-of-a-real-output", "qfunc.transforms.verification.units:_state",
         "if unit.integer and not coded:",
         "if unit.integer and coded:",
         NETWORKS,
     ),
     Mutation(
-        "verify-moves-have-one-place", "qfunc.transforms.unit_check:wrong_predictions",
+        "verify-moves-have-one-place", "qfunc.transforms.verification.units:wrong_predictions",
         'and not (state == "integer" and _moves_before_quantizer(partition, unit)):',
         ":",
         NETWORKS,

@@ -11,7 +11,32 @@ MATMUL = "tests/lowering/onnxruntime/test_float_matmuls.py::test_no_bit_of_a_pro
 NBITS = (
     Mutation("matmul-slices-do-not-double", "qfunc.numerics.sums.mlas_matmul:_slice_size", "stride * 2", "stride", MATMUL),
     Mutation(
-        "matmul-row-alone-fused", "qfunc.numerics.sums.mlas_matmul:_matrices", "a.shape[-2] == 1", "a.shape[-2] == 0", MATMUL
+        "matmul-row-alone-fused",
+        "qfunc.numerics.sums.mlas_matmul:_Order.product",
+        "a.shape[-2] == 1",
+        "a.shape[-2] == 0",
+        MATMUL,
+    ),
+    Mutation(
+        "matmul-threads-divide-matrices-that-others-have",
+        "qfunc.numerics.sums.mlas_parts:in_parts",
+        "// _PRODUCTS + 1) // matrices)",
+        "// _PRODUCTS + 1) // 1)",
+        MATMUL,
+    ),
+    Mutation(
+        "matmul-part-of-one-column-in-lanes",
+        "qfunc.numerics.sums.mlas_matmul:_Order.product",
+        "self.single and not",
+        "b.shape[-1] == 1 and not",
+        MATMUL,
+    ),
+    Mutation(
+        "nbits-bias-after-all-slices",
+        "qfunc.numerics.sums.mlas_matmul:_Order.product",
+        "return _along(a, b, bias, self.factor, self.depth)",
+        "return _along(a, b, None, self.factor, self.depth) + (0.0 if bias is None else bias)",
+        IN_FLOAT,
     ),
     Mutation("matmul-two-columns-as-one", "qfunc.numerics.sums.mlas_matmul:_in_lanes", "(width - whole) // 2 * 2", "0", MATMUL),
     Mutation(

@@ -16,7 +16,7 @@ GEMMLOWP = "tests/numerics/test_fixed_point.py::test_fixed_point_requantization_
 
 NUMERICS = (
     # rounding
-    Mutation("half-away-tie", "qfunc.numerics.rounding:half_away", "(x - whole).abs() >= 0.5", "(x - whole).abs() > 0.5", TIES),
+    Mutation("half-away-adds-half", "qfunc.numerics.rounding:half_away", "0.5 - torch.finfo(x.dtype).eps / 4", "0.5", TIES),
     Mutation(
         "half-to-zero-tie", "qfunc.numerics.rounding:half_to_zero",
         "(x - whole).abs() > 0.5",

@@ -121,7 +121,7 @@ REPORTS = (
         "tests/transforms/test_mixed_precision.py::test_bit_operations_are_counted",
     ),
     Mutation(
-        "runtimes-execute-as-predicted", "qfunc.transforms.unit_check:wrong_executions",
+        "runtimes-execute-as-predicted", "qfunc.transforms.verification.units:wrong_executions",
         'unit.integer == (state == "integer")',
         "True",
         "tests/lowering/test_runtime_units.py::test_operators_that_litert_computes_in_float", case="litert",

@@ -113,11 +113,11 @@ def test_a_pass_takes_the_best_code_of_each_column_in_turn(layer: tuple[Tensor, 
 
 
 def test_the_moments_are_those_of_all_vectors() -> None:
-    x = torch.randn(2, 20, 6, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 20, 21, generator=torch.Generator().manual_seed(0))
     found = damped(second_moments([x[:1], x[1, :7], x[1, 7:]]), 0.01)
-    rows = x.reshape(-1, 6).double().numpy()
+    rows = x.reshape(-1, 21).double().numpy()
     wanted = rows.T @ rows
-    wanted += 0.01 * np.diag(wanted).mean() * np.eye(6)
+    wanted += 0.01 * np.diag(wanted).mean() * np.eye(21)
     # At most 20 float32 products and sums a batch, of magnitudes whose sum is below that of the diagonal.
     np.testing.assert_allclose(found.numpy(), wanted, atol=20 * 2.0**-24 * np.diag(wanted).max())
 

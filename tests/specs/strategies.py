@@ -228,7 +228,7 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
-    st.builds(FloatMatmul, st.integers(16, 512)),
+    st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

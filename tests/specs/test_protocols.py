@@ -12,7 +12,7 @@ from attrs import frozen
 import qfunc
 from qfunc import estimators, functions, lowering, targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.specs import Algorithm, Runtime, edit
+from qfunc.specs import Algorithm, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
     OPTIONAL,
@@ -231,6 +231,12 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert not isinstance(lowering.TosaLowering(), VersionedLowering)
     assert isinstance(lowering.OnnxRuntimeRunner(), InspectableRunner)
     assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
+
+
+def test_a_misspelt_method_of_any_protocol_is_refused() -> None:
+    """`OPTIONAL`, from which misspelt methods are found, has all protocols of each kind."""
+    names = [name for name in protocols.__all__ if name.endswith(("Estimator", "Function", "Lowering", "Runner"))]
+    assert sorted(names) == sorted(p.__name__ for required, optional in OPTIONAL.items() for p in (required, *optional))
 
 
 def test_no_two_protocols_of_one_kind_declare_one_name() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
+from qfunc.numerics.sums.mlas_parts import in_parts
 
 _LEAST, _LANES, _FOUR = 16, 8, 4
 
 
 def mlas_matmul(
-    input: Tensor, other: Tensor, transposed: bool = False, factor: float | None = None, depth: int = 128
+    input: Tensor, other: Tensor, transposed: bool = False, factor: float | None = None, depth: int = 128, threads: int = 1
 ) -> Tensor:
     """Return a b, or factor * a b, of a [..., M, K] and b [..., K, N], whose leading axes broadcast.
+
+    Several `threads` compute parts of rows or columns (`in_parts`); the rest is true of each part.
 
     Entries are added along K, one after the other, by fused multiply-adds.  K is cut into slices of `depth` entries, or of a
     multiple if N is small; the sum of a slice is multiplied by the factor and fused with what the slices before it gave.
@@ -26,7 +30,7 @@ def mlas_matmul(
     An axis that a tensor with one axis lacks is 1 meanwhile.  If `other` has two axes, all rows of `input` are one matrix.
 
     Source: ONNX Runtime, mlas/lib/sgemm.cpp, x86_64/FgemmKernelAvx512FCommon.h, SgemmKernelM1Avx.S and
-        SgemmKernelM1TransposeBAvx.S; measured on onnxruntime 1.31, with at least as many matrices as threads.
+        SgemmKernelM1TransposeBAvx.S; measured on onnxruntime 1.31.
 
     >>> mlas_matmul(torch.ones(2, 3), torch.tensor([[1.0], [2.0], [4.0]]), factor=0.5).tolist()
     [[3.5], [3.5]]
@@ -34,29 +38,55 @@ def mlas_matmul(
     a, b = input.float(), other.float()
     rows = a[None] if a.ndim == 1 else a
     columns = b[:, None] if b.ndim == 1 else b
-    if columns.ndim == 2:
-        y = _matrices(rows.reshape(-1, rows.shape[-1]), columns, transposed, factor, depth)
-        y = y.reshape(*rows.shape[:-1], columns.shape[-1])
-    else:
-        y = _matrices(rows, columns, transposed, factor, depth)
+    one_matrix = columns.ndim == 2
+    matrices = rows.reshape(-1, rows.shape[-1]) if one_matrix else rows
+    order = _Order(transposed, factor, depth, columns.shape[-1] == 1)
+    y = in_parts(order.product, matrices, columns, None, threads)
+    y = y.reshape(*rows.shape[:-1], columns.shape[-1]) if one_matrix else y
     y = y.squeeze(-1) if b.ndim == 1 else y
     return y.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else y
 
 
-def _matrices(a: Tensor, b: Tensor, transposed: bool, factor: float | None, depth: int) -> Tensor:
-    if factor is None and a.shape[-2] == 1:
-        return _in_lanes(a, b) if transposed else _by_fours(a, b)
-    if factor is None and b.shape[-1] == 1 and not transposed:
-        return _in_lanes(b.mT, a.mT).mT
-    return _along(a, b, factor, depth)
+def mlas_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, depth: int = 128, threads: int = 1) -> Tensor:
+    """Return x w^T + bias of rows x [..., K] and a weight w [N, K], in the order of `mlas_matmul` with w^T stored transposed.
+
+    All rows are one matrix.  The sums of slices are added to the bias one after the other; of a row alone, its whole sum is.
+
+    Source: ONNX Runtime, contrib_ops/cpu/quantization/matmul_nbits.cc: a weight without a kernel of its own is dequantized.
+
+    >>> mlas_linear(torch.ones(2, 3), torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([0.5])).tolist()
+    [[7.5], [7.5]]
+    """
+    rows, columns = input.float().reshape(-1, input.shape[-1]), weight.float().T
+    y = in_parts(_Order(True, None, depth, False).product, rows, columns, bias, threads)
+    return y.reshape(*input.shape[:-1], columns.shape[-1])
 
 
-def _along(a: Tensor, b: Tensor, factor: float | None, depth: int) -> Tensor:
+@frozen
+class _Order:
+    # The order of sums of a part; `single`: the whole product has one column, whatever its parts have.
+    transposed: bool
+    factor: float | None
+    depth: int
+    single: bool
+
+    def product(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        """Return a b, times the factor, plus the bias."""
+        if self.factor is None and a.shape[-2] == 1:
+            y = _in_lanes(a, b) if self.transposed else _by_fours(a, b)
+        elif self.factor is None and self.single and not self.transposed:
+            y = _in_lanes(b.mT, a.mT).mT
+        else:
+            return _along(a, b, bias, self.factor, self.depth)
+        return y if bias is None else y + bias
+
+
+def _along(a: Tensor, b: Tensor, bias: Tensor | None, factor: float | None, depth: int) -> Tensor:
     count, width = a.shape[-1], b.shape[-1]
     stride = _slice_size(count, width, depth)
     alpha = torch.tensor(1.0 if factor is None else factor, dtype=torch.float32, device=a.device)
     shape = (a[..., :1] * b[..., :1, :]).shape
-    total: Tensor | None = None
+    total = None if bias is None else bias.expand(shape)
     for first in range(0, count, stride):
         sums = torch.zeros(shape, device=a.device)
         for k in range(first, min(count, first + stride)):
@@ -105,4 +135,4 @@ def _in_lanes(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(column < whole, fours, rest)[..., None, :]
 
 
-__all__ = ["mlas_matmul"]
+__all__ = ["mlas_linear", "mlas_matmul"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ from qfunc.reconstruction.hessian.ordered_sums import sum_in_order
 from qfunc.reconstruction.hessian.replace_functions import replace_functions
 from qfunc.reconstruction.hessian.solver import descend, error_of_rows, round_in_order
 from qfunc.reconstruction.hessian.streams import Stream
-from qfunc.reconstruction.hessian.weights import LayerWeight, layer_weights
+from qfunc.reconstruction.hessian.weights import Columns, LayerWeight, layer_weights, together
 from qfunc.specs.selectors import Selector, require_selector
 from qfunc.transforms.batch_norm import fold_batch_norm
 
@@ -162,43 +162,41 @@ class _Graph:
         """Round all weights, in the order of the layers, on the inputs of each call of all processes."""
         stream = Stream(self.view.network_so_far, calls, "gptq")
         wanted = Stream(self.view.float_network, float_calls, "gptq")
-        hessian = mixed = torch.empty(0)
-        rounded, of = dict[str, Tensor](), ""
-        for layer in self.layers:
-            bar.describe(f"gptq {layer.op}")
-            name, real = stream.input_of(layer.reader), wanted.input_of(layer.reader)
-            own: _Moments | None = None
+        rounded = dict[str, Tensor]()
+        for layers in together(self.layers, stream.input_of):
+            reader = layers[0].reader
+            bar.describe(f"gptq {layers[0].op}")
+            name, real = stream.input_of(reader), wanted.input_of(reader)
             with propagate_errors(group):
-                stream.run_to(layer.reader)
-                wanted.run_to(layer.reader)
-                if name != of:  # layers in a row often read the same tensor
-                    pairs = zip(wanted.values, stream.values, strict=True)
-                    own = _Moments(
-                        second_moments(values[name] for values in stream.values),
-                        mixed_moments((y[real], x[name]) for y, x in pairs),
-                    )
-            if own is not None:
-                of = name
-                gather_counts(None, len(calls), [layer.path], group, "gptq")  # raises if a rank failed, or has another model
-                hessian, mixed = sum_in_order(own, group)
-                hessian = damped(hessian, damping)
-                _require_finite(hessian + mixed, layer)
-            rounded[layer.path] = _rounded(layer, matching_weight(layer.weight, hessian, mixed), hessian, passes)
-            stream.replace(layer.node, rounded[layer.path])
-            bar.advance()
+                stream.run_to(reader)
+                wanted.run_to(reader)
+                pairs = zip(wanted.values, stream.values, strict=True)
+                own = _Moments(
+                    second_moments(values[name] for values in stream.values),
+                    mixed_moments((y[real], x[name]) for y, x in pairs),
+                )
+            gather_counts(None, len(calls), [layers[0].path], group, "gptq")  # raises if a rank failed, or has another model
+            hessian, mixed = sum_in_order(own, group)
+            hessian = damped(hessian, damping)
+            _require_finite(hessian + mixed, layers[0])
+            for layer, value in zip(layers, _rounded(layers, hessian, mixed, passes), strict=True):
+                rounded[layer.path] = value
+                stream.replace(layer.node, value)
+                bar.advance()
         replaced = replace_functions(self.model, {layer.path: layer.function for layer in self.layers})
         for layer in self.layers:
             replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
 
 
-def _rounded(layer: LayerWeight, weight: Tensor, hessian: Tensor, passes: int) -> Tensor:
-    small = hessian.to(weight)
-    value = round_in_order(weight, hessian, layer.round_column)
+def _rounded(layers: Sequence[LayerWeight], hessian: Tensor, mixed: Tensor, passes: int) -> list[Tensor]:
+    small, columns = hessian.float(), Columns(layers)
+    weight = matching_weight(torch.cat([layer.weight for layer in layers]), hessian, mixed)
+    value = round_in_order(weight, hessian, columns.round)
     for _ in range(passes):
-        value = descend(weight, value, small, layer.round_column)
-    nearest = layer.nearest()
+        value = descend(weight, value, small, columns.round)
+    nearest = torch.cat([layer.nearest() for layer in layers])
     worse = error_of_rows(weight, nearest, small) < error_of_rows(weight, value, small)
-    return torch.where(worse.unsqueeze(1), nearest, value)
+    return list(torch.split(torch.where(worse.unsqueeze(1), nearest, value), [len(layer.weight) for layer in layers]))
 
 
 def _require_finite(hessian: Tensor, layer: LayerWeight) -> None:

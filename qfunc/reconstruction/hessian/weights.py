@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from attrs import evolve, field, frozen
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import torch
+from attrs import evolve, frozen
 from torch import Tensor, fx
 
 from qfunc.errors import SpecError
@@ -33,31 +37,49 @@ class LayerWeight:
     weight: Tensor
     function: Compensation
     """The function that stores its rounding."""
-    qparams: Affine = field(init=False)
-    """In the shape of the weight, or a shape that broadcasts against it."""
-    column: Scheme = field(init=False)
-    """The scheme of one column [out, 1]."""
-
-    def __attrs_post_init__(self) -> None:
-        scheme, qparams = self.module.scheme, self.module.qparams()
-        spread_out = (p if p is None else spread(p, self.weight, scheme) for p in qparams)
-        object.__setattr__(self, "qparams", Affine(*spread_out))  # type: ignore[arg-type]
-        object.__setattr__(self, "column", evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0))))
-
-    def round_column(self, values: Tensor, column: int) -> Tensor:
-        """Return the nearest values that the format has in a column [out]."""
-        qparams = Affine(*(None if p is None else _column(p, column) for p in self.qparams))  # type: ignore[arg-type]
-        return fake_quantized_value(values.unsqueeze(1), qparams, self.column).squeeze(1)
 
     def nearest(self) -> Tensor:
         """Return the weight rounded to nearest."""
         return fake_quantized_value(self.weight, self.module.qparams(), self.module.scheme)
 
 
-def _column(parameter: Tensor, column: int) -> Tensor:
-    if parameter.ndim == 0:
-        return parameter
-    return parameter[:, column : column + 1] if parameter.shape[1] > 1 else parameter
+class Columns:
+    """The codes of the columns of some weights, one below the other, whose schemes are equal."""
+
+    def __init__(self, layers: Sequence[LayerWeight]) -> None:
+        scheme = layers[0].module.scheme
+        self.scheme = evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0)))
+        """The scheme of one column [out, 1]."""
+        each = [layer.module.qparams() for layer in layers]
+        rows = [_rows(of, layers) for of in zip(*each, strict=True)]
+        self.qparams = Affine(*rows)  # type: ignore[arg-type]
+        """[in, out, 1], or [1, out, 1] if all columns have the same."""
+
+    def round(self, values: Tensor, column: int) -> Tensor:
+        """Return the nearest values that the format has in a column [out]."""
+        qparams = Affine(*(None if p is None else p[column if len(p) > 1 else 0] for p in self.qparams))  # type: ignore[arg-type]
+        return fake_quantized_value(values.unsqueeze(1), qparams, self.scheme).squeeze(1)
+
+
+def _rows(parameters: Sequence[Tensor | None], layers: Sequence[LayerWeight]) -> Tensor | None:
+    # A parameter of all weights [in, out, 1], or [1, out, 1]; None if they have none.
+    found = [spread(p, w.weight, w.module.scheme) for p, w in zip(parameters, layers, strict=True) if p is not None]
+    if not found:
+        return None
+    width = max(p.shape[-1] if p.ndim else 1 for p in found)
+    rows = [p.expand(len(w.weight), width) for p, w in zip(found, layers, strict=True)]
+    return torch.cat(rows).T.contiguous().unsqueeze(2)
+
+
+def together(layers: Sequence[LayerWeight], input_of: Callable[[str], str]) -> Iterator[tuple[LayerWeight, ...]]:
+    """Yield layers in a row that read the same tensor and have equal schemes: their weights share the order of the columns.
+
+    Args:
+        layers: In the order of the network.
+        input_of: The name of the tensor that an op reads, by the name of the op.
+    """
+    for _, found in groupby(layers, key=lambda layer: (input_of(layer.reader), layer.module.scheme)):
+        yield tuple(found)
 
 
 def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> tuple[list[LayerWeight], list[str]]:
@@ -122,4 +144,4 @@ def _compensation(module: FakeQuantize, weight: Tensor, step: str) -> Compensati
     return found
 
 
-__all__ = ["LayerWeight", "layer_weights"]
+__all__ = ["Columns", "LayerWeight", "layer_weights", "together"]

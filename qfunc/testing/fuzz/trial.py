@@ -25,7 +25,7 @@ from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
-from qfunc.transforms.verification import NUMBERS
+from qfunc.transforms.verification.check import NUMBERS
 from qfunc.transforms.verify import verify
 
 ROUNDING = 1e-3

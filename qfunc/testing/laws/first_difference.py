@@ -7,7 +7,8 @@ from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.testing.laws.unit_elements import elements_of, summary
 from qfunc.testing.pipeline import Pipeline
-from qfunc.transforms.verification import Verification, outputs_of
+from qfunc.transforms.verification.check import Verification
+from qfunc.transforms.verification.outputs import outputs_of
 
 
 def first_difference(report: Report, trial: Pipeline) -> str:

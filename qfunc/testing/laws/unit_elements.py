@@ -16,7 +16,8 @@ from qfunc.ops.definition import Trait
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
 from qfunc.placement.products import products_of
-from qfunc.transforms.verification import Verification, outputs_of
+from qfunc.transforms.verification.check import Verification
+from qfunc.transforms.verification.outputs import outputs_of
 
 _SUMS = ("acc", "sum", "stored", "product")
 _MIDWAY = 2.0**-40

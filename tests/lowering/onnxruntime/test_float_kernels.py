@@ -27,14 +27,16 @@ LOWEST = torch.finfo(torch.float32).min
 SIZES = [1, 2, 3, 7, 8, 9, 11, 12, 15, 16, 17, 20, 23, 31, 47, 48, 49, 64, 100, 103, 384]
 
 
-def run(op: str, *given: Tensor, opset: int = 21, **attributes: Any) -> Tensor:
+def run(op: str, *given: Tensor, opset: int = 21, threads: int = 0, **attributes: Any) -> Tensor:
     names = [f"x{i}" for i in range(len(given))]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in [*names, "y"]]
     graph = helper.make_graph([helper.make_node(op, names, ["y"], **attributes)], "g", infos[:-1], infos[-1:])
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10
     )
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     fed = {n: v.contiguous().numpy() for n, v in zip(names, given, strict=True)}
     return torch.from_numpy(session.run(None, fed)[0])
 

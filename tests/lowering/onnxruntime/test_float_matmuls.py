@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve, frozen
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -32,15 +32,16 @@ class Product:
     b: Tensor
     transposed: bool
     factor: float | None
+    threads: int
 
 
 @st.composite
 def products(draw: st.DrawFn) -> Product:
-    """A single row and several, one column, one slice of K and several; two matrices at least, as many as threads."""
+    """A single row and several, one column, one slice of K and several; fewer matrices than threads, and more."""
     m = draw(st.one_of(st.just(1), st.integers(1, 20)))
-    k = draw(st.one_of(st.integers(1, 140), st.sampled_from((128, 129, 256, 300, 520))))
-    n = draw(st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 300))))
-    lead = (2, draw(st.integers(1, 3)))
+    k = draw(st.one_of(st.integers(1, 140), st.sampled_from((128, 129, 256, 300, 520, 1040))))
+    n = draw(st.one_of(st.integers(1, 40), st.sampled_from((17, 64, 65, 130, 300))))
+    lead = draw(st.sampled_from(((), (1,), (2,), (3, 1), (2, 3))))
     exponent = RANGES[draw(st.sampled_from(sorted(RANGES)))]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
 
@@ -48,16 +49,21 @@ def products(draw: st.DrawFn) -> Product:
         powers = 2.0 ** torch.randint(-exponent, exponent + 1, shape, generator=generator)
         return torch.randn(shape, generator=generator) * powers * (torch.rand(shape, generator=generator) < 0.9)
 
-    return Product(real(*lead, m, k), real(*lead, k, n), draw(st.booleans()), draw(FACTORS))
+    return Product(real(*lead, m, k), real(*lead, k, n), draw(st.booleans()), draw(FACTORS), draw(st.integers(1, 6)))
 
 
 @exact
+@example(
+    Product(
+        torch.linspace(-1, 1, 9 * 1040).reshape(9, 1040), torch.linspace(-3, 1, 17 * 1040).reshape(1040, 17), False, None, 2
+    )
+)
 @given(products())
 @settings(max_examples=300, deadline=None)
 def test_no_bit_of_a_product_differs(drawn: Product) -> None:
     fused = {"domain": "com.microsoft", "transB": int(drawn.transposed), "alpha": drawn.factor or 1.0}
-    wanted = run("FusedMatMul", drawn.a, drawn.b.mT if drawn.transposed else drawn.b, **fused)
-    found = mlas_matmul(drawn.a, drawn.b, drawn.transposed, drawn.factor)
+    wanted = run("FusedMatMul", drawn.a, drawn.b.mT if drawn.transposed else drawn.b, threads=drawn.threads, **fused)
+    found = mlas_matmul(drawn.a, drawn.b, drawn.transposed, drawn.factor, threads=drawn.threads)
     assert torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0))
     assert torch.equal(found.isnan(), wanted.isnan())
 

@@ -103,9 +103,9 @@ class Product(nn.Module):
 class Gram(nn.Module):
     """A linear layer times its transpose."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 300) -> None:
         super().__init__()
-        self.layer = nn.Linear(20, 300)
+        self.layer = nn.Linear(20, width)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x)
@@ -413,6 +413,7 @@ WITNESSES = {
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
+    "FloatMatmul.threads": witness(MATMULS, FloatMatmul(), FloatMatmul(threads=3), seeded(Gram(2**14)), drawn(3, 20)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),
     "DynamicProduct.denormals": dynamic(DYNAMIC, BARE, TOKENS * 2.0**-121, denormals=False),

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
+import torch
 from torch import fx
 
+from qfunc.analysis.lockstep import Ops
+from qfunc.analysis.quantized_weights import multiply_accumulates
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots
 from qfunc.ops.traits import Trait
 from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
 from qfunc.specs import FloatKernel
+
+
+def summed_products(partition: Partition, arguments: tuple[Any, ...]) -> dict[str, int]:
+    """Return the number of products that each unit sums for these arguments, by the path of its output."""
+    with torch.inference_mode():
+        counts = {n.name: c for n, c in multiply_accumulates(Ops(partition.network), arguments).items()}
+    found: dict[str, int] = {}
+    for unit in partition.units:
+        if total := sum(counts.get(n.name, 0) for n in unit.group.nodes):
+            found[unit.tensor] = found.get(unit.tensor, 0) + total
+    return found
 
 
 def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared: Set[str]) -> Iterator[str]:
@@ -101,4 +116,4 @@ def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) ->
     return "the runtime shows no tensor of this name"
 
 
-__all__ = ["uncompared", "wrong_executions", "wrong_predictions"]
+__all__ = ["summed_products", "uncompared", "wrong_executions", "wrong_predictions"]

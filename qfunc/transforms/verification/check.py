@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.quantized_weights import multiply_accumulates
 from qfunc.analysis.report_format import name_of
-from qfunc.analysis.verification_report import Comparison, Report, Tally
+from qfunc.analysis.verification_report import Report
 from qfunc.emulation.float_units import FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, code_nodes, same
 from qfunc.emulation.writer import build_emulation
@@ -19,28 +17,26 @@ from qfunc.errors import EmulationError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value, run_in_evaluation_mode
 from qfunc.execution.joined_examples import in_model_order
-from qfunc.graph.arguments import flatten, unflatten, with_fixed_arguments
+from qfunc.graph.arguments import flatten, with_fixed_arguments
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.runner_support import run_error
-from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition
-from qfunc.specs import Target, edit
+from qfunc.specs import Target
 from qfunc.specs.protocols import (
-    ConditionalRunner,
     ExecutedView,
     FlippingRunner,
     InspectableRunner,
-    LocatedRunner,
     RealView,
     ReorderingRunner,
     Runner,
 )
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
-from qfunc.transforms.unit_check import uncompared, wrong_executions, wrong_predictions
 from qfunc.transforms.validate import describe, require_public
+from qfunc.transforms.verification.outputs import encoding_of_output, lsb_of_output, range_lsb
+from qfunc.transforms.verification.processors import incomparable
+from qfunc.transforms.verification.tallies import Tallies
+from qfunc.transforms.verification.units import summed_products, uncompared, wrong_executions, wrong_predictions
 
 NUMBERS = "numbers, which have codes"
 """What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
@@ -65,23 +61,15 @@ class Verification:
         self.encodings = {} if self.emulation is None else code_nodes(self.partition, self.emulation, shown)
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.reals_joined = self.joined or isinstance(self.inside, RealView)
-        self.tallies: dict[str, Tally] = {}
-        self.rounded = self.calls = 0
+        self.calls = 0
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
         flips = isinstance(runner, FlippingRunner) and bool(runner.flips)
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
         self.shown_reals = self._shown_reals()
-        self.exact = self.partition.exact_nodes(self.unlike, self.shown_reals)
-        # A runtime that shows real values may round those that it does not show in another order.
-        self.exact_outputs = self.partition.exact_nodes(self.unlike)
-        self.measured = False
-        self.products: dict[str, int] = {}
-        self.at_path: dict[str, list[fx.Node]] = {}
-        for node, path in self.partition.paths.items():
-            if node.op != "get_attr":
-                self.at_path.setdefault(path, []).append(node)
+        self.tallies = Tallies(self.partition, self.unlike, self.shown_reals)
+        self.products: dict[str, int] | None = None
 
     def _node_name(self, name: str) -> str:
         # The node of the float network for a node of the emulation that has its codes.
@@ -113,8 +101,8 @@ class Verification:
         leaves = tensors_of(arguments)
         where = f"verify, batch {number}"
         value = evaluated_value(self.model, leaves, where)
-        if not self.measured and self.emulation is not None:
-            self._measure(arguments)
+        if self.products is None and self.emulation is not None:
+            self.products = summed_products(self.partition, arguments)
         self._batch(leaves, tensors_of(value), where)
         self.calls += 1
         return self.model.graph.process_outputs(value)
@@ -131,23 +119,14 @@ class Verification:
             if encoding_of_output(self.partition, index) is not None:
                 _require_numbers(emulated, f"{where}, output {index}")
             lsb = lsb_of_output(self.partition, index, emulated)
-            self._tally(f"output {index}", "output").add(emulated, actual, lsb)
-            self._tally(f"simulation {index}", "simulation").add(value, emulated, lsb)
+            self.tallies.of(f"output {index}", "output").add(emulated, actual, lsb)
+            self.tallies.of(f"simulation {index}", "simulation").add(value, emulated, lsb)
         if self.scores is not None:
             self.scores.add("float", run_in_evaluation_mode(self.partition.network, leaves))
             self.scores.add("simulation", simulated)
             if self.emulation is not None:
                 self.scores.add("emulation", expected)
             self.scores.add("runtime", runtime)
-
-    def _measure(self, arguments: tuple[Any, ...]) -> None:
-        # The products that each unit sums, by the path of its output.
-        network, self.measured = self.partition.network, True
-        with torch.inference_mode():
-            counts = {n.name: c for n, c in multiply_accumulates(Ops(network), arguments).items()}
-        for unit in self.partition.units:
-            if total := sum(counts.get(n.name, 0) for n in unit.group.nodes):
-                self.products[unit.tensor] = self.products.get(unit.tensor, 0) + total
 
     def in_order(self, outputs: list[Any], like: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
         """Return the runtime's outputs as tensors, in the model's layout."""
@@ -188,12 +167,12 @@ class Verification:
                 if bool(value.isnan().any()):
                     unknown_codes.append((path, value))
                 actual = in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined)
-                self._tally(path, "codes").add(value, actual, 1.0)
+                self.tallies.of(path, "codes").add(value, actual, 1.0)
             if name in self.reals:
                 path = self.reals[name]
                 actual = in_model_order(codes[path], value, examples, joined=True)
                 if actual.shape == value.shape:
-                    self._tally(path, "real").add(value, actual, _range_lsb(value))
+                    self.tallies.of(path, "real").add(value, actual, range_lsb(value))
 
         with torch.inference_mode():
             arguments = with_fixed_arguments(self.emulation, leaves)
@@ -202,7 +181,7 @@ class Verification:
             for path, value in unknown_codes[:1]:
                 _require_numbers(value, f"{where}, tensor {path!r}")
             differs = self.inside is not None and (
-                self._any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
+                self.tallies.any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
             )
             if differs or self.unknown_units:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
@@ -212,95 +191,46 @@ class Verification:
                 for bounded in self.float_units.compare(leaves, known):
                     within[bounded.name, bounded.sums] = bounded.within
                     if not bounded.sums:
-                        self._tally(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
+                        self.tallies.of(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
                 for path, emulated, actual in forced.pairs if differs else ():
-                    self._add_alone(path, emulated, actual, 1.0, within)
+                    self.tallies.add_alone(path, emulated, actual, 1.0, self.calls, within)
                 for node, emulated, actual in forced.real_pairs if differs else ():
                     if node in self.reals:
-                        self._add_alone(self.reals[node], emulated, actual, _range_lsb(emulated), within)
+                        self.tallies.add_alone(self.reals[node], emulated, actual, range_lsb(emulated), self.calls, within)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
                     # A runtime that shows other codes than it computes without showing them has the output of the emulation.
                     emulated = torch.where(outputs[index] == actual, actual.to(emulated.dtype), emulated)
-                    self._add_alone(f"output {index}", emulated, actual, lsb_of_output(self.partition, index, emulated), within)
+                    lsb = lsb_of_output(self.partition, index, emulated)
+                    self.tallies.add_alone(f"output {index}", emulated, actual, lsb, self.calls, within)
         return outputs
 
-    def _add_alone(
-        self, name: str, emulated: Tensor, actual: Tensor, lsb: float, within: dict[tuple[str, bool], Tensor]
-    ) -> None:
-        # Differences within the bounds of float32 are none.
-        tally = self._tally(name, "alone")
-        exact = self._exact(tally)
-        explained = within.get((name, exact))
-        if explained is not None and explained.shape == emulated.shape:
-            if exact:
-                self.rounded += int(((emulated != actual) & explained).sum())
-            emulated = torch.where(explained, actual.to(emulated.dtype), emulated)
-        tally.add(emulated, actual, lsb, self.calls)
-
-    def _any_mismatch(self, kind: str) -> bool:
-        return any(t.mismatches for t in self.tallies.values() if t.kind == kind)
-
-    def _tally(self, name: str, kind: str) -> Tally:
-        return self.tallies.setdefault(f"{kind}:{name}", Tally(name, kind))
-
-    def _exact(self, tally: Tally) -> bool:
-        # Return True if emulation computes every bit: for units with kernels, quantizers of inputs, and moves.
-        if tally.name.startswith("output "):
-            leaves = outputs_of(self.partition)[1]
-            index = int(tally.name.removeprefix("output "))
-            if index >= len(leaves):  # one of several values of an op that is returned as a whole
-                return False
-            return encoding_of_output(self.partition, index) is not None or leaves[index] in self.exact_outputs
-        return all(n in self.exact for n in self.at_path.get(tally.name, ()))
-
     def report(self) -> Report:
-        rows = tuple(
-            Comparison(t.name, t.kind, t.elements, t.mismatches, t.largest, self._exact(t), t.mean, t.first)
-            for t in self.tallies.values()
-        )
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.unknown_units)
-        compared = {t.name for t in self.tallies.values() if t.kind in ("codes", "real")}
+        compared = self.tallies.names("codes", "real")
         shown = None if self.inside is None else frozenset(self.inside.tensors)
         skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
         in_float = {u.tensor for u in self.partition.units if not u.integer}
         left_out = {name for name, _ in skipped} | in_float
+        products = self.products or {}
+        elsewhere = "" if self.emulation is None else incomparable(self.runner, self.artifact, self.quantized, self.target)
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if isinstance(self.runner, Runner) else name_of(self.runner, "runtime"),
             predicted=0 if self.reason else sum(u.integer for u in self.partition.units),
-            rows=rows,
+            rows=tuple(self.tallies.rows()),
             disagreements=() if self.inside is None else self._disagreements(self.inside),
             float_units=floats,
             unknown=self.reason,
-            incomparable=self._incomparable(),
+            incomparable=elsewhere,
             scores=() if self.scores is None else self.scores.means,
             skipped=skipped,
             unbounded=tuple(self.float_units.unbounded.items()),
-            rounded=self.rounded,
-            products=sum(self.products.values()),
-            compared_products=sum(n for path, n in self.products.items() if path not in left_out),
+            rounded=self.tallies.rounded,
+            products=sum(products.values()),
+            compared_products=sum(n for path, n in products.items() if path not in left_out),
             units_shown=self._units_hidden(),
-            integer_products=sum(n for path, n in self.products.items() if path not in in_float),
+            integer_products=sum(n for path, n in products.items() if path not in in_float),
         )
-
-    def _incomparable(self) -> str:
-        # Why the runner may compute what the target does not describe.
-        runner, runtime = self.runner, self.target.runtime
-        if self.emulation is None:
-            return ""
-        if not runtime.builds or not isinstance(runner, LocatedRunner) or runner.cpu is None:
-            return runner.comparable(self.artifact) if isinstance(runner, ConditionalRunner) else ""
-        if runner.cpu not in (build.cpu for build in runtime.builds):
-            return f"the target {self.target.name} describes no {runner.cpu}"
-        there = edit.cpu(runner.cpu)(self.target)
-        if there.kernels == self.target.kernels or self._same_emulation(there):
-            return ""
-        return f"{runner.cpu} computes other integers than {runtime.cpu}, which edit.cpu({str(runner.cpu)!r}) describes"
-
-    def _same_emulation(self, target: Target) -> bool:
-        # Both processors may compute a model alike, such as one whose weights are too small for sums to saturate.
-        here, there = (build_emulation(Partition(QuantizedModel(self.quantized), t)) for t in (self.target, target))
-        return str(here.graph) == str(there.graph)
 
     def _units_hidden(self) -> str:
         if self.inside is None:
@@ -315,26 +245,6 @@ class Verification:
             found += wrong_predictions(self.partition, inside.units, {path for path, _ in self.encodings.values()})
         found += wrong_executions(self.partition, _executed(inside) or {})
         return (*found, inside.difference) if inside.difference else tuple(found)
-
-
-def outputs_of(partition: Partition) -> tuple[fx.Node, list[fx.Node]]:
-    """Return the output node of the network, and the nodes of the outputs."""
-    node = next(n for n in partition.network.graph.nodes if n.op == "output")
-    return node, unflatten(node)
-
-
-def encoding_of_output(partition: Partition, index: int) -> Encoding | None:
-    """Return the codes of an output; None if it is real, or one of several values of an op that is returned as a whole."""
-    node, leaves = outputs_of(partition)
-    return partition.encoding(leaves[index], node) if index < len(leaves) else None
-
-
-def lsb_of_output(partition: Partition, index: int, value: Tensor) -> float:
-    """Return the value of one code of an output, or 1/255 of its range if it has no codes."""
-    encoding = encoding_of_output(partition, index)
-    if encoding is not None and encoding.qparams.scale.ndim == 0:
-        return encoding.scale
-    return _range_lsb(value)
 
 
 def _executed(inside: Any) -> Mapping[str, str] | None:
@@ -358,12 +268,6 @@ def _require_numbers(value: Tensor, where: str) -> None:
         do = "Keep the inputs of the op before it in float by edit.skip, if they are 0 as codes only, as in 0 / 0."
         found = f"NaN before the quantizer in {int(nan.sum()):,} of {nan.numel():,} elements"
         raise VerifyError(where=where, found=found, wanted=NUMBERS, do=do)
-
-
-def _range_lsb(value: Tensor) -> float:
-    # A range of less than 2^-12 of the values holds little but roundings of float32, as of numbers that should be equal.
-    low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
-    return max((high - low or abs(high)) / 255, max(-low, high) * 2**-12 / 255, torch.finfo(torch.float32).tiny)
 
 
 def _examples(leaves: list[Tensor]) -> int:

@@ -1,0 +1,104 @@
+"""Protocols: the methods of algorithms and runtimes, which packages of higher layers implement.
+
+The protocols of required methods (`Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.  The
+others declare optional methods.  Callers check for an optional method by `isinstance`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
+from qfunc.specs.protocols.function import (
+    Function,
+    LearnedFunction,
+    NoiselessFunction,
+    OnnxFunction,
+    RelaxedFunction,
+    ScalableFunction,
+    SearchingFunction,
+)
+from qfunc.specs.protocols.lowering import (
+    BlockLowering,
+    DecoderLowering,
+    FixedSizeLowering,
+    LimitedLowering,
+    Lowering,
+    NamingLowering,
+    ParameterLowering,
+    PartwiseLowering,
+    RefusingLowering,
+    StoringLowering,
+    VersionedLowering,
+    WideLowering,
+)
+from qfunc.specs.protocols.runner import (
+    ConditionalRunner,
+    ExecutedView,
+    FlippingRunner,
+    InspectableRunner,
+    LoadingRunner,
+    LocatedRunner,
+    OptionalRunner,
+    RealView,
+    ReorderingRunner,
+    Runner,
+)
+
+
+@runtime_checkable
+class RoundingArithmetic(Protocol):
+    """An arithmetic of `specs.arithmetic` that rounds once.
+
+    Without `Kernel.bounds`, the bounds of a fused activation are rounded in the same way.
+    """
+
+    @property
+    def rounding(self) -> str:
+        """The name of the rounding."""
+        ...
+
+
+OPTIONAL: dict[type, tuple[type, ...]] = {
+    Estimator: (MergeableEstimator,),
+    Function: (
+        LearnedFunction,
+        RelaxedFunction,
+        NoiselessFunction,
+        SearchingFunction,
+        ScalableFunction,
+        OnnxFunction,
+    ),
+    Lowering: (
+        VersionedLowering,
+        NamingLowering,
+        LimitedLowering,
+        FixedSizeLowering,
+        RefusingLowering,
+        StoringLowering,
+        ParameterLowering,
+        WideLowering,
+        BlockLowering,
+        DecoderLowering,
+        PartwiseLowering,
+    ),
+    Runner: (
+        OptionalRunner,
+        LoadingRunner,
+        InspectableRunner,
+        ConditionalRunner,
+        LocatedRunner,
+        ReorderingRunner,
+        FlippingRunner,
+    ),
+}
+"""Maps a protocol of required methods to the protocols of its optional methods."""
+
+__all__ = [
+    "OPTIONAL", "BlockLowering", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering",
+    "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner",
+    "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
+    "OptionalRunner", "ParameterLowering", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StoringLowering",
+    "VersionedLowering", "WideLowering",
+]  # fmt: skip

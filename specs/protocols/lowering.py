@@ -1,0 +1,145 @@
+"""The methods of lowerings, which write the files of toolchains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Lowering(Protocol):
+    """A lowering: writes the files of a vendor's toolchain from standard Q/DQ ONNX.
+
+    >>> from qfunc.lowering import QdqLowering
+    >>> isinstance(QdqLowering(), Lowering)
+    True
+    """
+
+    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+        """Return the content of each file, bytes, by its name.
+
+        `model` is an `onnx.ModelProto` with Q/DQ nodes, to be left as it is; `sites` are its `QuantizedTensor` values.
+        """
+        ...
+
+
+@runtime_checkable
+class VersionedLowering(Protocol):
+    """A lowering that chooses the ONNX opset of the model that it receives."""
+
+    @property
+    def opset(self) -> int:
+        """The version of the opset; for one before 13 the lowering receives a model of opset 21."""
+        ...
+
+
+@runtime_checkable
+class NamingLowering(Protocol):
+    """A lowering whose files without an ONNX model have names for inputs and outputs."""
+
+    def with_names(self, files: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
+        """Return the files of `lower` with these names of inputs and outputs; an output with the name "" keeps its own."""
+        ...
+
+
+@runtime_checkable
+class LimitedLowering(Protocol):
+    """A lowering whose files cannot express some ops, so that `quantize` refuses them."""
+
+    @property
+    def legality(self) -> tuple[Any, ...]:
+        """The `Refuse` values of these ops."""
+        ...
+
+
+@runtime_checkable
+class FixedSizeLowering(Protocol):
+    """A lowering that may fix all sizes of the inputs but the batch."""
+
+    @property
+    def one_size(self) -> str:
+        """What fixes the sizes, for messages, such as "a .pte"; "" if they may vary."""
+        ...
+
+
+@runtime_checkable
+class RefusingLowering(Protocol):
+    """A lowering that refuses some schemes."""
+
+    def refuses(self, scheme: Any, constant: bool) -> str:
+        """Return a description of the schemes that it accepts, or "" if it accepts this one."""
+        ...
+
+
+@runtime_checkable
+class StoringLowering(Protocol):
+    """A lowering whose files hold codes that ONNX's integers with one static scale per tensor or channel are not."""
+
+    def stores(self, scheme: Any, constant: bool) -> bool:
+        """Return True if they hold the codes of a constant in this scheme, or say how an activation is quantized."""
+        ...
+
+
+@runtime_checkable
+class ParameterLowering(Protocol):
+    """A lowering that writes the parameters of the model under their names."""
+
+    @property
+    def parameters(self) -> bool:
+        """True if the ONNX model shall have their names in its metadata, a JSON list under "parameters"."""
+        ...
+
+
+@runtime_checkable
+class WideLowering(Protocol):
+    """A lowering whose files hold biases of more than 32 bits."""
+
+    @property
+    def bias_bits(self) -> int:
+        """The number of bits of a bias."""
+        ...
+
+
+@runtime_checkable
+class BlockLowering(Protocol):
+    """A lowering whose files hold weights with scales of blocks, and inputs that are quantized at run time."""
+
+    @property
+    def blocks(self) -> bool:
+        """True if they do."""
+        ...
+
+
+@runtime_checkable
+class DecoderLowering(Protocol):
+    """A lowering for an engine that builds the network itself and reads its weights only.
+
+    The emulation is then that of the engine's network, with the weights of the file.
+    """
+
+    @property
+    def decoder(self) -> Any:
+        """The `DecoderConfig`."""
+        ...
+
+
+@runtime_checkable
+class PartwiseLowering(Protocol):
+    """A lowering whose files are put together from parts of the network, as `qfunc.stream` does.
+
+    `lower(model, sites)` returns the files of `join([part(model, sites)])`.
+    """
+
+    def part(self, model: Any, sites: Any) -> Any:
+        """Return what the files have of a part of the network, a `files.part.Part`; the arguments are those of `lower`."""
+        ...
+
+    def join(self, parts: Any) -> Mapping[str, Any]:
+        """Return the files of all parts: name -> an iterable of bytes."""
+        ...
+
+
+__all__ = [
+    "BlockLowering", "DecoderLowering", "FixedSizeLowering", "LimitedLowering", "Lowering", "NamingLowering",
+    "ParameterLowering", "PartwiseLowering", "RefusingLowering", "StoringLowering", "VersionedLowering", "WideLowering",
+]  # fmt: skip
