@@ -55,6 +55,7 @@ CONTENTS = {
         "scale",
         "transformers",
         "language_models",
+        "kv_cache",
         "rounding",
         "smollm2",
         "reports",

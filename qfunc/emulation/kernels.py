@@ -6,25 +6,29 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.libraries import LIBRARIES
 from qfunc.numerics.kernels.pooling import quantize_interior
+from qfunc.numerics.sums.dynamic import flushed
 from qfunc.ops.node import slots
 from qfunc.ops.sizes import is_number
 from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
+    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     Copy,
     DynamicProduct,
     FixedBits,
@@ -88,6 +92,11 @@ def _real_value(job: UnitContext, arithmetic: FloatKernel, sources: dict[str, fx
     return job.emitter.call(_function(job, arithmetic.function), *arguments, name=name)
 
 
+def _normal(x: Tensor) -> Tensor:
+    # A tensor without subnormal numbers.
+    return flushed(x) if x.is_floating_point() else x
+
+
 def _function(job: UnitContext, library: str) -> Any:
     forms = LIBRARIES.get(library, {})
     if job.unit.kind not in forms:
@@ -102,12 +111,18 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
         return pooling.window_sum(job, arithmetic)
     sources = {n.name: (job.wide if arithmetic.wide else job.real)(n, job.root) for n in job.root.all_input_nodes}
     dtype = getattr(torch, arithmetic.dtype)
+    if not arithmetic.denormals:
+        reals = {n.name for n in job.root.all_input_nodes if not is_number(n)}
+        sources |= {k: job.emitter.call(_normal, sources[k], name=f"{k}_normal") for k in sources if k in reals}
     if dtype != torch.float32 and not arithmetic.wide:
         tensors = {n.name for n in job.root.all_input_nodes if not is_number(n)}
         sources |= {k: job.emitter.call(torch.Tensor.to, sources[k], dtype, name=f"{k}_wide") for k in sources if k in tensors}
     if job.output_encoding is None:
-        return apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
+        bare = apply_bounds(job, _real_value(job, arithmetic, sources, f"{job.name}_bare"))
+        return bare if arithmetic.denormals else job.emitter.call(_normal, bare, name=job.name, result=True)
     real = _real_value(job, arithmetic, sources, f"{job.name}_real")
+    if not arithmetic.denormals:
+        real = job.emitter.call(_normal, real, name=f"{job.name}_normal")
     zero, low, high = job.range()
     if arithmetic.wide:
         return job.emitter.call(
@@ -169,6 +184,8 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
     (FloatMatmul, "linear"): float_linear,
+    (AppendCodes, "index_put"): append,
+    (CachedAttention, "cached_attention"): attend,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
@@ -203,7 +220,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatKernel | FloatMatmul | FloatRequantize | FloatMultiplier | DynamicProduct
+_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | FloatRequantize | FloatMultiplier | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -216,7 +233,7 @@ def write(job: UnitContext) -> fx.Node:
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatKernel, FloatMatmul, FloatRequantize, FloatMultiplier or DynamicProduct"
+        wanted = "FloatKernel, FloatMatmul, CachedAttention, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,33 +17,40 @@ QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _KEPT = ("Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
+Curves = Mapping[str, Callable[[Array], Array]]
+"""Type of node -> how the runtime computes it, where that is another number than NumPy's."""
 
-def folded(model: onnx.ModelProto, kept: Collection[str] = QUANTIZERS) -> tuple[QdqModel, dict[str, Array]]:
+NO_CURVES: Curves = {}
+
+
+def folded(
+    model: onnx.ModelProto, kept: Collection[str] = QUANTIZERS, curves: Curves = NO_CURVES
+) -> tuple[QdqModel, dict[str, Array]]:
     """Return (a reader of the model, the values of computed tensors that no input's values change, for one example).
 
     A real number that depends on the batch size is not folded: it would differ for a batch of another size.
     `kept` are types of nodes that are not folded.
     """
     source = QdqModel(model)
-    one, two, three = _values(source, kept)
+    one, two, three = _values(source, kept, curves)
     if not all(source.has_sizes(name) for name in (*one, *source.producers)):
         source = QdqModel(model, (two, three))
-        one, two, three = _values(source, kept)
+        one, two, three = _values(source, kept, curves)
     return source, one
 
 
-def folded_constants(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> dict[str, Array]:
+def folded_constants(source: QdqModel, kept: Collection[str] = QUANTIZERS, curves: Curves = NO_CURVES) -> dict[str, Array]:
     """Return the values of `folded` for a reader of a model; `kept` are types of nodes that are not folded."""
-    return _values(source, kept)[0]
+    return _values(source, kept, curves)[0]
 
 
-def _values(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> list[dict[str, Array]]:
+def _values(source: QdqModel, kept: Collection[str], curves: Curves) -> list[dict[str, Array]]:
     # The folded tensors for batches of one, two and three examples.
     known = [dict(source.constants) for _ in range(3)]
     for node in source.graph.node:
         if node.op_type in (*_KEPT, *kept) or node.op_type.startswith("Random"):
             continue
-        results = [_evaluated(source, node, values, count) for count, values in enumerate(known, 1)]
+        results = [_evaluated(source, node, values, count, curves) for count, values in enumerate(known, 1)]
         if None in results or _turns_batch_size_into_numbers(source, node, *known[:2]):
             continue
         for values, made in zip(known, results, strict=True):
@@ -51,13 +58,15 @@ def _values(source: QdqModel, kept: Collection[str] = QUANTIZERS) -> list[dict[s
     return [{n: v for n, v in values.items() if n and n not in source.constants} for values in known]
 
 
-def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int) -> list[Any] | None:
+def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], count: int, curves: Curves) -> list[Any] | None:
     # The node's results, or None if an input has no known value.
     if node.op_type == "Shape":
         return _sizes(source, node, known, count)
     names = [name for name in node.input if name]
     if any(name not in known for name in names) or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
         return None
+    if node.op_type in curves and known[names[0]].dtype == np.float32:
+        return [curves[node.op_type](known[names[0]])]
     if node.op_type == "GatherElements":  # the evaluator refuses more than 64 entries along the axis
         return [_gathered(known[names[0]], known[names[1]], int(source.attribute(node, "axis", 0)))]
     opsets = {entry.domain: entry.version for entry in source.model.opset_import}

@@ -84,6 +84,22 @@ def repeat_heads(input: Tensor, like: Tensor) -> Tensor:
     return input.repeat_interleave(like.shape[-3] // input.shape[-3], -3)
 
 
+def cached_attention(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, factor: float) -> Tensor:
+    """Return softmax(factor q k^T) v over the keys up to the position of each query.
+
+    q [N, H, T, D] are queries at the positions [N, T]; keys and values [N, h, L, D] are those of a whole cache, of which each
+    head serves H / h heads of queries.
+
+    >>> x = torch.eye(2)[None, None]
+    >>> cached_attention(x, x, x, torch.tensor([[0, 0]]), 1.0)
+    tensor([[[[1., 0.],
+              [1., 0.]]]])
+    """
+    keys, values = (repeat_heads(t, query) for t in (key, value))
+    seen = torch.arange(key.shape[2], device=query.device) <= positions[:, None, :, None]
+    return torch.softmax(masked(query @ keys.mT * factor, seen, False), -1) @ values
+
+
 _COPIES = Trait.MOVES_VALUES | Trait.KEEPS_SIGN | Trait.HOMOGENEOUS | Trait.INTEGER_IF_INPUTS
 
 ROWS: tuple[Op, ...] = (
@@ -98,5 +114,8 @@ ROWS: tuple[Op, ...] = (
        traits=Trait.NEVER_BOOLEAN | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN,
        example=lambda x: masked_softmax(x, None)),
     op("left_out", left_out, "mask", traits=Trait.ELEMENTWISE | Trait.KEEPS_SIGN | Trait.INTEGER_IF_INPUTS),
+    op("cached_attention", cached_attention, "query key value positions factor",
+       traits=Trait.NEVER_BOOLEAN | Trait.KEEPS_SIGN,
+       example=lambda x: cached_attention(x, x, x, torch.arange(5).expand(2, 5), 0.5)),
     op("repeat_heads", repeat_heads, "input like", traits=_COPIES, example=lambda x: repeat_heads(x, x.new_zeros(6, 1, 1))),
 )  # fmt: skip

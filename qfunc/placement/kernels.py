@@ -196,6 +196,8 @@ def is_float_kernel(kernel: Kernel) -> bool:
 def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:
     wanted = dict(kernel.formats).get("weight", ())
     found = [o.encoding for o in operands if o.slot == "weight"] if wanted else []
+    if wanted == (FLOAT32,):
+        return not any(found)
     in_blocks = (e is not None and isinstance(e.quantizer.module.site.scheme.scale.shared, PerBlock) for e in found)
     return all(in_blocks) and all(e is not None and _format(e) in wanted for e in found)
 

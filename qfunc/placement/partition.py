@@ -27,7 +27,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import Copy, DynamicProduct, Float, Host, Int, Kernel, PerBlock, Target
+from qfunc.specs import AppendCodes, Copy, DynamicProduct, Float, Host, Int, Kernel, PerBlock, Target
 from qfunc.specs.protocols import DecoderLowering, StoringLowering
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
@@ -234,6 +234,12 @@ class Partition:
     def nodes(self) -> dict[str, fx.Node]:
         """The nodes of the float network by name."""
         return {node.name: node for node in self.network.graph.nodes}
+
+    def is_appended(self, node: fx.Node) -> bool:
+        """Return True if nothing reads a value but writes into caches, whose operator quantizes it."""
+        readers = [self.units_by_root.get(reader) for reader in node.users]
+        kernels = [None if unit is None else unit.kernel for unit in readers]
+        return bool(kernels) and all(k is not None and isinstance(k.arithmetic, AppendCodes) for k in kernels)
 
     def is_removable(self, unit: Unit) -> bool:
         """Return True if a runtime may omit a unit, because the unit changes no code.

@@ -32,11 +32,14 @@ def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation:
 
     activations = [t for t in tensors if t.role == "activation"]
     model = PartwiseModel(proto)
-    found_there = model.run(given, [p.real for t in activations for p in t.places])
+    at_run_time = {n.input[0]: n.output[0] for n in proto.graph.node if n.op_type.startswith("DynamicQuantize")}
+    found_there = model.run(given, [*(p.real for t in activations for p in t.places), *at_run_time.values()])
     values = {name: torch.from_numpy(value) for name, value in found_there.items()}
     places: dict[str, list[Tensor]] = {}
     for tensor in activations:
         places.setdefault(tensor.name, []).extend(values[p.real] for p in tensor.places)
+    for name, real in at_run_time.items():
+        places.setdefault(name, []).append(values[real])
     interpreter = _TeacherForced(simulation, places)
     with torch.inference_mode():
         found = tensors_of(interpreter.run(*given, enable_io_processing=False))
@@ -61,8 +64,7 @@ def allclose(a: Tensor, b: Tensor) -> bool:
 
 def _is_tie(x: Tensor, module: FakeQuantize) -> Tensor:
     # Return a mask of entries halfway between two codes, up to the rounding of a sum: either code is right.
-    scale = torch.as_tensor(module.scale)
-    if scale.numel() > 1:
+    if module.dynamic or (scale := torch.as_tensor(module.scale)).numel() > 1:
         return torch.zeros_like(x, dtype=torch.bool)
     steps = x.double() / scale.double()
     return (steps - steps.floor() - 0.5).abs() < 1e-5 * steps.abs().clamp(min=1)

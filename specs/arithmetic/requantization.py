@@ -212,7 +212,8 @@ class SumScaled:
             raise refuse(self, "outside", self.outside, "FloatKernel or None", "Give a value such as FloatKernel(...).")
 
 
-_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn", "mlas_nbits", "eigen")
+_FUNCTIONS = ("mlas", "mlas_logistic", "window_sum", "gelu_erfc", "xnnpack", "ncnn", "mlas_nbits", "eigen",
+              "xnnpack_float", "xnnpack_float_avx2")  # fmt: skip
 
 
 def _own_function(instance: object, attribute: object, value: Any) -> None:
@@ -232,9 +233,11 @@ class FloatKernel:
     "mlas_nbits" (products with 4-bit weights in blocks: rows along K, a row alone in 16 lanes),
     "eigen" (RMS norms, sine and cosine, in packets of four lanes),
     "xnnpack" (pooling summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in
-    float64), "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
+    float64), "xnnpack_float" (softmax, norms, curves and products of reals, with AVX-512), "xnnpack_float_avx2" (without it),
+    "gelu_erfc" (by erfc), "ncnn" (pools, exponentials and hard curves).  None: PyTorch's.
 
     Inputs and result are float32 on both sides of `dtype`.  `wide`: they are float64 as well, (q - z) s and x / s_y included.
+    Without `denormals`, those below 2^-126 are 0.
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 
@@ -249,8 +252,11 @@ class FloatKernel:
     function: str | None = field(default=None, validator=_own_function)
     fma: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     wide: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    denormals: bool = field(default=True, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
+        if self.dtype != "float32" and not self.denormals:
+            raise refuse(self, "denormals", False, 'dtype "float32"', "Drop one of them.")
         if self.wide and (self.dtype != "float64" or self.function is not None or self.fma):
             wanted, do = 'dtype "float64", and neither function nor fma', 'Give FloatKernel("float64", wide=True).'
             raise refuse(self, "wide", True, wanted, do)

@@ -16,6 +16,7 @@ from qfunc.specs import (
     Algorithm,
     Build,
     DynamicProduct,
+    FloatKernel,
     Int,
     Kernel,
     Lanes,
@@ -37,11 +38,25 @@ PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16, offset=128), denormals
 ON_AVX2 = evolve(PRODUCT, zero_point=WeightSums(16), lanes=Lanes(4, 2, "pairs"), fused_bias=True)
 ON_SSE4 = evolve(PRODUCT, zero_point=WeightSums(16), fma=False)
 FORMATS = (("input", (FLOAT32,)), ("weight", (Int(4),)), ("output", (FLOAT32,)))
+IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 LINEAR = Kernel(Op("linear"), PRODUCT, formats=FORMATS)
+MOVES = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "expand", "split", "chunk", "repeat_heads", "tile",
+         "repeat", "repeat_interleave", "concat", "neg", "abs", "embedding")  # fmt: skip
+ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "maximum", "minimum", "square", "guard")
+CURVES = ("sigmoid", "silu", "tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt")
+FLOAT = Kernel(
+    Op(("softmax", "rms_norm", "layer_norm", "mean", "matmul", "linear", *CURVES)),
+    FloatKernel(function="xnnpack_float", denormals=False),
+    formats=(*IN_FLOAT, ("weight", (FLOAT32,))),
+)
+FLOAT_ON_AVX2 = evolve(FLOAT, arithmetic=FloatKernel(function="xnnpack_float_avx2", denormals=False))
 BUILDS = (
     Build(cpus.x86_64_vnni),
-    *(Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)),)) for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)),
-    Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)),)),
+    *(
+        Build(cpu, ((LINEAR, evolve(LINEAR, arithmetic=ON_AVX2)), (FLOAT, FLOAT_ON_AVX2)))
+        for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)
+    ),
+    Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)), (FLOAT, evolve(FLOAT, unit=Op("mean"))))),
 )
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
 
@@ -61,7 +76,12 @@ def executorch_8da4w(block: int = 32) -> Target:
                 weight=Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST)),
             ),
         ),
-        kernels=(LINEAR,),
+        kernels=(
+            LINEAR,
+            Kernel(Op(MOVES), FloatKernel(), formats=IN_FLOAT),
+            Kernel(Op(ONCE), FloatKernel(denormals=False), formats=IN_FLOAT),
+            FLOAT,
+        ),
         runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
         lowering=XnnpackLowering(),
         source=("executorch 1.5.1 on x86-64, measured: scales, rounding, order of sums, subnormal numbers",

@@ -15,7 +15,9 @@ from qfunc.specs import (
     MATMUL_4BITS,
     Algorithm,
     AnyInput,
+    AppendCodes,
     Build,
+    CachedAttention,
     DynamicProduct,
     FloatKernel,
     FloatMatmul,
@@ -30,9 +32,11 @@ from qfunc.specs import (
     RegisterLanes,
     Rule,
     Runtime,
+    SameQParams,
     Scale,
     Scheme,
     Target,
+    Tie,
     cpus,
 )
 from qfunc.targets.onnxruntime import FLOAT_KERNELS, IN_FLOAT
@@ -55,6 +59,8 @@ NO_KERNEL = (
 DO = "Choose another block, or level 0."
 NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
+NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
+DO_CACHE = "Choose cache_bits=8, 4 or None."
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
 POSITIONS = Kernel(
@@ -71,6 +77,7 @@ def onnxruntime_nbits(
     scheme: Scheme = MATMUL_4BITS,
     *,
     embedding_bits: int | None = None,
+    cache_bits: int | None = None,
     threads: int = 2,
 ) -> Target:
     """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
@@ -82,6 +89,9 @@ def onnxruntime_nbits(
 
     With `embedding_bits`, tables of embeddings have the same blocks, in that width, for GatherBlockQuantized; else they stay in
     float.
+
+    With `cache_bits`, 8 or 4, the cache of a `qfunc.decoder` is in codes with one static scale for keys and one for values, and
+    attention to it is GroupQueryAttention; else both stay in float.
 
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
@@ -98,13 +108,24 @@ def onnxruntime_nbits(
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
+    held = Int(cache_bits or 8)
+    cached = Scheme(held, division=False)
+    cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
+    append = AppendCodes(held.qmin if held.bits == 4 else 0)  # bytes that are not written are 0: the least codes of 4 bits
+    of_cache = (
+        Kernel(Op("index_put"), append, integer_if=(SameQParams(),), formats=(("input", (held,)), ("output", (held,)))),
+        Kernel(Op("cached_attention"), CachedAttention(), formats=(("input", (held, FLOAT32)), ("output", (FLOAT32,)))),
+    )
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
         + f"_e{embedding_bits}" * bool(tables)
+        + f"_c{cache_bits}" * bool(cache)
         + f"_threads{threads}" * (threads != 2),
-        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables),
+        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables, *cache),
         fusions=(FACTOR,),
+        ties=(Tie(Op("index_put"), ("input", "output"), "union"),) if cache else (),
         kernels=(
+            *(of_cache if cache else ()),
             Kernel(
                 Op("linear"),
                 DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),
@@ -118,6 +139,7 @@ def onnxruntime_nbits(
         legality=(
             *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
             *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
+            *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
         ),
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
@@ -130,6 +152,7 @@ def onnxruntime_nbits(
             "onnxruntime, mlas/lib/sqnbitgemm_kernel_avx512.cpp, and the order of sums of level 0, measured entry by entry",
             "onnxruntime, mlas/lib/sgemm.cpp and the kernels that it calls; core/optimizer/matmul_scale_fusion.cc",
             "onnxruntime-genai, builder options: int4_accuracy_level 4",
+            "onnxruntime, contrib_ops/cpu/bert/gqa_attention_base.h; mlas/lib/qkv_quant_kernel_avx512vnni.cpp",
         ),
         weight=Algorithm(MinMax(), Fixed()),
         activation=Algorithm(MinMax(), Fixed()),

@@ -14,7 +14,7 @@ WORDS, WIDTH, HEAD = 31, 32, 8
 
 @frozen
 class Shape:
-    """What tells decoders apart: the number of heads of keys, norm, positions, a window, the form of a layer, experts."""
+    """What tells decoders apart: heads of keys, norm, positions, a window, the form of a layer, experts, channels of a head."""
 
     groups: int = 2
     rms: bool = True
@@ -24,6 +24,7 @@ class Shape:
     parallel: bool = False
     layers: int = 1
     experts: int = 0
+    head: int = HEAD
 
 
 SHAPES = {
@@ -34,6 +35,14 @@ SHAPES = {
     "gpt2": Shape(groups=4, rms=False, rotary=False),
     "mixtral": Shape(experts=3),
 }
+WIDE = {
+    "wide": Shape(head=16, layers=2),
+    "wide qwen3": Shape(head=16, head_norms=True),
+    "wide phi": Shape(groups=4, rms=False, parallel=True, head=32),
+    "wide gpt2": Shape(groups=4, rms=False, rotary=False, head=48),
+    "wide gemma3": Shape(groups=1, window=4, head_norms=True, head=16),
+}
+"""Heads that GroupQueryAttention with a cache in codes is described for: 16 divides their channels."""
 
 
 class Rms(nn.Module):
@@ -112,16 +121,16 @@ class Layer(nn.Module):
         super().__init__()
         norm, heads = Rms if shape.rms else nn.LayerNorm, WIDTH // HEAD
         self.shape, self.index, self.window = shape, index, shape.window * (index == 0)
-        self.query, self.out = nn.Linear(WIDTH, heads * HEAD, bias=not shape.rms), nn.Linear(heads * HEAD, WIDTH)
-        self.key, self.value = (nn.Linear(WIDTH, shape.groups * HEAD, bias=False) for _ in range(2))
+        self.query, self.out = nn.Linear(WIDTH, heads * shape.head, bias=not shape.rms), nn.Linear(heads * shape.head, WIDTH)
+        self.key, self.value = (nn.Linear(WIDTH, shape.groups * shape.head, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         self.gate = nn.Linear(WIDTH, 2 * WIDTH) if shape.rms else None
         self.mixture = Mixture(Experts(shape.experts, (WIDTH, WIDTH)), WIDTH) if shape.experts else None
-        self.norms = nn.ModuleList(norm(n) for n in (WIDTH, WIDTH, *(HEAD, HEAD) * shape.head_norms))
+        self.norms = nn.ModuleList(norm(n) for n in (WIDTH, WIDTH, *(shape.head, shape.head) * shape.head_norms))
 
     def attention(self, x: Tensor, angles: Tensor, places: Tensor, cache: Any) -> Tensor:
         n, t, _ = x.shape
-        q, k, v = (f(x).view(n, t, -1, HEAD) for f in (self.query, self.key, self.value))
+        q, k, v = (f(x).view(n, t, -1, self.shape.head) for f in (self.query, self.key, self.value))
         if self.shape.head_norms:
             q, k = self.norms[2](q), self.norms[3](k)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
@@ -129,7 +138,7 @@ class Layer(nn.Module):
             q, k = turned(q, angles), turned(k, angles)
         k, v = cache.update(k, v, self.index)
         length, repeats = k.shape[2], q.shape[1] // k.shape[1]
-        k, v = (y[:, :, None].expand(n, -1, repeats, length, HEAD).reshape(n, -1, length, HEAD) for y in (k, v))
+        k, v = (y[:, :, None].expand(n, -1, repeats, length, y.shape[3]).reshape(n, -1, length, y.shape[3]) for y in (k, v))
         keys, queries = torch.arange(length), places[:, None, :, None]
         seen = (keys <= queries) & (keys > queries - self.window) if self.window else keys <= queries
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -158,7 +167,7 @@ class Small(nn.Module):
         self.layers, self.shape = nn.ModuleList(Layer(shape, i) for i in range(shape.layers)), shape
         self.norm = Rms(WIDTH) if shape.rms else nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
-        self.register_buffer("rates", 100.0 ** (-torch.arange(0, HEAD, 2) / HEAD), persistent=False)
+        self.register_buffer("rates", 100.0 ** (-torch.arange(0, shape.head, 2) / shape.head), persistent=False)
         for layer in self.layers:
             for part in (layer.query, layer.key):
                 part.weight.data *= 4

@@ -12,7 +12,7 @@ import qfunc
 from qfunc import targets
 from qfunc.decoding.decoder import Decoder
 from qfunc.specs import Target
-from tests.decoding.decoders import SHAPES, Small, tokens
+from tests.decoding.decoders import SHAPES, WIDE, Small, tokens
 from tests.onnxruntime_target import ONNXRUNTIME
 
 LENGTH = 16
@@ -34,7 +34,7 @@ class Made:
 @cache
 def decoder(name: str) -> tuple[Small, Decoder]:
     """(model, decoder) of a shape."""
-    model = Small(SHAPES[name]).eval()
+    model = Small((SHAPES | WIDE)[name]).eval()
     return model, qfunc.decoder(LENGTH)(model)
 
 

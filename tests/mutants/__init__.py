@@ -57,6 +57,7 @@ from mutants.transformers import TRANSFORMERS
 from mutants.transforms import TRANSFORMS
 from mutants.vitis import VITIS
 from mutants.words import WORDS
+from mutants.xnnpack import XNNPACK
 
 MUTATIONS: tuple[Mutation, ...] = (
     *NUMERICS,
@@ -102,6 +103,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *LOWERINGS_RUNTIMES,
     *LOWERINGS_TOOLCHAINS,
     *EXECUTORCH,
+    *XNNPACK,
     *GGUF,
     *QNN_HTP,
     *SPECS,

@@ -43,13 +43,13 @@ MLAS = (
         "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",
     ),
     Mutation(
-        "mlas-softmax-divides", "qfunc.numerics.kernels.mlas:_softmax",
+        "mlas-softmax-divides", "qfunc.numerics.kernels.mlas:_shares",
         "return e * (1 / (fours[..., :1] + fours[..., 1:]))",
         "return e / (fours[..., :1] + fours[..., 1:])",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",
     ),
     Mutation(
-        "mlas-exponentials-end-at-88", "qfunc.numerics.kernels.mlas:_softmax",
+        "mlas-exponentials-end-at-88", "qfunc.numerics.kernels.mlas:_exponentials",
         "_EXP, -103.9720840454)",
         "_EXP, -88.3762626647949)",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_softmax",

@@ -8,7 +8,53 @@ IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_
 
 MATMUL = "tests/lowering/onnxruntime/test_float_matmuls.py::test_no_bit_of_a_product_differs"
 
+CACHED = "tests/numerics/test_cached_attention.py::test_codes_and_results_have_the_bits_of_the_operator"
+
+STEPS = "tests/decoding/test_cached_codes.py::test_every_step_is_the_runtime_s"
+
 NBITS = (
+    Mutation(
+        "cache-scores-in-one-sum",
+        "qfunc.numerics.sums.cached_attention:_scores",
+        "n % 2 if n < groups // 2 * 2 else 0",
+        "0",
+        CACHED,
+    ),
+    Mutation(
+        "cache-keeps-what-it-held",
+        "qfunc.numerics.sums.cached_attention:append_codes",
+        "torch.full_like(written, unwritten)",
+        "codes",
+        CACHED,
+    ),
+    Mutation(
+        "cache-of-4-bits-unwritten-is-zero",
+        "qfunc.targets.language_models.onnxruntime_nbits:onnxruntime_nbits",
+        "AppendCodes(held.qmin if held.bits == 4 else 0)",
+        "AppendCodes()",
+        STEPS,
+    ),
+    Mutation(
+        "cache-tokens-in-the-order-of-the-batch",
+        "qfunc.lowering.onnxruntime.cached_attention:_Writer",
+        'self._node("Sub", [positions, first], f"{base}_from_first")',
+        'self._node("Sub", [positions, positions], f"{base}_from_first")',
+        STEPS,
+    ),
+    Mutation(
+        "cache-windows-taken-for-causal",
+        "qfunc.passes.fuse_cached_attention:_shows",
+        "bool((mask == seen).all())",
+        "bool((mask <= seen).all())",
+        "tests/decoding/test_cached_codes.py::test_windows_and_narrow_heads_are_refused",
+    ),
+    Mutation(
+        "cache-rounded-before-the-operator",
+        "qfunc.placement.partition:Partition.is_appended",
+        "return bool(kernels) and all(",
+        "return not kernels and all(",
+        "tests/decoding/test_cached_codes.py::test_keys_are_rounded_by_the_operator_alone",
+    ),
     Mutation("matmul-slices-do-not-double", "qfunc.numerics.sums.mlas_matmul:_slice_size", "stride * 2", "stride", MATMUL),
     Mutation(
         "matmul-row-alone-fused",

@@ -100,6 +100,6 @@ FLOAT_GROUPS: dict[str, Group] = {
 ELSEWHERE = {
     "lstm", "gru", "rnn", "topk", "sort", "max", "min", "scale", "mask", "masked_softmax", "left_out", "guard",
     "repeat_heads", "normalize", "softsign", "tanhshrink", "softmin", "local_response_norm", "adaptive_max_pool", "take",
-    "var_mean", "std_mean", "lp_pool",
+    "var_mean", "std_mean", "lp_pool", "cached_attention",
 }  # fmt: skip
 """Kinds with several results, of attention, or that torch.export spells in other ops: tests/networks deploys them."""

@@ -123,7 +123,7 @@ GAINED = {
         "index leaky_relu left_out local_response_norm log1p logaddexp logic logsumexp lp_pool matmul max maximum min minimum "
         "mish normalize outer pixel_shuffle pixel_unshuffle pow prelu prod reciprocal remainder repeat repeat_heads "
         "repeat_interleave roll round round_decimals sdpa selu sign silu sinh softshrink softsign sort stack std_mean take "
-        "index_put tanh tanhshrink tile topk tril triu trunc trunc_divide unbind var_mean where windows",
+        "cached_attention index_put tanh tanhshrink tile topk tril triu trunc trunc_divide unbind var_mean where windows",
         "their values are not below 0 either where no input is, as their examples show",
     ),
     "layers": ("rnn", "a recurrent layer like lstm and gru"),
@@ -141,7 +141,7 @@ GAINED = {
         "log_sigmoid log_softmax logaddexp logsumexp lp_pool lstm mask masked_softmax neg normalize one_hot prod "
         "reciprocal remainder rms_norm rnn round round_decimals rsqrt scale selu sin sinh softmin softshrink "
         "softsign square std std_mean sum tan tanhshrink threshold trunc trunc_divide unbind var var_mean vector_norm "
-        "windows xlogy",
+        "windows xlogy cached_attention",
         "they give no booleans either, as their examples show",
     ),
     "end a layer": (

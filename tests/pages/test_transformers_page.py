@@ -1,4 +1,4 @@
-"""docs/transformers.md, language_models.md, rounding.md and sweeps.md: their programs run and print what the pages say."""
+"""docs/transformers.md, language_models.md, kv_cache.md, rounding.md and sweeps.md: their programs print what the pages say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
-@pytest.mark.parametrize("name", ["transformers.md", "language_models.md", "rounding.md", "sweeps.md"])
+@pytest.mark.parametrize("name", ["transformers.md", "language_models.md", "kv_cache.md", "rounding.md", "sweeps.md"])
 def test_the_programs_print_what_the_page_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     names, page = {"__name__": "page"}, (DOCS / name).read_text()
     for program, printed in zip(blocks(page, "python"), blocks(page, "text"), strict=True):

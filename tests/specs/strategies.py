@@ -7,10 +7,12 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm,
     AnyInput,
+    AppendCodes,
     Attr,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     Cases,
     ClampImplied,
     Constant,
@@ -228,7 +230,10 @@ arithmetics = st.one_of(
         roundings,
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
+    st.builds(FloatKernel, function=st.just("xnnpack_float"), denormals=flags),
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
+    st.builds(AppendCodes, st.integers(-8, 8)),
+    st.just(CachedAttention()),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

@@ -105,6 +105,7 @@ IMPOSSIBLE = [
     lambda: SoftmaxTable("up"),
     lambda: FloatKernel("int8"),
     lambda: FloatKernel(function="exp"),
+    lambda: FloatKernel("float64", denormals=False),
     lambda: Unknown(""),
     lambda: Kernel(CONV, SumFma(), formats=(("input", ()),)),
     lambda: Kernel(CONV, SumFma(), formats=(("in", (U8,)),)),

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 import qfunc
@@ -154,6 +155,24 @@ def test_one_wrong_code_is_not_carried_on() -> None:
     proto, tensors = write_model(Partition(QuantizedModel(done), TARGET), batch)
     x = torch.tensor([[127 / 255], [128 / 255]])
     assert first_difference(proto, tensors, _OneCodeHigher(done), [x]) == ""
+
+
+def test_one_wrong_code_found_at_run_time_is_not_carried_on() -> None:
+    """Two codes of 127 and 126 nearly cancel: a simulation that took its own first code, 125, would end elsewhere."""
+    layer, target = torch.nn.Linear(32, 1, bias=False), targets.onnxruntime_nbits(8, 32)
+    with torch.no_grad():
+        layer.weight.copy_(F.pad(torch.tensor([[1.0, -1.0]]), (0, 30)))
+    x = F.pad(torch.tensor([[127.0, 126.0]]), (0, 30))
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(torch.nn.Sequential(layer)))
+    proto, tensors = write_model(Partition(QuantizedModel(done), target), (TensorInfo((1, 32), "torch.float32"),))
+    assert first_difference(proto, tensors, _TwoCodesLower(done), [x]) == ""
+
+
+class _TwoCodesLower(fx.Interpreter):
+    # The simulation, with another code for the first element of the input.
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().call_module(target, args, kwargs)
+        return value - F.pad(torch.tensor([[2.0]]), (0, 31)) if str(target) == "quantizers.input.output" else value
 
 
 class _OneCodeHigher(fx.Interpreter):

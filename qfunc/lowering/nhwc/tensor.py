@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from qfunc.lowering.constant_folding import Curves
 from qfunc.lowering.qdq_reader import Array, QParams
 
 __all__ = ["Builder", "NhwcTensor"]
@@ -42,6 +43,7 @@ class Builder(Protocol):
         batched: The batch size is variable. If False, the file computes one example.
         hard_swish_ratio: What s_x / s_y of HARD_SWISH on codes must be below, or None.
         blocks: FULLY_CONNECTED takes real inputs and weights with scales of blocks, and quantizes the inputs at run time.
+        curves: How the runtime computes ops of constants, which are folded.
         code_type, bias_type: The NumPy types of the codes of activations and biases.
     """
 
@@ -50,6 +52,7 @@ class Builder(Protocol):
     batched: bool
     blocks: bool
     hard_swish_ratio: float | None
+    curves: Curves
     code_type: Any
     bias_type: Any
 

@@ -44,7 +44,8 @@ class Writer:
         self.tensors: dict[str, NhwcTensor] = {}
         self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, the same tensor in another layout)
         self.constants: list[NhwcTensor] = []
-        self.folded = {n: v for n, v in folded_constants(source).items() if not (file.batched and _has_batch(source, n))}
+        constants = folded_constants(source, curves=file.curves)
+        self.folded = {n: v for n, v in constants.items() if not (file.batched and _has_batch(source, n))}
         self.done: set[str] = set(self.folded)  # also activations and quantizers that are fused into the op before them
 
     def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:

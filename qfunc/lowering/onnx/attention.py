@@ -71,8 +71,42 @@ def _repeat_heads(c: OpContext) -> str:
     return c.write("Gather", c.input(), c.graph.constant(indices, f"{c.name}.places"), axis=c.shape().rank - 3)
 
 
+CACHED_ATTENTION = """
+<opset_import: ["" : 21], domain: "qfunc">
+CachedAttention <heads: ints, factor: float>(query, key, value, positions) => (y) {
+    served = Constant<value_ints: ints = @heads>()
+    keys = Gather<axis: int = 1>(key, served)
+    values = Gather<axis: int = 1>(value, served)
+    columns = Transpose<perm: ints = [0, 1, 3, 2]>(keys)
+    products = MatMul(query, columns)
+    f = Constant<value_float: float = @factor>()
+    scores = Mul(products, f)
+    shape = Shape<start: int = 2, end: int = 3>(key)
+    length = Squeeze(shape)
+    first = Constant<value = int64 {0}>()
+    step = Constant<value = int64 {1}>()
+    places = Range(first, length, step)
+    axes = Constant<value = int64[2] {1, 3}>()
+    queries = Unsqueeze(positions, axes)
+    seen = LessOrEqual(places, queries)
+    least = Constant<value = float {-3.4028234663852886e38}>()
+    masked = Where(seen, scores, least)
+    weights = Softmax<axis: int = -1>(masked)
+    y = MatMul(weights, values)
+}
+"""
+"""`ops.attention.cached_attention`; head i of the queries reads the head heads[i] of keys and values."""
+
+
+def _cached_attention(c: OpContext) -> str:
+    queries, heads = (int(known(c, c.shape(name).dims[1])) for name in ("query", "key"))
+    served = [i * heads // queries for i in range(queries)]
+    inputs = [c.input(name) for name in ("query", "key", "value", "positions")]
+    return c.graph.call(CACHED_ATTENTION, inputs, c.name, heads=served, factor=float(c["factor"]))
+
+
 WRITERS: dict[str, Write] = {
     "sdpa": _sdpa, "scale": _scale, "mask": _mask, "masked_softmax": _masked_softmax, "left_out": _negate_mask,
-    "repeat_heads": _repeat_heads,
+    "repeat_heads": _repeat_heads, "cached_attention": _cached_attention,
 }  # fmt: skip
 """The writers of this family, by kind."""

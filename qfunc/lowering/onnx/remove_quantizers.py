@@ -82,6 +82,7 @@ def prune(model: onnx.ModelProto) -> None:
     """Remove the nodes, constants and functions that no output needs, in place."""
     graph = model.graph
     needed = {o.name for o in graph.output}
+    needed.update(p.value for a in graph.quantization_annotation for p in a.quant_parameter_tensor_names)
     kept = []
     for node in reversed(graph.node):
         if needed.intersection(node.output):

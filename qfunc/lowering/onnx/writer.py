@@ -178,6 +178,8 @@ class _Writer:
         clamps = all(self.partition.context.has(n, Trait.CLAMPS) for n in rest)
         if encoding is None or self._has_float_weights(unit) or self._limits_scales(unit) or not clamps:
             return tensor, None, ""
+        if self.partition.is_appended(unit.group.output):  # the operator of the cache rounds it, from the real value
+            return tensor, None, ""
         name = f"{self.path(group.output)}.{INNER_PREFIX}"
         for step in rest:
             own = self.partition.context.user_op(step)

@@ -10,7 +10,8 @@ import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.machines.process import Machine, opened
-from qfunc.lowering.onnxruntime.optimized_graph import code_tensors, element_types
+from qfunc.lowering.onnxruntime.cached_attention import with_results
+from qfunc.lowering.onnxruntime.optimized_graph import ATTENTION, STATE, code_tensors, element_types
 from qfunc.lowering.onnxruntime.session import Session
 
 OPERATOR, LOOKUP, _DOMAIN = "MatMulNBits", "GatherBlockQuantized", "com.microsoft"
@@ -22,7 +23,8 @@ class ModelWithProducts:
     """An optimised model, and the same graph with its real tensors as outputs; it is loaded without optimisation again.
 
     `reals` are the tensors that the model as deployed has, too.  `units` maps each product with a weight in blocks to
-    "integer" if the session quantizes its input to int8, else to "float", and each write of codes into state to "integer".
+    "integer" if the session quantizes its input to int8, else to "float", and each write of codes
+    into state, and attention to it, to "integer".
     `tensors` are the tensors of codes.  `difference`: the graph with its tensors as outputs has other outputs of the model,
     or "".
     """
@@ -52,7 +54,7 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     plain = opened(machine, Session, model, threads=threads, saved=True)
     if not plain.saved:
         return None
-    graph = onnx.load_from_string(plain.saved)
+    graph = with_results(onnx.load_from_string(plain.saved))
     written = {name for node in original.graph.node for name in node.output}
     computed = [name for node in graph.graph.node for name in node.output if name in written]
     types, coded = element_types(graph), set(code_tensors(original))
@@ -66,7 +68,8 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     forms = {node.name: _form(node) for node in graph.graph.node if node.op_type == OPERATOR}
     states = {form: level(*form) for form in dict.fromkeys(forms.values())}
     units = {name: states[form] for name, form in forms.items()}
-    units |= {n.output[0]: "integer" for n in graph.graph.node if n.op_type == "ScatterElements" and n.output[0] in coded}
+    units |= {name: "integer" for n in graph.graph.node if n.op_type in STATE for name in n.output if name in coded}
+    units |= {n.name: "integer" for n in graph.graph.node if n.op_type == ATTENTION}
     return ModelWithProducts(plain, shown, frozenset(reals), units, frozenset(codes))
 
 

@@ -135,8 +135,9 @@ def with_real_ends(model: bytes) -> bytes:
     from onnx import TensorProto, helper
 
     from qfunc.files.onnx_model import read_model
+    from qfunc.lowering.onnxruntime.packed_codes import unpack_ends
 
-    made = read_model(model)
+    made = unpack_ends(read_model(model))
     graph = made.graph
     names = {a.tensor_name: [p.value for p in a.quant_parameter_tensor_names] for a in graph.quantization_annotation}
     coded = [v for v in (*graph.input, *graph.output) if v.name in names]

@@ -1,4 +1,4 @@
-"""The lowering to ONNX with ONNX Runtime's operator for weights in blocks."""
+"""The lowering to ONNX with ONNX Runtime's operators for weights in blocks and for caches in codes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from qfunc.specs._values import readable
 class MatMulNBitsLowering:
     """`model.onnx`: ONNX, with com.microsoft.MatMulNBits for linear layers whose weights have scales of blocks.
 
+    Attention to a cache in codes is com.microsoft.GroupQueryAttention.
+
     `accuracy_level` is that of the operator: at 4 it quantizes its input to int8 at run time, if it has kernels for the
     width and the block; at 0, 1, 2 and 3 it computes in float32 on x86-64.
 
-    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits; onnxruntime 1.31.
+    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits and GroupQueryAttention; onnxruntime 1.31.
 
     >>> MatMulNBitsLowering()
     MatMulNBitsLowering()
@@ -50,11 +52,12 @@ class MatMulNBitsLowering:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnxruntime.block_weights import with_block_products
+        from qfunc.lowering.onnxruntime.cached_attention import with_cached_attention
         from qfunc.lowering.onnxruntime.coded_state import with_coded_state
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        written = with_coded_state(with_block_products(model, sites, self.accuracy_level))
+        written = with_cached_attention(with_coded_state(with_block_products(model, sites, self.accuracy_level)))
         return {"model.onnx": to_bytes(smaller_by_products(written), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:

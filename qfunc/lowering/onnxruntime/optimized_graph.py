@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 INTEGER_TYPES = (2, 3)  # TensorProto.UINT8, INT8
 PAIR = ("QuantizeLinear", "DequantizeLinear")
+ATTENTION = "GroupQueryAttention"
+STATE = ("ScatterElements", ATTENTION, "Cast")
+"""Operators whose results may be codes, which a dequantizer reads: writes into state; a Cast ends the unpacking of bytes."""
 
 
 def original_name(name: str) -> str:
@@ -33,7 +36,7 @@ def codes_of(node: Any, source: QdqModel) -> list[str]:
     codes = []
     for output in node.output:
         readers = source.readers.get(output, [])
-        if node.op_type == "ScatterElements" and any(r.op_type == "DequantizeLinear" for r in readers):
+        if node.op_type in STATE and any(r.op_type == "DequantizeLinear" for r in readers):
             codes.append(output)
         while len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
             readers = source.readers.get(readers[0].output[0], [])
@@ -44,8 +47,9 @@ def codes_of(node: Any, source: QdqModel) -> list[str]:
 def code_tensors(original: Any) -> list[str]:
     """Return the tensors of codes of a Q/DQ model: the results of quantizers, and of writes into state."""
     source = reader(original)
-    written = [n for n in original.graph.node if n.op_type in ("QuantizeLinear", "ScatterElements")]
-    return [n.output[0] for n in written if n.op_type == "QuantizeLinear" or n.output[0] in codes_of(n, source)]
+    codes = (n.output[:1] if n.op_type == "QuantizeLinear" else codes_of(n, source) if n.op_type in STATE else ()
+             for n in original.graph.node)  # fmt: skip
+    return [name for names in codes for name in names]
 
 
 def element_types(model: Any) -> dict[str, int]:
@@ -77,6 +81,8 @@ def _by_schema(node: Any, version: int, types: dict[str, int]) -> list[int]:
 
     if node.op_type == "Cast":
         return [next(a.i for a in node.attribute if a.name == "to")]  # it may also have `saturate`
+    if node.op_type == ATTENTION:  # the second and third result are the caches, whose types are those of the inputs
+        return [0, *(types.get(name, 0) for name in node.input[3:5]), 0][: len(node.output)]
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, version, ""):
         return [0] * len(node.output)
     schema = defs.get_schema(node.op_type, version, "")

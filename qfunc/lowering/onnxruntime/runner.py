@@ -86,9 +86,9 @@ class OnnxRuntimeRunner:
         if self.cpu is None:
             return ()
         if self.cpu.architecture != "x86-64":
-            return ("matmul", "rms_norm", "sin", "cos")
+            return ("matmul", "cached_attention", "rms_norm", "sin", "cos")
         known = self.machine is None and has("avx512f")
-        return () if known else ("softmax", "gelu", "erf", "silu", "linear", "matmul")
+        return () if known else ("softmax", "gelu", "erf", "silu", "linear", "matmul", "cached_attention")
 
 
 def _exceeds_seven_bits(model: bytes) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.graph.constants import UniqueNames
+from qfunc.lowering.constant_folding import NO_CURVES, Curves
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
 from qfunc.lowering.xnnpack.constraints import require_multiplier
@@ -70,6 +71,7 @@ class TfliteBuilder:
 
     lowering, any_padding, batched, blocks = "TfliteLowering", False, True, False
     hard_swish_ratio: float | None = 128.0  # the kernel's 16-bit multiplier is below 1
+    curves: Curves = NO_CURVES
 
     def __init__(self, bits: int = 8) -> None:
         self.schema = schema()

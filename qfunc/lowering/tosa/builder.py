@@ -10,6 +10,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.graph.constants import UniqueNames
+from qfunc.lowering.constant_folding import NO_CURVES, Curves
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
@@ -42,6 +43,7 @@ class TosaBuilder:
     lowering, any_padding, batched, blocks = "TosaLowering", True, False, False
     code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
+    curves: Curves = NO_CURVES
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops

@@ -14,6 +14,7 @@ from qfunc.lowering.flatbuffer import Content, Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.xnnpack.curves import CURVES
 from qfunc.lowering.xnnpack.pte import program
 from qfunc.lowering.xnnpack.schema import NONE, delegate
 
@@ -35,6 +36,7 @@ class XnnpackBuilder:
     lowering, any_padding, batched, blocks = "XnnpackLowering", True, False, True
     code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
+    curves = CURVES
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops

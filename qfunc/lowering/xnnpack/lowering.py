@@ -52,7 +52,7 @@ class XnnpackLowering:
         for site in sites:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
-        source, _ = folded(without_functions(model))
+        source, _ = folded(without_functions(model), curves=graph.curves)
         file = Writer(source, graph).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.values_json()}
 

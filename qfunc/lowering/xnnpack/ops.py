@@ -9,6 +9,7 @@ from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import OpWriter, XnnpackBuilder
 from qfunc.lowering.xnnpack.constraints import require_blocks, require_multiplier, require_slope, takes_product, takes_sum
 from qfunc.lowering.xnnpack.reductions import gelu_by_tanh, log_softmax, maximum, mean, minimum, power, total
+from qfunc.lowering.xnnpack.roots import inverse_root, root
 from qfunc.lowering.xnnpack.schema import NONE
 from qfunc.lowering.xnnpack.shape import concatenate, mirror, nearest, pad, reshape, resize, slices, tile, transpose
 
@@ -175,9 +176,9 @@ NODES: dict[str, OpWriter] = {
     "LEAKY_RELU": _leaky_relu, "PRELU": _binary("XNNPReLU"),
     "LOGISTIC": _unary("XNNSigmoid"), "TANH": _unary("XNNTanh"), "HARD_SWISH": _unary("XNNHardswish"),
     "GELU": _gelu, "ELU": _elu,
-    "SOFTMAX": _in_float32(_unary("XNNSoftmax")), "EXP": _unary("XNNExp"), "SQRT": _unary("XNNSquareRoot"),
+    "SOFTMAX": _in_float32(_unary("XNNSoftmax")), "EXP": _unary("XNNExp"), "SQRT": root,
     "NEG": _unary("XNNNegate"),
-    "RSQRT": _unary("XNNReciprocalSquareRoot"), "SQUARED_DIFFERENCE": _squared_difference,
+    "RSQRT": inverse_root, "SQUARED_DIFFERENCE": _squared_difference,
     "ABS": _unary("XNNAbs"), "LOG": _unary("XNNLog"), "SIN": _unary("XNNSin"), "COS": _unary("XNNCos"),
     "POW": power, "FLOOR": _unary("XNNFloor"), "CEIL": _unary("XNNCeiling"), "LOG_SOFTMAX": log_softmax,
     "SUM": total, "REDUCE_MAX": maximum, "REDUCE_MIN": minimum, "MIRROR_PAD": mirror,

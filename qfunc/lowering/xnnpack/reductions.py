@@ -10,7 +10,9 @@ import numpy as np
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.lowering.xnnpack.constraints import require_number_exponent
+from qfunc.lowering.xnnpack.roots import inverse_root, root
 from qfunc.lowering.xnnpack.shape import reshape
+from qfunc.lowering.xnnpack.steps import Steps
 
 _LARGEST_EXPONENT = 16
 """The largest whole exponent that is written as products."""
@@ -90,24 +92,6 @@ def log_softmax(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor
     graph.node("XNNSubtract", out, input1_id=distance, input2_id=log)
 
 
-class _Nodes:
-    # Nodes in float32 inside of one operator.
-    def __init__(self, graph: XnnpackBuilder, out: NhwcTensor) -> None:
-        self.graph, self.out, self.count = graph, out, 0
-
-    def node(self, kind: str, *operands: NhwcTensor, into: NhwcTensor | None = None) -> NhwcTensor:
-        self.count += 1
-        output = into or self.graph.tensor(f"{self.out.name}.step{self.count}", self.out.shape)
-        names = ("input_id",) if len(operands) == 1 else ("input1_id", "input2_id")
-        fields: dict[str, Any] = dict(zip(names, operands, strict=True))
-        self.graph.node(kind, output, **fields)
-        return output
-
-    def number(self, value: float) -> NhwcTensor:
-        self.count += 1
-        return self.graph.tensor(f"{self.out.name}.number{self.count}", (1,), value=np.array([value], np.float32))
-
-
 def power(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Write products, roots, or exp(exponent log(x)).
 
@@ -118,9 +102,9 @@ def power(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fiel
     exponent = float(np.ravel(np.asarray(inputs[1].value))[0])
     if exponent == 2.0:
         return graph.node("XNNSquare", out, input_id=inputs[0])
-    step = _Nodes(graph, out)
+    step = Steps(graph, out)
     if exponent in (0.5, -0.5):
-        return graph.node("XNNSquareRoot" if exponent > 0 else "XNNReciprocalSquareRoot", out, input_id=inputs[0])
+        return (root if exponent > 0 else inverse_root)(graph, inputs, out, fields)
     if exponent != int(exponent) or not 1 <= abs(exponent) <= _LARGEST_EXPONENT:
         step.node("XNNExp", step.node("XNNMultiply", step.node("XNNLog", inputs[0]), step.number(exponent)), into=out)
         return
@@ -133,7 +117,7 @@ def power(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fiel
 
 def gelu_by_tanh(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:
     """Write x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), in PyTorch's order."""
-    step, x = _Nodes(graph, out), inputs[0]
+    step, x = Steps(graph, out), inputs[0]
     cube = step.node("XNNMultiply", step.node("XNNMultiply", x, x), x)
     inner = step.node("XNNAdd", x, step.node("XNNMultiply", cube, step.number(0.044715)))
     curve = step.node("XNNTanh", step.node("XNNMultiply", inner, step.number(math.sqrt(2 / math.pi))))

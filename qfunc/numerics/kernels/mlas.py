@@ -170,9 +170,26 @@ def softmax(input: Tensor, dim: int) -> Tensor:
     return _apply_by_blocks(_softmax, input.float().movedim(dim, -1), 1).movedim(-1, dim)
 
 
+def softmax_of_seen(scores: Tensor, seen: Tensor) -> Tensor:
+    """Return the softmax of the scores along the last axis where `seen` is True, as if they were alone, and 0 elsewhere.
+
+    >>> softmax_of_seen(torch.tensor([1.0, 1.0, 9.0]), torch.tensor([True, True, False])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    x = torch.where(seen, scores.float(), -torch.inf)
+    return _shares(torch.where(seen, _exponentials(x), 0.0))
+
+
 def _softmax(x: Tensor) -> Tensor:
-    e = _exp(x - x.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min), _EXP, -103.9720840454)
-    lanes = torch.zeros_like(x[..., :1]).repeat_interleave(_WIDE, -1)
+    return _shares(_exponentials(x))
+
+
+def _exponentials(x: Tensor) -> Tensor:
+    return _exp(x - x.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min), _EXP, -103.9720840454)
+
+
+def _shares(e: Tensor) -> Tensor:
+    lanes = torch.zeros_like(e[..., :1]).repeat_interleave(_WIDE, -1)
     for at in range(0, e.shape[-1], _WIDE):
         part = e[..., at : at + _WIDE]
         n = part.shape[-1]
@@ -206,4 +223,4 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "tanh"]
+__all__ = ["FUNCTIONS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "softmax_of_seen", "tanh"]

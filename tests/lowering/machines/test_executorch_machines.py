@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import qfunc
+from qfunc import targets
 from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import edit
 from tests.lowering.drawn_law import held_against, held_at_ties
@@ -24,6 +26,7 @@ from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.tie_ops import every
 from tests.lowering.xnnpack.test_executorch_8da4w import BATCHES, KINDS, difference
 from tests.lowering.xnnpack.test_executorch_ops import CURVES, HERE, REFUSED, TARGET, softmax_law
+from tests.lowering.xnnpack.test_float_arithmetic import OPS, Between
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("executorch") is None, reason="executorch is not installed")
 THERE = pytest.mark.parametrize("machine", EMULATED, ids=name)
@@ -56,6 +59,22 @@ def test_products_quantized_at_run_time_are_those_of_older_processors(machine: A
     for kind in KINDS:
         shape = (drawn.choice((32, 64)), drawn.randint(1, 5), drawn.randint(1, 37), drawn.choice(BATCHES))
         assert difference(drawn.randrange(2**20), *shape, kind, drawn.random() < 0.5, runner)[0] == 0
+
+
+@pytest.mark.parametrize("machine", [m for m in EMULATED if str(m.cpu) in ("x86-64-avx2", "x86-64-avxvnni")], ids=name)
+def test_float_ops_are_those_of_processors_with_avx2(machine: Any) -> None:
+    """Each op between layers, by its kernel: no unit is left to a bound."""
+    require(machine)
+    runner = ExecuTorchRunner(machine)
+    target = edit.skip(edit.name("real"))(edit.cpu(machine.cpu)(targets.executorch_8da4w()))
+    for op in OPS.values():
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, 32) * 3
+        made = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Between(op).eval()))
+        with torch.no_grad():
+            wanted = qfunc.emulate(target)(made)(x)
+        found = runner.run(qfunc.deploy(target)(made), [x])
+        assert all(np.array_equal(a, b.numpy()) for a, b in zip(found, wanted, strict=True))
 
 
 @THERE

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from qfunc.lowering.constant_folding import NO_CURVES
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
@@ -25,7 +26,7 @@ OPERATORS: dict[str, Callable[..., Array]] = {
 class Computed:
     """A file whose operators NumPy computes as they are written, in float32, on one input."""
 
-    lowering, any_padding, batched, hard_swish_ratio = "Computed", True, False, None
+    lowering, any_padding, batched, hard_swish_ratio, curves = "Computed", True, False, None, NO_CURVES
 
     def __init__(self, given: Array) -> None:
         self.given, self.values = given, list[Array | None]()

@@ -8,6 +8,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+import qfunc
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.specs import (
@@ -16,10 +17,12 @@ from qfunc.specs import (
     KPU,
     Accumulator,
     Algorithm,
+    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
     BrgemmChunks,
+    CachedAttention,
     Copy,
     DequantizeSum,
     DerivedQParams,
@@ -54,6 +57,7 @@ from qfunc.specs import (
     QuantizeRange,
     RegisterLanes,
     Rule,
+    SameQParams,
     SaturatesAtEnd,
     SaturatesEachStep,
     SaturatesPairs,
@@ -71,6 +75,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
     Target,
+    Tie,
     TokenGroups,
     TokenTiles,
     WeightSums,
@@ -208,6 +213,27 @@ MATMULS = chip(
     Kernel(Op("matmul"), FloatMatmul(), formats=IN_FLOAT),
     rules=Rule(Op("linear"), input=AFFINE, weight=WEIGHT, bias=DerivedQParams()),
 )
+
+CACHED = chip(
+    Kernel(Op("index_put"), AppendCodes(), integer_if=SameQParams(), formats=(("input", (BYTE,)), ("output", (BYTE,)))),
+    Kernel(Op("cached_attention"), CachedAttention(), formats=(("input", (BYTE, FLOAT32)), ("output", (FLOAT32,)))),
+    rules=Rule(Op("index_put"), input=Scheme(BYTE), output=Scheme(BYTE)),
+    ties=(Tie(Op("index_put"), ("input", "output"), "union"),),
+)
+
+
+class Cached(nn.Module):
+    """Attention to a cache whose keys and values are those of the tokens."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        x = torch.sin(input_ids[:, None, :, None] * torch.arange(1.0, 17.0))
+        keys, values = past_key_values.update(x, x, 0)
+        seen = torch.arange(keys.shape[2]) <= position_ids[:, None, :, None]
+        return (nn.functional.scaled_dot_product_attention(x, keys, values, attn_mask=seen)[:, 0],)
+
+
+DECODER = qfunc.decoder(4)(Cached())
+PROMPT = DECODER.inputs(torch.tensor([[3, 1, 2], [5, 7, 4]]))
 
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
 """Two stages whose first rounds to codes."""
@@ -355,6 +381,13 @@ WITNESSES = {
     "FloatKernel.fma": witness(
         fixed(PRODUCT, 0.3, 0.3 / 7, 100), PRODUCT, evolve(PRODUCT, fma=True), nn.LeakyReLU(1.0), MULTIPLES * 0.3
     ),
+    "FloatKernel.denormals": witness(
+        fixed(FloatKernel(), 0.3, 2.0**-131),
+        FloatKernel(),
+        FloatKernel(denormals=False),
+        nn.LeakyReLU(2.0**-127),
+        MULTIPLES * 0.3,
+    ),
     "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
     "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
     "QuantizeInt32.saturates": witness(
@@ -412,6 +445,8 @@ WITNESSES = {
     "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
+    "AppendCodes.unwritten": witness(CACHED, AppendCodes(), AppendCodes(-8), DECODER.program, *PROMPT),
+    "CachedAttention": witness(CACHED, CachedAttention(), FloatKernel(), DECODER.program, *PROMPT),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
     "FloatMatmul.threads": witness(MATMULS, FloatMatmul(), FloatMatmul(threads=3), seeded(Gram(2**14)), drawn(3, 20)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),

@@ -25,14 +25,14 @@ class Witness:
 
     Args:
         before, after: The targets.
-        net: The model.
+        net: The model, a module or a program.
         inputs: Its inputs, for calibration too.
         see: What is observed of a target: `codes`, `files`, `refusal` or `report`.
     """
 
     before: Target
     after: Target
-    net: nn.Module
+    net: Any
     inputs: tuple[Tensor, ...]
     see: Observation
 
@@ -168,6 +168,6 @@ def chip(*kernels: Kernel, rules: Any = (), **changes: Any) -> Target:
     return evolve(targets.qdq, name="chip", kernels=kernels, **{**same, **changes})
 
 
-def witness(before: Target, old: Any, new: Any, net: nn.Module, *inputs: Tensor, see: Observation = codes) -> Witness:
+def witness(before: Target, old: Any, new: Any, net: Any, *inputs: Tensor, see: Observation = codes) -> Witness:
     """The target, and the one with `new` in place of `old`."""
     return Witness(before, replaced(before, old, new), net, inputs, see)
