@@ -116,6 +116,7 @@ def steps(model: nn.Module, target: Any, *, norms: bool = False, equalized: bool
     step("explain", lambda: str(qfunc.explain(calibrated)))
     step("verify", lambda: qfunc.verify(target)(calibrated, [X]))
     step("compare", lambda: qfunc.compare([X], progress=False)(calibrated))
+    step("correct_bias", lambda: qfunc.correct_bias([X], progress=False)(calibrated))
     if equalized:  # a sum does not commute with factors per channel
         step("equalize", lambda: qfunc.equalize()(captured))
         step("absorb", lambda: qfunc.absorb_high_bias()(captured))
@@ -166,6 +167,17 @@ def test_the_work_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> No
     assert {name: depths for name in names if len(set(depths := [c[name].deepest for c in by_depth[1:]])) > 1} == {}
 
 
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_the_work_for_a_unit_of_reconstruction_does_not_depend_on_the_depth(residual: bool) -> None:
+    counts, images = [], [X.repeat(2, 1, 1, 1)]
+    for depth in (2, *DEPTHS):  # the first time for imports
+        model = qfunc.calibrate(images, progress=False)(qfunc.quantize(targets.onnxruntime)(chain(depth, residual)))
+        counts.append(Count())
+        with counts[-1].running():
+            qfunc.reconstruct(qfunc.qdrop(iterations=1, batch=2), images, progress=False)(model)
+    assert growth(counts[1:]) == {}
+
+
 DENSE = 2, 4, 8
 EDGES = 2**2, 4**2, 8**2  # but for a factor, and terms that grow more slowly
 
@@ -196,6 +208,10 @@ def test_the_garbage_collector_is_paused_by_transforms_and_runs_after_them() -> 
         before = sum(generation["collections"] for generation in gc.get_stats())
         transform(given)
         assert sum(generation["collections"] for generation in gc.get_stats()) - before <= 2, transform
+    for step in (qfunc.calibrate, qfunc.compare, qfunc.correct_bias):  # paused while a graph is copied, not between batches
+        before = sum(generation["collections"] for generation in gc.get_stats())
+        step([x], progress=False)(model)
+        assert sum(generation["collections"] for generation in gc.get_stats()) - before <= 8, step
     with pytest.raises(qfunc.errors.CalibrationError):
         qfunc.quantize(targets.onnxruntime)(model)
     assert gc.isenabled()

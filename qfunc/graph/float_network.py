@@ -6,6 +6,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, fx, nn
 
+from qfunc._collection import paused_collection
 from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.graph.module import CapturedModule, in_evaluation_mode
 from qfunc.graph.record import attach, record_of
@@ -28,6 +29,7 @@ def network_so_far(model: fx.GraphModule) -> fx.GraphModule:
     return without_quantizers(evaluation_form(model), keep_ready=True)
 
 
+@paused_collection()
 def without_quantizers(form: fx.GraphModule, *, keep_ready: bool = False) -> fx.GraphModule:
     """Return a copy of an evaluation form without its quantizers and dropouts, which shares its tensors.
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import fx, nn
 
+from qfunc._collection import paused_collection
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import free_arguments
 from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
@@ -66,6 +67,7 @@ class CapturedModule(fx.GraphModule):
         rest = strict, missing_keys, unexpected_keys, error_msgs
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
+    @paused_collection()
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
         for name in ("_in_spec", "_out_spec"):
             if name in vars(self):  # frozen values, which torch cannot copy without a warning

@@ -10,6 +10,7 @@ import torch
 from attrs import evolve, field, frozen
 from torch import fx
 
+from qfunc._collection import paused_collection
 from qfunc.graph.data_movement import only_moves_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
@@ -77,6 +78,7 @@ class Partition:
     [('linear', True)]
     """
 
+    @paused_collection()
     def __init__(self, view: QuantizedModel, target: Target, qparams: dict[str, Affine] | None = None) -> None:
         self.target, self.network = target, view.float_network
         bare = Context(self.network, target.ops)

@@ -15,7 +15,7 @@ from qfunc.functions.adaround import Rounding as Parameters
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.reconstruction.layout import flatten_memory, unflatten_memory
 
-_PART = 1 << 16
+_PART = 1 << 17
 """Number of elements processed together; they fit into the processor's cache."""
 
 
@@ -26,30 +26,33 @@ def adaround_of(module: FakeQuantize) -> AdaRound:
 
 @frozen(eq=False)
 class _Part:
-    """Some elements of one weight, as views of the flat tensors, and the stretch of the sigmoid."""
+    """Some elements of one weight, as views of flat tensors: w = start + span clip(sigmoid(v), edge, 1 - edge).
 
-    zeta: float
-    low: Tensor
-    gap: Tensor
+    That is low + (high - low) h(v), with h = 0 at a sigmoid of `edge`, and h = 1/2 at 1/2.
+    """
+
+    edge: float
+    start: Tensor
+    span: Tensor
     v: Tensor
     value: Tensor
 
     def soften(self) -> None:
-        """Set the value to low + gap clip(sigmoid(v) (zeta - gamma) + gamma, 0, 1)."""
-        h = torch.sigmoid(self.v).mul_(2 * self.zeta - 1).sub_(self.zeta - 1).clamp_(0, 1)
-        torch.addcmul(self.low, self.gap, h, out=self.value)
+        """Set the value to that of v."""
+        clipped = torch.sigmoid(self.v, out=self.value).clamp_(self.edge, 1 - self.edge)
+        torch.addcmul(self.start, self.span, clipped, out=self.value)
 
     def differentiate(self, grad: Tensor, weight: float, exponent: float | None) -> None:
         """Replace the gradient of the value by the gradient of v, in place."""
-        sigmoid, stretch = torch.sigmoid(self.v), 2 * self.zeta - 1
-        grad.mul_(self.gap)
+        sigmoid = torch.sigmoid(self.v)
+        grad.mul_(self.span)
         if exponent is not None:
-            centred = sigmoid.mul(2 * stretch).sub_(stretch).clamp_(-1, 1)  # 2 h - 1
+            slope = 2 / (1 - 2 * self.edge)
+            centred = sigmoid.sub(0.5).mul_(slope)  # 2 h - 1, beyond 1 where h is clipped
             power = centred.abs().sub_(1).log1p_().mul_((exponent - 1) / log(2)).exp2_()  # three times as fast as pow
-            grad.addcmul_(power, centred.sign_(), value=-2 * weight * exponent)
-        through = torch.ops.aten.sigmoid_backward(grad.mul_(stretch), sigmoid)
-        edge = (self.zeta - 1) / stretch  # beyond these values of the sigmoid h is clipped
-        torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=grad)
+            grad.addcmul_(power, centred.sign_(), value=-weight * exponent * slope)
+        through = torch.ops.aten.sigmoid_backward(grad, sigmoid)
+        torch.ops.aten.hardtanh_backward(through, sigmoid, self.edge, 1 - self.edge, grad_input=grad)
 
 
 class RoundingState:
@@ -72,8 +75,10 @@ class RoundingState:
                 ends = [function.apply(params._replace(v=torch.full_like(params.v, s)), weight, module.scheme) for s in (-1, 1)]
                 low, high = (flatten_memory(end, weight) for end in ends)
                 v, value = flatten_memory(params.v, weight).clone(), torch.empty_like(low)
-            splits = (torch.split(t, _PART) for t in (low, high - low, v, value))
-            self.parts.append([_Part(function.zeta, *tensors) for tensors in zip(*splits, strict=True)])
+            stretch = 2 * function.zeta - 1
+            edge, span = (function.zeta - 1) / stretch, stretch * (high - low)
+            splits = (torch.split(t, _PART) for t in (low - edge * span, span, v, value))
+            self.parts.append([_Part(edge, *tensors) for tensors in zip(*splits, strict=True)])
             self.v.append(v.requires_grad_())
             self.weights.append(unflatten_memory(value, weight).requires_grad_())
 

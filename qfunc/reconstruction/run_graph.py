@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -121,8 +121,9 @@ class Subgraph:
             for path, module in before.items():
                 self.model.set_submodule(path, module)
             with_adaround(self.model, done)
+            quantizers = {q.path: q for q in quantizer_nodes(self.model)}
             for result in results:
-                _store(self.model, result)
+                _store(quantizers, result)
 
     def _run(self, rounded: set[str], finished: Checkpoint, report: Observe, budget: Budget) -> list[Optimized]:
         with propagate_errors(self.group):
@@ -218,25 +219,25 @@ class Subgraph:
         result = shared.of_first(lambda: finished.read(number, nearest), f"unit {name}")
         if result is not None:
             with shared.guard():
-                _store(self.model, result)
+                _store(quantizers, result)
                 self._advance(step, "quantized", cache)
             report(name, self.method.iterations, None)
             return result
         with shared.guard():
             distance = Distance(step, self.method, cache)
-            _store(self.model, Optimized(nearest.up, {}), with_rounding=False)
+            _store(quantizers, Optimized(nearest.up, {}), with_rounding=False)
             own = self._advance(step, "quantized", cache, distance)
         before = shared.total(own, name)
         trained = optimise(step, rounded, learning, self.method, cache, shared, lambda i, loss: report(name, i, loss))
         result = shared.of_first(lambda: trained, f"unit {name}")
         with shared.guard():
-            _store(self.model, result)
+            _store(quantizers, result)
             own = self._advance(step, "quantized", cache, distance)
         after = shared.total(own, name)
         with shared.guard():
             if not after <= before:
                 result = nearest
-                _store(self.model, result)
+                _store(quantizers, result)
                 self._advance(step, "quantized", cache)
             images = shared.parts.images
             losses = {"unit": name, "nearest": f"{before / images!r}", "reconstructed": f"{after / images!r}"}
@@ -249,14 +250,15 @@ def _part(cache: Cache, start: int, stop: int, key: Key) -> Tensor:
     return cache.part(key, start, stop)
 
 
-def _store(model: fx.GraphModule, result: Optimized, with_rounding: bool = True) -> None:
-    # Store a unit's result in the model's quantizers.
-    quantizers = {s.path: s.module for s in quantizer_nodes(model)}
+def _store(quantizers: Mapping[str, QuantizerNode], result: Optimized, with_rounding: bool = True) -> None:
+    # Store a unit's result in the model's quantizers, by path.
     for path, up in result.up.items() if with_rounding else ():
-        harden(quantizers[path], up.to(quantizers[path].get_parameter("v").device))
+        module = quantizers[path].module
+        harden(module, up.to(module.get_parameter("v").device))
     for path, qparams in result.qparams.items():
-        device = quantizers[path].qparams().scale.device
-        quantizers[path].set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
+        module = quantizers[path].module
+        device = module.qparams().scale.device
+        module.set_qparams(Affine(qparams.scale.to(device), qparams.zero_point.to(device)))
 
 
 __all__ = ["Subgraph", "ReconstructionUnit"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 from torch import fx
 
+from qfunc._collection import paused_collection
 from qfunc.errors import SpecError
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.data_flow import DataFlow
@@ -31,6 +32,7 @@ class Step:
     targets: tuple[str, ...]
 
 
+@paused_collection()
 def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[ReconstructionUnit], inline: frozenset[str]) -> list[Step]:
     """Return the steps up to the last unit, each after the steps whose outputs it reads.
 
@@ -42,6 +44,7 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Reconstruct
         SpecError: a declared block that would have to run before and after another op.
     """
     names = {n.name: n for n in flow.order}
+    networks = (flow.network, names), (quantized, {n.name: n for n in quantized.graph.nodes})
     inline = inline | {n.name for n in flow.free}
     groups = _ordered(flow, units, inline)
     while groups and groups[-1][0] is None:
@@ -54,7 +57,7 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Reconstruct
         outputs = tuple(n.name for n in nodes if n.name in {*wanted, *targets})
         if outputs:
             inputs = _inputs(outputs, inside, inline, names)
-            real, simulated = (cut(network, inside | inline, inputs, outputs) for network in (flow.network, quantized))
+            real, simulated = (_cut(network, nodes, inside, inline, inputs, outputs) for network, nodes in networks)
             result.append(Step(unit, real, simulated, inputs, outputs, targets))
             wanted.update(inputs)
     return result[::-1]
@@ -64,7 +67,7 @@ def _inputs(
     outputs: Iterable[str], inside: frozenset[str], inline: frozenset[str], names: dict[str, fx.Node]
 ) -> tuple[str, ...]:
     # The values read from outside, in graph order.
-    todo, seen, outside = list(outputs), set[str](), set[str]()
+    todo, seen, outside = list(outputs), set[str](), list[fx.Node]()
     while todo:
         name = todo.pop()
         if name in seen:
@@ -74,13 +77,19 @@ def _inputs(
         if (name in inside or name in inline) and not (node.op == "placeholder" and not node.args):
             todo += [n.name for n in node.all_input_nodes]
         elif node.op != "get_attr":
-            outside.add(name)
-    return tuple(name for name in names if name in outside)
+            outside.append(node)
+    return tuple(n.name for n in sorted(outside))
 
 
-def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], outputs: Sequence[str]) -> fx.GraphModule:
-    """Return a module from some values of a network to others; it shares constants and submodules with the network."""
-    nodes = {n.name: n for n in network.graph.nodes}
+def _cut(
+    network: fx.GraphModule,
+    nodes: Mapping[str, fx.Node],
+    inside: Container[str],
+    inline: Container[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+) -> fx.GraphModule:
+    # A module from some values of a network to others; it shares constants and submodules with the network.
     needed, todo = set[fx.Node](), [nodes[name] for name in outputs]
     while todo:
         node = todo.pop()
@@ -89,10 +98,9 @@ def cut(network: fx.GraphModule, inside: frozenset[str], inputs: Sequence[str], 
             todo += node.all_input_nodes
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {nodes[name]: graph.placeholder(name) for name in inputs}
-    for node in nodes.values():
-        if node not in needed:
-            continue
-        assert node.name in inside or node.op == "get_attr" or kind_of(node) in ("fake_quantize", "dropout"), node.name
+    for node in sorted(needed):
+        own = node.name in inside or node.name in inline
+        assert own or node.op == "get_attr" or kind_of(node) in ("fake_quantize", "dropout"), node.name
         # A placeholder here has a default value.
         copies[node] = node.args[0] if node.op == "placeholder" else graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[nodes[name]] for name in outputs))
@@ -145,4 +153,4 @@ def _ordered(
     return result
 
 
-__all__ = ["Step", "cut", "steps"]
+__all__ = ["Step", "steps"]

@@ -57,7 +57,9 @@ class _Activation(nn.Module):
         mask = None if self.quantized is None else self.quantized(x, self.layout)
         if self.learns and self.zero is not None and is_plain(x.dtype, self.params.scale, self.scheme):
             return drop_steps(x, self.params.scale, self.zero, self.scheme, mask)
-        return mix(x, self.function.apply(self.params, x, self.scheme), mask)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (self.learns or x.requires_grad)):  # faster without gradient
+            value = self.function.apply(self.params, x, self.scheme)
+        return mix(x, value, mask)
 
     def qparams(self) -> Affine:
         """Return the learned qparams."""

@@ -23,13 +23,13 @@ RECONSTRUCTION = (
     ),
     Mutation(
         "the-regulariser-pulls-to-the-middle", "qfunc.reconstruction.rounding:_Part.differentiate",
-        "value=-2 * weight * exponent",
-        "value=2 * weight * exponent",
+        "value=-weight * exponent * slope",
+        "value=weight * exponent * slope",
         "tests/reconstruction/test_parts.py::test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds",
     ),
     Mutation(
         "clipped-roundings-have-a-gradient", "qfunc.reconstruction.rounding:_Part.differentiate",
-        "torch.ops.aten.hardtanh_backward(through, sigmoid, edge, 1 - edge, grad_input=grad)",
+        "torch.ops.aten.hardtanh_backward(through, sigmoid, self.edge, 1 - self.edge, grad_input=grad)",
         "grad.copy_(through)",
         "tests/reconstruction/test_parts.py::test_the_weights_are_adarounds_soft_value_and_its_gradient_is_autograds",
     ),

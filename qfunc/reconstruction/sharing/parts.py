@@ -53,6 +53,8 @@ class Parts:
 
     def drawn(self, index: Tensor) -> list[Drawn]:
         """Return the images of a mini-batch in each part of this process; `index` has numbers in order of rank."""
+        if self.single:
+            return [Drawn(torch.arange(len(index)), index)]
         before = self.sizes[: self.rank]
         first, start, part = sum(map(len, before)), sum(map(sum, before)), self._part_of(index)
         own = ((part == first + number).nonzero()[:, 0] for number in range(len(self.sizes[self.rank])))
