@@ -14,7 +14,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.ops.node import attribute, channel_axis, slots
-from qfunc.specs import DynamicProduct, RegisterLanes
+from qfunc.specs import DynamicProduct, PerBlock, RegisterLanes
 
 if TYPE_CHECKING:
     from qfunc.placement.partition import Partition, Unit
@@ -64,7 +64,7 @@ def stacked_mixtures(partition: Partition, units: Mapping[fx.Node, Unit]) -> dic
 
 
 def _is_stackable(partition: Partition, mixture: Mixture, units: Mapping[fx.Node, Unit]) -> bool:
-    forms = set()
+    forms = set[Any]()
     for expert in mixture.experts:
         for role, node in (("up", expert.up), ("down", expert.down)):
             weight, unit = dict(slots(node)).get("weight"), units.get(node)
@@ -78,7 +78,12 @@ def _is_stackable(partition: Partition, mixture: Mixture, units: Mapping[fx.Node
             block, width = encoding.qparams, read_attr(partition.network, weight).shape[1]
             shared = encoding.quantizer.module.site.scheme.scale.shared
             bits, count = stored_bits(encoding.format.bits), block.scale.shape[1]
-            if width % shared.size or bits < 4 or (not encoding.format.signed and count < 2):
+            if (
+                not isinstance(shared, PerBlock)
+                or width % shared.size
+                or bits < 4
+                or (not encoding.format.signed and count < 2)
+            ):
                 return False
             forms.add((shared.size, bits, encoding.format.signed))
             forms.add((role, tuple(block.scale.shape), "bias" in dict(slots(node))))
@@ -92,7 +97,7 @@ def _mixture(context: Context, total: fx.Node) -> Mixture | None:
         return None
     experts = [e for e in each if e is not None]
     shares, count = experts[0][1], len(experts)
-    inputs = {e.up.args[0] for e, _, _ in experts}
+    inputs: set[Any] = {e.up.args[0] for e, _, _ in experts}
     in_order = all(s is shares and column == i for i, (_, s, column) in enumerate(experts))
     if not in_order or len(inputs) > 1 or not _one_hot(context, shares, count):
         return None
@@ -138,8 +143,9 @@ def _expert(context: Context, term: fx.Node) -> tuple[Expert, fx.Node, int] | No
     up = chunk.args[0]
     if not _is_linear(context, up):
         return None
-    nodes = (up, chunk, gate, factor, curve, product, down, column, term)
-    return Expert(up, down, nodes), *shares  # type: ignore[arg-type, return-value]
+    taken = () if column.args[0] is shares[0] else (column.args[0],)  # type: ignore[union-attr]
+    nodes = (up, chunk, gate, factor, curve, product, down, *taken, column, term)
+    return Expert(up, down, nodes), *shares  # type: ignore[arg-type]
 
 
 def _is_linear(context: Context, node: Any) -> bool:
@@ -159,6 +165,12 @@ def _part(context: Context, node: Any) -> tuple[fx.Node, int] | None:
     return (chunk, index) if whole and type(index) is int else None
 
 
+def _rows(node: Any) -> Any:
+    # The tensor whose rows, all of them, a node takes: t of t[0:], as torch.export writes the first index of t[:, e].
+    indexed = isinstance(node, fx.Node) and len(node.args) == 2 and isinstance(node.args[1], tuple)
+    return node.args[0] if indexed and node.args[1] in ((slice(0, None, 1),), (slice(None),)) else node
+
+
 def _column(node: Any) -> tuple[fx.Node, int] | None:
     # shares[:, e : e + 1]
     if not isinstance(node, fx.Node) or len(node.args) != 2 or not isinstance(node.args[1], tuple):
@@ -168,7 +180,7 @@ def _column(node: Any) -> tuple[fx.Node, int] | None:
         return None
     first, end = index[1].start, index[1].stop
     good = isinstance(node.args[0], fx.Node) and type(first) is int and end == first + 1 and index[1].step in (None, 1)
-    return (node.args[0], first) if good else None  # type: ignore[return-value]
+    return (_rows(node.args[0]), first) if good else None
 
 
 def _one_hot(context: Context, shares: fx.Node, count: int) -> bool:

@@ -24,8 +24,8 @@ from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
-from qfunc.placement.mixtures import stacked_mixtures
 from qfunc.placement.legality.host import measures_sizes, on_host
+from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.ties import derived_qparams
 from qfunc.specs import Copy, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
 from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
@@ -109,7 +109,9 @@ class Partition:
         self._dynamic = {u.group.root.name for u in units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
         lowering = target.lowering
         experts = lowering.experts if isinstance(lowering, StackingLowering) else None
-        self.mixtures = {} if experts is None else stacked_mixtures(self, {u.group.root: u for u in units})
+        self.mixtures: dict[fx.Node, Mixture] = (
+            {} if experts is None else stacked_mixtures(self, {u.group.root: u for u in units})
+        )
         self.units = units if experts is None else tuple(self._with_mixtures(units, Kernel(Op("linear"), experts)))
         self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
         for (_, reader), quantizer in self._run_time.items():

@@ -101,6 +101,7 @@ __all__ = [
     "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner",
     "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
     "OptionalRunner", "ParameterLowering", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering",
+    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
+    "StoringLowering",
     "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -82,7 +82,7 @@ def onnxruntime_nbits(
     Products in float32 depend on the number of `threads` of the session, which the target's runner sets: those of attention,
     and of linear layers below level 4.  Of one thread, those of 3 and 4 bits are not described.
 
-    With `stacked_experts`, mixtures of experts are one QMoE each, which computes for a token its chosen experts only; at level 4.
+    With `stacked_experts`, at level 4, mixtures of experts are one QMoE each, in which a token passes its chosen experts only.
 
     With `embedding_bits`, tables of embeddings have the same blocks, in that width, for GatherBlockQuantized; else they stay in
     float.
@@ -105,7 +105,8 @@ def onnxruntime_nbits(
     return Target(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
         + f"_e{embedding_bits}" * bool(tables)
-        + f"_threads{threads}" * (threads != 2) + "_experts" * stacked_experts,
+        + f"_threads{threads}" * (threads != 2)
+        + "_experts" * stacked_experts,
         rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables),
         fusions=(FACTOR,),
         kernels=(

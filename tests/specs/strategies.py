@@ -19,6 +19,7 @@ from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
     Everything,
+    ExpertSums,
     First,
     FixedBits,
     FixedPoint,
@@ -229,6 +230,7 @@ arithmetics = st.one_of(
         function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
     ),
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
+    st.builds(ExpertSums, st.integers(1, 64)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

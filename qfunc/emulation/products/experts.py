@@ -25,7 +25,7 @@ def stacked_experts(job: UnitContext, arithmetic: ExpertSums) -> fx.Node:
 
 
 def _stacked(job: UnitContext, layers: list[fx.Node], role: str) -> tuple[tuple[fx.Node | None, ...], tuple[int, int]]:
-    held, biases, bits = [], [], 0
+    held, bits = list[list[Tensor]](), 0
     for layer in layers:
         tensors, bits = stored_weight(job, layer)
         bias = dict(slots(layer)).get("bias")
@@ -40,4 +40,4 @@ def _stacked(job: UnitContext, layers: list[fx.Node], role: str) -> tuple[tuple[
 
 def _in_turns(rows: Tensor) -> Tensor:
     # A gate and an up channel in turns.
-    return rows.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+    return torch.stack(rows.chunk(2), 1).reshape(rows.shape)

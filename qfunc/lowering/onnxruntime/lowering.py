@@ -23,8 +23,8 @@ class MatMulNBitsLowering:
     `accuracy_level` is that of the operator: at 4 it quantizes its input to int8 at run time, if it has kernels for the
     width and the block; at 0, 1, 2 and 3 it computes in float32 on x86-64.
 
-    With `experts`, at level 4, mixtures of experts become com.microsoft.QMoE, with stacked weights of 4 or 8 bits: the experts are
-    gated by SiLU, their weights have one form, and the block divides their inputs.  Other experts stay as they are.
+    With `experts`, at level 4, mixtures of experts become com.microsoft.QMoE, with stacked weights of 4 or 8 bits: the experts
+    are gated by SiLU, their weights have one form, and the block divides their inputs.  Other experts stay as they are.
 
     Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits; onnxruntime 1.31.
 

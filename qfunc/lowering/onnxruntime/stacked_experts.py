@@ -14,7 +14,7 @@ from qfunc.lowering.onnxruntime.block_weights import DOMAIN, OPERATOR
 from qfunc.lowering.qdq_reader import Array
 
 MIXTURE = "QMoE"
-_LEVEL = 4
+_LEVEL, _ALL = 4, 1 << 31
 
 
 @frozen(eq=False)
@@ -106,9 +106,17 @@ class _Graph:
         if term is None or down is None or column is None:
             return None
         ends = [self._integers(n) for n in column.input[1:]]
-        # Of a slice of all rows the runtime's writer gives bounds for the last axis only, or for both.
-        if any(e is None for e in ends) or not ends[0] or ends[1][-1] != ends[0][-1] + 1 or ends[2][-1] not in (1, -1):
+        first = ends[0][0] if ends and ends[0] else -1
+        if ends != [[first], [first + 1], [1], [1]]:
             return None
+        taken: tuple[onnx.NodeProto, ...] = ()
+        shares = column.input[0]
+        rows = self._producer(shares, "Slice")
+        if rows is not None:  # all rows, as torch.export writes the first index of t[:, e]
+            start, end, axes, steps = (self._integers(n) for n in rows.input[1:])
+            if [start, axes, steps] != [[0], [0], [1]] or not end or end[0] < _ALL:
+                return None
+            taken, shares = (rows,), rows.input[0]
         product = self._producer(down.input[0], "Mul")
         curve = None if product is None else self._producer(product.input[0], "Mul")
         logistic = None if curve is None else self._producer(curve.input[1], "Sigmoid")
@@ -120,8 +128,8 @@ class _Graph:
         up = self._producer(halves.input[0], OPERATOR)
         if up is None:
             return None
-        inside = (up, halves, logistic, curve, product, down, column, term)
-        return _Expert(up.input[0], column.input[0], ends[0][-1], up, down, inside)
+        inside = (up, halves, logistic, curve, product, down, *taken, column, term)
+        return _Expert(up.input[0], shares, first, up, down, inside)
 
     def _integers(self, name: str) -> list[int] | None:
         return [int(v) for v in numpy_helper.to_array(self.constants[name]).ravel()] if name in self.constants else None
@@ -155,7 +163,7 @@ class _Graph:
             for part, place in (("codes", 1), ("scales", 2), ("zero_points", 3), ("bias", 5)):
                 held = [n.input[place] if len(n.input) > place else "" for n in layers]
                 if all(held):
-                    stack = np.stack([self._rows(name, n, role) for name, n in zip(held, layers, strict=True)])
+                    stack = np.stack([self._rows(name, role) for name in held])
                     names[f"{role}.{part}"] = self._constant(f"{total.name}.{role}.{part}", stack)
         fields, first = _fields(experts[0].up), experts[0]
         inputs = [
@@ -169,10 +177,10 @@ class _Graph:
             activation_type="swiglu", swiglu_fusion=1, activation_alpha=1.0, activation_beta=0.0, normalize_routing_weights=0,
         )  # fmt: skip
 
-    def _rows(self, name: str, node: onnx.NodeProto, role: str) -> Array:
+    def _rows(self, name: str, role: str) -> Array:
         # The array of a weight by rows [N, ...]; those of gates and of up channels in turns.
         array = np.asarray(numpy_helper.to_array(self.constants[name]))
-        rows = array.reshape(_fields(node)["N"], -1) if array.ndim > 1 or array.size > _fields(node)["N"] else array
+        rows = array.reshape(len(array), -1) if array.ndim > 1 else array
         return np.stack(np.split(rows, 2), axis=1).reshape(rows.shape) if role == "up" else rows
 
     def _constant(self, name: str, array: Array) -> str:

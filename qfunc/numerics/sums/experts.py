@@ -15,9 +15,7 @@ Weight = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Codes [E, N, K], scales and zero points [E, N, B], and a bias [E, N] or None."""
 
 
-def expert_sums(
-    x: Tensor, shares: Tensor, up: Weight, down: Weight, form: tuple[int, int], threads: int
-) -> Tensor:
+def expert_sums(x: Tensor, shares: Tensor, up: Weight, down: Weight, form: tuple[int, int], threads: int) -> Tensor:
     """Return the sums over experts of their shares [T, E] times their results, for tokens x [T, K].
 
     Of the outputs of `up`, an even one is a gate and the next one its factor.  See `specs.ExpertSums`.

@@ -13,8 +13,8 @@ def introsort(items: Sequence[int], before: Before) -> list[int]:
     """Return the items, sorted as `std::sort` with the comparison `before` does.
 
     Ranges of more than 16 are divided at the median of the second, the middle and the last item, which moves to the front;
-    then items move left one by one.  The heap sort of ranges that were divided badly too often is not here: it takes orders made
-    for it.
+    then items move left one by one.  The heap sort of ranges that were divided badly too often is not here: it takes orders
+    made for it.
 
     Source: libstdc++, bits/stl_algo.h.
 

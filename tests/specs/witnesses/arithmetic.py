@@ -24,6 +24,7 @@ from qfunc.specs import (
     DequantizeSum,
     DerivedQParams,
     DynamicProduct,
+    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -208,6 +209,28 @@ MATMULS = chip(
     Kernel(Op("matmul"), FloatMatmul(), formats=IN_FLOAT),
     rules=Rule(Op("linear"), input=AFFINE, weight=WEIGHT, bias=DerivedQParams()),
 )
+
+EXPERTS = targets.onnxruntime_nbits(8, 32, stacked_experts=True)
+
+
+class SumOfExperts(nn.Module):
+    """Four experts, of which each token passes all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ups, self.downs = (nn.ModuleList(nn.Linear(32, n) for _ in range(4)) for n in (64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, 32] -> [T, 32]."""
+        chosen = x[:, :4].argsort(-1)
+        shares = (torch.nn.functional.one_hot(chosen, 4).to(x.dtype) * x[:, 4:8].softmax(-1)[..., None]).sum(-2)
+        total = None
+        for e, (up, down) in enumerate(zip(self.ups, self.downs, strict=True)):
+            gate, factor = up(x).chunk(2, dim=-1)
+            part = down(torch.nn.functional.silu(gate) * factor) * shares[:, e : e + 1]
+            total = part if total is None else total + part
+        return total
+
 
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
 """Two stages whose first rounds to codes."""
@@ -413,6 +436,7 @@ WITNESSES = {
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
+    "ExpertSums.threads": witness(EXPERTS, ExpertSums(2), ExpertSums(1), seeded(SumOfExperts()), drawn(20, 32)),
     "FloatMatmul.threads": witness(MATMULS, FloatMatmul(), FloatMatmul(threads=3), seeded(Gram(2**14)), drawn(3, 20)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),
