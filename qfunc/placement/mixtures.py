@@ -189,9 +189,9 @@ def _one_hot(context: Context, shares: fx.Node, count: int) -> bool:
     for kind in ("sum", "mul", "cast", "one_hot"):
         if not isinstance(node, fx.Node) or context.kind(node) != kind:
             return False
-        if kind == "sum" and tuple(attribute(node, "dim")) != (-2,):
+        if kind == "sum" and attribute(node, "dim") not in (-2, [-2], (-2,)):
             return False
         if kind == "one_hot":
-            return bool(node.args[1] == count)
+            return len(node.args) > 1 and bool(node.args[1] == count)
         node = node.args[0]
     return False

@@ -8,8 +8,10 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from qfunc import targets
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
+from qfunc.lowering import MatMulNBitsLowering
 from qfunc.specs import (
     FLOAT16,
     FLOAT32,
@@ -77,7 +79,7 @@ from qfunc.specs import (
     WeightSums,
     ZeroPoint,
 )
-from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, seeded, witness
+from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
 ANY = Op(
     ("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avg_pool", "leaky_relu", "hardswish", "softmax", "resize",
@@ -211,6 +213,7 @@ MATMULS = chip(
 )
 
 EXPERTS = targets.onnxruntime_nbits(8, 32, stacked_experts=True)
+ONE_THREAD = MatMulNBitsLowering(experts=ExpertSums(1))
 
 
 class SumOfExperts(nn.Module):
@@ -223,10 +226,10 @@ class SumOfExperts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[T, 32] -> [T, 32]."""
         chosen = x[:, :4].argsort(-1)
-        shares = (torch.nn.functional.one_hot(chosen, 4).to(x.dtype) * x[:, 4:8].softmax(-1)[..., None]).sum(-2)
+        shares = (torch.nn.functional.one_hot(chosen, 4).float() * x[:, 4:8].softmax(-1)[..., None]).sum(-2)
         total = None
         for e, (up, down) in enumerate(zip(self.ups, self.downs, strict=True)):
-            gate, factor = up(x).chunk(2, dim=-1)
+            gate, factor = up(x).chunk(2, -1)
             part = down(torch.nn.functional.silu(gate) * factor) * shares[:, e : e + 1]
             total = part if total is None else total + part
         return total
@@ -436,7 +439,9 @@ WITNESSES = {
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
-    "ExpertSums.threads": witness(EXPERTS, ExpertSums(2), ExpertSums(1), seeded(SumOfExperts()), drawn(20, 32)),
+    "ExpertSums.threads": Witness(
+        EXPERTS, evolve(EXPERTS, lowering=ONE_THREAD), seeded(SumOfExperts()), (drawn(20, 32),), codes
+    ),
     "FloatMatmul.threads": witness(MATMULS, FloatMatmul(), FloatMatmul(threads=3), seeded(Gram(2**14)), drawn(3, 20)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),
