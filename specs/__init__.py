@@ -18,6 +18,7 @@ from qfunc.specs.arithmetic.accumulator import (
 from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
+from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
@@ -146,8 +147,8 @@ __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Attr", "AverageCodes", "AveragePool",
     "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied", "Constant",
     "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN",
-    "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "FLOAT16", "FLOAT32", "First", "FixedBits",
-    "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
+    "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
+    "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
     "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_MXFP4",
     "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K", "GGUF_Q6_K",
     "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int",

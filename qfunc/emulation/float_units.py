@@ -18,7 +18,7 @@ from qfunc.numerics.qparams import spread
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition, Unit
-from qfunc.specs import Copy, DynamicProduct, FloatKernel, FloatRequantize
+from qfunc.specs import Copy, DynamicProduct, ExpertSums, FloatKernel, FloatRequantize
 
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
@@ -183,7 +183,9 @@ class FloatUnits:
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
             coded = self.partition.output_encoding(output) is not None
             arithmetic = getattr(unit.kernel, "arithmetic", None)
-            if isinstance(arithmetic, DynamicProduct) or (coded and not isinstance(arithmetic, FloatKernel | Copy)):
+            if isinstance(arithmetic, DynamicProduct | ExpertSums) or (
+                coded and not isinstance(arithmetic, FloatKernel | Copy)
+            ):
                 return None  # codes that the runtime does not show may be others
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)

@@ -14,6 +14,7 @@ from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
+from qfunc.emulation.products.experts import stacked_experts
 from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import integer
@@ -31,6 +32,7 @@ from qfunc.specs import (
     CachedAttention,
     Copy,
     DynamicProduct,
+    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -186,6 +188,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (FloatMatmul, "linear"): float_linear,
     (AppendCodes, "index_put"): append,
     (CachedAttention, "cached_attention"): attend,
+    (ExpertSums, "linear"): stacked_experts,
     (SumFma, "add"): sum_fma,
     (Shift, "add"): sum_shift,
     (SumShifted, "add"): sum_shifted,
@@ -220,7 +223,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | FloatRequantize | FloatMultiplier | DynamicProduct
+_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | ExpertSums | FloatRequantize | FloatMultiplier | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -233,7 +236,7 @@ def write(job: UnitContext) -> fx.Node:
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatKernel, FloatMatmul, CachedAttention, FloatRequantize, FloatMultiplier or DynamicProduct"
+        wanted = "FloatKernel, FloatMatmul, CachedAttention, ExpertSums, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:

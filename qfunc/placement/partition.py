@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence, Set
+from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -26,9 +26,10 @@ from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
+from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import AppendCodes, Copy, DynamicProduct, Float, Host, Int, Kernel, PerBlock, Target
-from qfunc.specs.protocols import DecoderLowering, StoringLowering
+from qfunc.specs import AppendCodes, Copy, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
+from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
 
 __all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
 
@@ -106,10 +107,15 @@ class Partition:
         for node in self.network.graph.nodes:  # in order, because an op that only moves codes has those of its input
             self._shared[node.name] = self._shared_encoding(node)
         self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
-        self.units = tuple(self._unit(g) for g in groups.groups)
-        self._dynamic = {u.group.root.name for u in self.units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
-        self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
+        units = tuple(self._unit(g) for g in groups.groups)
+        self._dynamic = {u.group.root.name for u in units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
         lowering = target.lowering
+        experts = lowering.experts if isinstance(lowering, StackingLowering) else None
+        self.mixtures: dict[fx.Node, Mixture] = (
+            {} if experts is None else stacked_mixtures(self, {u.group.root: u for u in units})
+        )
+        self.units = units if experts is None else tuple(self._with_mixtures(units, Kernel(Op("linear"), experts)))
+        self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
         for (_, reader), quantizer in self._run_time.items():
             scheme = quantizer.module.site.scheme
             stored = isinstance(lowering, StoringLowering) and lowering.stores(scheme, constant=False)
@@ -270,6 +276,16 @@ class Partition:
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
         root, output = group.root, group.output
         return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes, hosted)
+
+    def _with_mixtures(self, units: Sequence[Unit], kernel: Kernel) -> Iterator[Unit]:
+        inside = {n for m in self.mixtures.values() for n in m.nodes}
+        for unit in units:
+            mixture = self.mixtures.get(unit.group.output)
+            if mixture is not None:
+                path = self.paths[unit.group.output]
+                yield Unit(FusedGroup(mixture.nodes), path, path, "linear", kernel)
+            elif unit.group.output not in inside:
+                yield unit
 
     def _on_host(self, host: Host, view: QuantizedModel, groups: Sequence[FusedGroup]) -> dict[fx.Node, str]:
         sizes: dict[str, tuple[int, ...]] = {}

@@ -10,6 +10,7 @@ from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, 
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
+from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.operators import (
     AverageCodes,
@@ -53,7 +54,7 @@ Arithmetic = (
     | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
     | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
     | FixedPointGemv | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
-    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention
+    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 

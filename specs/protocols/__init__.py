@@ -28,6 +28,7 @@ from qfunc.specs.protocols.lowering import (
     ParameterLowering,
     PartwiseLowering,
     RefusingLowering,
+    StackingLowering,
     StoringLowering,
     VersionedLowering,
     WideLowering,
@@ -80,6 +81,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         WideLowering,
         BlockLowering,
         DecoderLowering,
+        StackingLowering,
         PartwiseLowering,
     ),
     Runner: (
@@ -99,6 +101,7 @@ __all__ = [
     "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner",
     "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
     "OptionalRunner", "ParameterLowering", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StoringLowering",
+    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
+    "StoringLowering",
     "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -124,6 +124,16 @@ class DecoderLowering(Protocol):
 
 
 @runtime_checkable
+class StackingLowering(Protocol):
+    """A lowering that writes mixtures of experts, which the network has as linear layers, as one op each."""
+
+    @property
+    def experts(self) -> Any:
+        """The `ExpertSums`, or None if the layers stay as they are."""
+        ...
+
+
+@runtime_checkable
 class PartwiseLowering(Protocol):
     """A lowering whose files are put together from parts of the network, as `qfunc.stream` does.
 

@@ -19,6 +19,7 @@ from qfunc.specs import (
     Build,
     CachedAttention,
     DynamicProduct,
+    ExpertSums,
     FloatKernel,
     FloatMatmul,
     From,
@@ -79,6 +80,7 @@ def onnxruntime_nbits(
     embedding_bits: int | None = None,
     cache_bits: int | None = None,
     threads: int = 2,
+    stacked_experts: bool = False,
 ) -> Target:
     """Return the target for a width and a block of weights, in a scheme such as `MATMUL_4BITS_AFFINE`.
 
@@ -86,6 +88,8 @@ def onnxruntime_nbits(
 
     Products in float32 depend on the number of `threads` of the session, which the target's runner sets: those of attention,
     and of linear layers below level 4.  Of one thread, those of 3 and 4 bits are not described.
+
+    With `stacked_experts`, at level 4, mixtures of experts are one QMoE each, in which a token passes its chosen experts only.
 
     With `embedding_bits`, tables of embeddings have the same blocks, in that width, for GatherBlockQuantized; else they stay in
     float.
@@ -120,7 +124,8 @@ def onnxruntime_nbits(
         name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
         + f"_e{embedding_bits}" * bool(tables)
         + f"_c{cache_bits}" * bool(cache)
-        + f"_threads{threads}" * (threads != 2),
+        + f"_threads{threads}" * (threads != 2)
+        + "_experts" * stacked_experts,
         rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables, *cache),
         fusions=(FACTOR,),
         ties=(Tie(Op("index_put"), ("input", "output"), "union"),) if cache else (),
@@ -144,7 +149,9 @@ def onnxruntime_nbits(
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
         ),
-        lowering=MatMulNBitsLowering(accuracy_level=accuracy_level),
+        lowering=MatMulNBitsLowering(
+            accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts and accuracy_level == 4 else None
+        ),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",

@@ -21,6 +21,7 @@ from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
     Everything,
+    ExpertSums,
     First,
     FixedBits,
     FixedPoint,
@@ -234,6 +235,7 @@ arithmetics = st.one_of(
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.builds(AppendCodes, st.integers(-8, 8)),
     st.just(CachedAttention()),
+    st.builds(ExpertSums, st.integers(1, 64)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.emulation.context import UnitContext
 from qfunc.graph.constants import read_attr
@@ -15,16 +15,8 @@ from qfunc.specs import DynamicProduct, PerBlock
 def register_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     """Return the node of a product with `RegisterLanes`."""
     tensors, shared = dict(slots(job.root)), arithmetic.input.scale.shared
-    encoding = job.partition.encoding(tensors["weight"], job.root)
     assert isinstance(shared, PerBlock)  # DynamicProduct requires it
-    assert encoding is not None
-    bits = stored_bits(encoding.format.bits)
-    # A file stores signed codes plus half of its range, which is their zero point.
-    shift = 1 << (bits - 1) if encoding.format.signed else 0
-    codes = encoding.codes(read_attr(job.partition.network, tensors["weight"])).float() + shift
-    held = [codes, encoding.qparams.scale.float(), encoding.qparams.zero_point.float() + shift]
-    if channel_axis(job.root) % 2:
-        held = [tensor.T for tensor in held]
+    held, bits = stored_weight(job, job.root)
     names = [str(tensors["weight"].target), f"{job.unit.path}.weight_scale", f"{job.unit.path}.weight_zero_point"]
     nodes = [job.emitter.constant(tensor.contiguous(), name) for tensor, name in zip(held, names, strict=True)]
     x = job.real(tensors["input"], job.root)
@@ -35,4 +27,17 @@ def register_product(job: UnitContext, arithmetic: DynamicProduct) -> fx.Node:
     return job.emitter.call(clamp_to_bounds, value, bounds, name=job.name, result=True)
 
 
-__all__ = ["register_product"]
+def stored_weight(job: UnitContext, node: fx.Node) -> tuple[list[Tensor], int]:
+    """Return the codes [N, K], scales and zero points of the weight of a linear layer as a file stores them, and its bits."""
+    weight = dict(slots(node))["weight"]
+    encoding = job.partition.encoding(weight, node)
+    assert encoding is not None
+    bits = stored_bits(encoding.format.bits)
+    # A file stores signed codes plus half of its range, which is their zero point.
+    shift = 1 << (bits - 1) if encoding.format.signed else 0
+    codes = encoding.codes(read_attr(job.partition.network, weight)).float() + shift
+    held = [codes, encoding.qparams.scale.float(), encoding.qparams.zero_point.float() + shift]
+    return ([tensor.T for tensor in held] if channel_axis(node) % 2 else held), bits
+
+
+__all__ = ["register_product", "stored_weight"]

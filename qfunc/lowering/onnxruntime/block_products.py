@@ -14,7 +14,7 @@ from qfunc.lowering.onnxruntime.cached_attention import with_results
 from qfunc.lowering.onnxruntime.optimized_graph import ATTENTION, STATE, code_tensors, element_types
 from qfunc.lowering.onnxruntime.session import Session
 
-OPERATOR, LOOKUP, _DOMAIN = "MatMulNBits", "GatherBlockQuantized", "com.microsoft"
+OPERATOR, LOOKUP, MIXTURE, _DOMAIN = "MatMulNBits", "GatherBlockQuantized", "QMoE", "com.microsoft"
 _REAL = 1  # TensorProto.FLOAT
 
 
@@ -49,7 +49,7 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     from qfunc.files.onnx_model import read_model
 
     original = read_model(model)
-    if not any(node.op_type in (OPERATOR, LOOKUP) for node in original.graph.node):
+    if not any(node.op_type in (OPERATOR, LOOKUP, MIXTURE) for node in original.graph.node):
         return None
     plain = opened(machine, Session, model, threads=threads, saved=True)
     if not plain.saved:
@@ -65,7 +65,7 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     graph.graph.output.extend(infos)
     shown = opened(machine, Session, graph.SerializeToString(), optimise=False, threads=threads)
     level = partial(_unit, threads=threads, machine=machine)
-    forms = {node.name: _form(node) for node in graph.graph.node if node.op_type == OPERATOR}
+    forms = {node.name: _form(node) for node in graph.graph.node if node.op_type in (OPERATOR, MIXTURE)}
     states = {form: level(*form) for form in dict.fromkeys(forms.values())}
     units = {name: states[form] for name, form in forms.items()}
     units |= {name: "integer" for n in graph.graph.node if n.op_type in STATE for name in n.output if name in coded}
@@ -75,7 +75,8 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
 
 def _form(node: Any) -> tuple[int, int, int]:
     fields = {a.name: a.i for a in node.attribute}
-    return fields["bits"], fields["block_size"], fields.get("accuracy_level", 0)
+    bits = fields["bits" if node.op_type == OPERATOR else "expert_weight_bits"]
+    return bits, fields["block_size"], fields.get("accuracy_level", 0)
 
 
 def _unit(bits: int, block: int, level: int, threads: int, machine: Machine | None) -> str:

@@ -10,8 +10,8 @@ from attrs import field, frozen
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Scheme
-from qfunc.specs._check import integer
+from qfunc.specs import ExpertSums, Scheme
+from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 
 
@@ -25,13 +25,17 @@ class MatMulNBitsLowering:
     `accuracy_level` is that of the operator: at 4 it quantizes its input to int8 at run time, if it has kernels for the
     width and the block; at 0, 1, 2 and 3 it computes in float32 on x86-64.
 
-    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits and GroupQueryAttention; onnxruntime 1.31.
+    With `experts`, at level 4, mixtures of experts become com.microsoft.QMoE, with stacked weights of 4 or 8 bits: the experts
+    are gated by SiLU, their weights have one form, and the block divides their inputs.  Other experts stay as they are.
+
+    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.MatMulNBits, GroupQueryAttention and QMoE; onnxruntime 1.31.
 
     >>> MatMulNBitsLowering()
     MatMulNBitsLowering()
     """
 
     accuracy_level: int = field(default=4, validator=integer(0, 4))
+    experts: ExpertSums | None = field(default=None, validator=instance_of(ExpertSums, optional=True))
     ir_version: int | None = ir_version_field()
 
     @property
@@ -55,9 +59,13 @@ class MatMulNBitsLowering:
         from qfunc.lowering.onnxruntime.cached_attention import with_cached_attention
         from qfunc.lowering.onnxruntime.coded_state import with_coded_state
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
+        from qfunc.lowering.onnxruntime.stacked_experts import with_stacked_experts
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        written = with_cached_attention(with_coded_state(with_block_products(model, sites, self.accuracy_level)))
+        written = with_block_products(model, sites, self.accuracy_level)
+        if self.experts is not None:
+            written = with_stacked_experts(written)
+        written = with_cached_attention(with_coded_state(written))
         return {"model.onnx": to_bytes(smaller_by_products(written), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:

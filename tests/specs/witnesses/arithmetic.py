@@ -9,8 +9,10 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
+from qfunc import targets
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
+from qfunc.lowering import MatMulNBitsLowering
 from qfunc.specs import (
     FLOAT16,
     FLOAT32,
@@ -27,6 +29,7 @@ from qfunc.specs import (
     DequantizeSum,
     DerivedQParams,
     DynamicProduct,
+    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -81,7 +84,7 @@ from qfunc.specs import (
     WeightSums,
     ZeroPoint,
 )
-from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, drawn, seeded, witness
+from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
 ANY = Op(
     ("conv", "conv_transpose", "linear", "matmul", "add", "mul", "avg_pool", "leaky_relu", "hardswish", "softmax", "resize",
@@ -234,6 +237,29 @@ class Cached(nn.Module):
 
 DECODER = qfunc.decoder(4)(Cached())
 PROMPT = DECODER.inputs(torch.tensor([[3, 1, 2], [5, 7, 4]]))
+
+EXPERTS = targets.onnxruntime_nbits(8, 32, stacked_experts=True)
+ONE_THREAD = MatMulNBitsLowering(experts=ExpertSums(1))
+
+
+class SumOfExperts(nn.Module):
+    """Four experts, of which each token passes all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ups, self.downs = (nn.ModuleList(nn.Linear(32, n) for _ in range(4)) for n in (64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, 32] -> [T, 32]."""
+        chosen = x[:, :4].argsort(-1)
+        shares = (torch.nn.functional.one_hot(chosen, 4).float() * x[:, 4:8].softmax(-1)[..., None]).sum(-2)
+        total = None
+        for e, (up, down) in enumerate(zip(self.ups, self.downs, strict=True)):
+            gate, factor = up(x).chunk(2, -1)
+            part = down(torch.nn.functional.silu(gate) * factor) * shares[:, e : e + 1]
+            total = part if total is None else total + part
+        return total
+
 
 COARSE = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("floor", shift=0))
 """Two stages whose first rounds to codes."""
@@ -448,6 +474,9 @@ WITNESSES = {
     "AppendCodes.unwritten": witness(CACHED, AppendCodes(), AppendCodes(-8), DECODER.program, *PROMPT),
     "CachedAttention": witness(CACHED, CachedAttention(), FloatKernel(), DECODER.program, *PROMPT),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),
+    "ExpertSums.threads": Witness(
+        EXPERTS, evolve(EXPERTS, lowering=ONE_THREAD), seeded(SumOfExperts()), (drawn(20, 32),), codes
+    ),
     "FloatMatmul.threads": witness(MATMULS, FloatMatmul(), FloatMatmul(threads=3), seeded(Gram(2**14)), drawn(3, 20)),
     "DynamicProduct.fma": dynamic(DYNAMIC, fma=False),
     "DynamicProduct.fused_bias": dynamic(DYNAMIC, fused_bias=True),
