@@ -62,6 +62,8 @@ NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in bl
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
 DO_CACHE = "Choose cache_bits=8, 4 or None."
+NO_EXPERTS = "onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 4 or 8 bits"
+DO_EXPERTS = "Choose 4 or 8 bits and level 4, or stacked_experts=False."
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
 POSITIONS = Kernel(
@@ -112,6 +114,7 @@ def onnxruntime_nbits(
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
+    stackable = accuracy_level == 4 and bits > 2
     held = Int(cache_bits or 8)
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
@@ -144,13 +147,14 @@ def onnxruntime_nbits(
         legality=(
             *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
             *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
+            *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked_experts and not stackable else ()),
             *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
         ),
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
         ),
         lowering=MatMulNBitsLowering(
-            accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts and accuracy_level == 4 else None
+            accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts and stackable else None
         ),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",

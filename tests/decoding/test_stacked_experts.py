@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.decoding.experts import with_separate_experts
+from qfunc.errors import SpecError
 from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.sums.introsort import introsort
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, Target, edit
@@ -118,8 +119,6 @@ class Twice(nn.Module):
 
 FOUR = edit.override(edit.name("experts.0.down_proj"), weights={"bits": 4})
 APART = {
-    "level 0": (targets.onnxruntime_nbits(4, 32, 0, stacked_experts=True), Mixture(Experts(3, (32, 32)), 32)),
-    "2 bits": (targets.onnxruntime_nbits(2, 32, stacked_experts=True), Mixture(Experts(3, (32, 32)), 32)),
     "a partial block": (STACKED, Mixture(Experts(3, (40, 32)), 40)),
     "zero points of one block": (
         targets.onnxruntime_nbits(4, 32, scheme=MATMUL_4BITS_AFFINE, stacked_experts=True), Mixture(Experts(3, (32, 32)), 32),
@@ -142,6 +141,17 @@ def test_other_experts_stay_linear_layers(name: str) -> None:
     report = qfunc.verify(target)(made, [x])
     assert not report.disagreements
     assert all(r.exact for r in report.rows if r.kind == "real")
+
+
+@pytest.mark.parametrize(("bits", "level"), [(2, 4), (4, 0)])
+def test_products_that_are_not_on_int8_are_refused(bits: int, level: int) -> None:
+    with pytest.raises(SpecError) as error:
+        qfunc.quantize(targets.onnxruntime_nbits(bits, 32, level, stacked_experts=True))(nn.Linear(32, 32))
+    assert str(error.value) == (
+        f"target 'onnxruntime_w{bits}_block32_level{level}_experts', op 'linear': found the kind 'linear', wanted an op that "
+        "it runs: onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 4 or 8 bits. Choose 4 or 8 bits "
+        "and level 4, or stacked_experts=False."
+    )
 
 
 @given(st.lists(st.integers(0, 9), max_size=300))

@@ -12,6 +12,8 @@ CACHED = "tests/numerics/test_cached_attention.py::test_codes_and_results_have_t
 
 STEPS = "tests/decoding/test_cached_codes.py::test_every_step_is_the_runtime_s"
 
+MIXTURES = "tests/decoding/test_stacked_experts.py::test_no_bit_of_a_mixture_differs"
+
 NBITS = (
     Mutation(
         "cache-scores-in-one-sum",
@@ -183,4 +185,13 @@ NBITS = (
         "is not None",
         "tests/lowering/onnxruntime/test_nbits_target.py::test_the_level_that_the_session_has_is_compared",
     ),
+    Mutation(
+        "experts-with-few-tokens-come-first",
+        "qfunc.numerics.sums.experts:expert_sums",
+        "if lanes == 1 else counts[a] > counts[b]",
+        "",
+        MIXTURES,
+    ),
+    Mutation("experts-in-one-sum", "qfunc.numerics.sums.experts:expert_sums", "sums[place % lanes]", "sums[0]", MIXTURES),
+    Mutation("equal-experts-in-order", "qfunc.numerics.sums.introsort:_divide", "high - low > _SHORT", "False", MIXTURES),
 )
