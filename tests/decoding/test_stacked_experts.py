@@ -20,7 +20,6 @@ from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.sums.introsort import introsort
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, Target, edit
 from tests.decoding.decoders import Experts, Mixture
-from tests.decoding.test_answers import model
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
@@ -67,6 +66,7 @@ def test_no_bit_of_a_mixture_differs(drawn: tuple[Target, Mixture, Tensor]) -> N
     report = qfunc.verify(target)(made, [x])
     assert not report.disagreements
     assert [r.exact for r in report.rows if r.kind == "real"] == [True, True]  # the router and the mixture
+    assert all(r.mismatches == 0 for r in report.of("alone") if r.exact)
     if mixture.chosen < 3:  # the sum of more weights, by which they are divided, has an order of the runtime's
         assert report.mismatches == 0
 
@@ -94,6 +94,8 @@ def test_an_expert_without_a_token_computes_nothing() -> None:
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_answers_of_transformers(name: str) -> None:
     """Token by token, prompts of several lengths: no token, logit or tensor between differs."""
+    from tests.decoding.test_answers import model  # imports transformers
+
     own, generator = model(name), torch.Generator().manual_seed(1)
     small = qfunc.decoder(32)(own)
     prompts = [small.inputs(torch.randint(3, 64, (3, length), generator=generator)) for length in (6, 16)]

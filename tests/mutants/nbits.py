@@ -38,7 +38,7 @@ NBITS = (
     ),
     Mutation(
         "cache-tokens-in-the-order-of-the-batch",
-        "qfunc.lowering.onnxruntime.cached_attention:_Writer",
+        "qfunc.lowering.onnxruntime.state.cached_attention:_Writer",
         'self._node("Sub", [positions, first], f"{base}_from_first")',
         'self._node("Sub", [positions, positions], f"{base}_from_first")',
         STEPS,
@@ -166,7 +166,7 @@ NBITS = (
     ),
     Mutation(
         "nbits-narrow-codes-are-shifted-by-their-own-width",
-        "qfunc.emulation.products.registers:register_product",
+        "qfunc.emulation.products.registers:stored_weight",
         "1 << (bits - 1)",
         "1 << (encoding.format.bits - 1)",
         "tests/lowering/onnxruntime/test_nbits_target.py::test_narrower_codes_are_stored_in_the_width_that_holds_them",

@@ -25,6 +25,7 @@ ALLOWED = {
     "qfunc/numerics": "names of roundings, and tables of kernels",
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
     "qfunc/passes/match_epsilon_guards.py": "ops with a pole or an infinite slope at 0",
+    "qfunc/placement/mixtures.py": "the ops of which shares of experts are made",
     "qfunc/placement/products.py": "ops with an accumulator, of those that its arithmetic computes",
     "qfunc/placement/shift_limits.py": "names of limits",
     "qfunc/testing": "names of roundings, and networks to draw",

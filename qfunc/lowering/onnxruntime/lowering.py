@@ -56,10 +56,10 @@ class MatMulNBitsLowering:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnxruntime.block_weights import with_block_products
-        from qfunc.lowering.onnxruntime.cached_attention import with_cached_attention
-        from qfunc.lowering.onnxruntime.coded_state import with_coded_state
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.onnxruntime.stacked_experts import with_stacked_experts
+        from qfunc.lowering.onnxruntime.state.cached_attention import with_cached_attention
+        from qfunc.lowering.onnxruntime.state.coded_state import with_coded_state
         from qfunc.lowering.toolchains.versions import to_bytes
 
         written = with_block_products(model, sites, self.accuracy_level)
