@@ -32,7 +32,7 @@ from torch import Tensor
 
 import qfunc
 from qfunc.estimators import Mse
-from qfunc.specs import edit
+from qfunc.specs import Int, edit
 
 SEQUENCES, SEEDS = 128, (12345, 1, 2, 3, 4, 5)
 BEGIN, END = "<!-- table of benchmarks/language_models.py -->\n\n", "\n\n<!-- end of the table -->"
@@ -83,7 +83,9 @@ def of_float_steps(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str,
 
 
 def of_adaround(model: Llama, ids: Tensor, cell: Cell) -> Iterator[tuple[str, Any, float]]:
-    """Yield the row of AdaRound, by qfunc."""
+    """Yield the row of AdaRound, by qfunc, which rounds integers only."""
+    if not isinstance(cell.target.rules[0].weight.format, Int):
+        return
     batches, method, start = list(ids.split(16)), qfunc.adaround(iterations=500, rounding_lr=0.05, batch=8), of_the_processor()
     nearest = _nearest(_program(model, batches), batches, cell)
     rounded = qfunc.reconstruct(method, batches, progress=False)(nearest)

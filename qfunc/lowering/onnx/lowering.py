@@ -51,7 +51,7 @@ class QdqLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
-        from qfunc.lowering.onnxruntime.state.coded_state import with_coded_state
+        from qfunc.lowering.onnxruntime.state.ends import with_coded_state
         from qfunc.lowering.toolchains.versions import to_bytes
 
         return {"model.onnx": to_bytes(smaller_by_products(with_coded_state(model)), self)}

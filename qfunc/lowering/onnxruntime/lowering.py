@@ -59,7 +59,7 @@ class MatMulNBitsLowering:
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.onnxruntime.stacked_experts import with_stacked_experts
         from qfunc.lowering.onnxruntime.state.cached_attention import with_cached_attention
-        from qfunc.lowering.onnxruntime.state.coded_state import with_coded_state
+        from qfunc.lowering.onnxruntime.state.ends import with_coded_state
         from qfunc.lowering.toolchains.versions import to_bytes
 
         written = with_block_products(model, sites, self.accuracy_level)
