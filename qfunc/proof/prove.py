@@ -80,7 +80,7 @@ def prove(
 
 
 def _require_real_ends(artifact: Artifact) -> None:
-    from qfunc.lowering.onnxruntime.state.ends import coded_ends
+    from qfunc.lowering.coded_state.ends import coded_ends
 
     found = [name for file, content in artifact.files.items() if file.endswith(".onnx") for name in coded_ends(content)]
     if found:

@@ -38,7 +38,7 @@ NBITS = (
     ),
     Mutation(
         "cache-tokens-in-the-order-of-the-batch",
-        "qfunc.lowering.onnxruntime.state.cached_attention:_Writer",
+        "qfunc.lowering.coded_state.cached_attention:_Writer",
         'self._node("Sub", [positions, first], f"{base}_from_first")',
         'self._node("Sub", [positions, positions], f"{base}_from_first")',
         STEPS,

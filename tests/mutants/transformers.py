@@ -46,7 +46,7 @@ TRANSFORMERS = (
         "tests/decoding/test_decoder.py::test_as_many_tokens_as_rows_are_not_taken_for_the_batch",
     ),
     Mutation(
-        "state-of-other-qparams", "qfunc.lowering.onnxruntime.state.ends:_state",
+        "state-of-other-qparams", "qfunc.lowering.coded_state.ends:_state",
         "len({source.qparams(n) for n in pairs}) == 1 and ",
         "",
         "tests/decoding/test_coded_state.py::test_state_of_other_qparams_stays_real",

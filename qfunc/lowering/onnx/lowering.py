@@ -50,8 +50,8 @@ class QdqLowering:
                 sizes vary.
         """
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.coded_state.ends import with_coded_state
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
-        from qfunc.lowering.onnxruntime.state.ends import with_coded_state
         from qfunc.lowering.toolchains.versions import to_bytes
 
         return {"model.onnx": to_bytes(smaller_by_products(with_coded_state(model)), self)}

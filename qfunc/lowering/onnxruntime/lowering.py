@@ -55,11 +55,11 @@ class MatMulNBitsLowering:
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.coded_state.cached_attention import with_cached_attention
+        from qfunc.lowering.coded_state.ends import with_coded_state
         from qfunc.lowering.onnxruntime.block_weights import with_block_products
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.onnxruntime.stacked_experts import with_stacked_experts
-        from qfunc.lowering.onnxruntime.state.cached_attention import with_cached_attention
-        from qfunc.lowering.onnxruntime.state.ends import with_coded_state
         from qfunc.lowering.toolchains.versions import to_bytes
 
         written = with_block_products(model, sites, self.accuracy_level)

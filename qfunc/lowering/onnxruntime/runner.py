@@ -9,11 +9,11 @@ from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes
+from qfunc.lowering.coded_state.ends import with_real_ends
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.onnxruntime.block_products import ModelWithProducts, model_with_products
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.lowering.onnxruntime.state.ends import with_real_ends
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
 from qfunc.lowering.runner_support import FOURS, SATURATES, has, loading, other_kernels, this_cpu
 from qfunc.specs._check import instance_of, integer

@@ -135,7 +135,7 @@ def with_real_ends(model: bytes) -> bytes:
     from onnx import TensorProto, helper
 
     from qfunc.files.onnx_model import read_model
-    from qfunc.lowering.onnxruntime.state.packed_codes import unpack_ends
+    from qfunc.lowering.coded_state.packed_codes import unpack_ends
 
     made = unpack_ends(read_model(model))
     graph = made.graph

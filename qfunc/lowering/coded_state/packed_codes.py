@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from qfunc.lowering.onnxruntime.state.cached_attention import CODES, PACKED
+from qfunc.lowering.coded_state.cached_attention import CODES, PACKED
 
 __all__ = ["unpack_ends"]
 
