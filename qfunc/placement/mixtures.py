@@ -97,7 +97,7 @@ def _mixture(context: Context, total: fx.Node) -> Mixture | None:
         return None
     experts = [e for e in each if e is not None]
     shares, count = experts[0][1], len(experts)
-    inputs: set[Any] = {e.up.args[0] for e, _, _ in experts}
+    inputs = {attribute(e.up, "input") for e, _, _ in experts}
     in_order = all(s is shares and column == i for i, (_, s, column) in enumerate(experts))
     if not in_order or len(inputs) > 1 or not _one_hot(context, shares, count):
         return None
