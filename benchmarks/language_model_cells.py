@@ -89,7 +89,7 @@ CELLS = (
     ),
 )  # fmt: skip
 """Activations stay in float but for W4A8 and FP8, which quantize them with one scale a token at run time, and the last two,
-which quantize them in the blocks of the weights.  NVFP4's scale of the tensor is that of each call; other tools' is static.
+which quantize them in the blocks of the weights.  NVFP4's scale of the tensor is a power of two here, not in other tools.
 """
 
 __all__ = ["CELLS", "Cell"]

@@ -56,7 +56,7 @@ MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "sq
 EXTREMES = ("amax", "amin")  # ReduceMax and ReduceMin take uint8
 MASKS = ("mask", "where")  # they write -infinity, or a large negative number in its place
 CURVES = ("layer_norm", "softmax", "gelu", "erf", "tanh", "sigmoid", "silu", "hardsigmoid", "hardswish")
-PACKETS = ("rms_norm", "sin", "cos")
+PACKETS = Op(("rms_norm", "sin", "cos")) | Op("sum") & (Attr("dim", -1) | Attr("dim", (-1,)))
 ONCE = ("add", "sub", "mul", "div", "neg", "abs", "relu", "clip", "concat", "mask", "where", "scale", "embedding",
         *EXTREMES, *(kind for kind in MOVES if kind != "resize"))  # fmt: skip
 POOLS = ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
@@ -68,7 +68,7 @@ INTO_REAL = (("input", (U8,)), ("weight", (S8, U8)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 FLOAT_KERNELS = (
     Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
-    Kernel(Op(PACKETS), FloatKernel(function="eigen"), formats=IN_FLOAT),
+    Kernel(PACKETS, FloatKernel(function="eigen"), formats=IN_FLOAT),
     Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
 )
 

@@ -66,9 +66,7 @@ def test_no_bit_of_a_mixture_differs(drawn: tuple[Target, Mixture, Tensor]) -> N
     report = qfunc.verify(target)(made, [x])
     assert not report.disagreements
     assert [r.exact for r in report.rows if r.kind == "real"] == [True, True]  # the router and the mixture
-    assert all(r.mismatches == 0 for r in report.of("alone") if r.exact)
-    if mixture.chosen < 3:  # the sum of more weights, by which they are divided, has an order of the runtime's
-        assert report.mismatches == 0
+    assert report.mismatches == 0
 
 
 def test_an_expert_without_a_token_computes_nothing() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.context import OpContext, known
-from qfunc.lowering.onnx.creation import operands
+from qfunc.lowering.onnx.creation import operand, operands
 from qfunc.lowering.onnx.formula import Write, Writer
 
 BOOL, INT32 = 9, 6  # TensorProto
@@ -143,19 +143,21 @@ def _difference(c: OpContext) -> str:
     return c.write("Sub", *parts)
 
 
-def _mean(op: str) -> Write:
+def _accumulated(op: str) -> Write:
+    # Booleans and int32 become int64, as in torch.
     def write(c: OpContext) -> str:
         given = tuple(range(c.shape().rank)) if c["dim"] is None else c["dim"]
         axes = given if isinstance(given, list | tuple) else (given,)
-        return reduced(c, op, c.input(), list(axes), bool(c["keepdim"]))
+        return reduced(c, op, operand(c, "input", c.result.dtype), list(axes), bool(c["keepdim"]))
 
     return write
 
 
 WRITERS: dict[str, Writer] = {
-    "mean": _mean("ReduceMean"), "sum": _mean("ReduceSum"), "prod": _reduce("ReduceProd"), "amax": _reduce("ReduceMax"),
-    "amin": _reduce("ReduceMin"), "logsumexp": _reduce("ReduceLogSumExp"), "any": _logical("ReduceMax"),
-    "all": _logical("ReduceMin"), "argmax": _arg("ArgMax"), "argmin": _arg("ArgMin"), "max": _along("Max"),
+    "mean": _accumulated("ReduceMean"), "sum": _accumulated("ReduceSum"), "prod": _accumulated("ReduceProd"),
+    "amax": _reduce("ReduceMax"), "amin": _reduce("ReduceMin"), "logsumexp": _reduce("ReduceLogSumExp"),
+    "any": _logical("ReduceMax"), "all": _logical("ReduceMin"), "argmax": _arg("ArgMax"), "argmin": _arg("ArgMin"),
+    "max": _along("Max"),
     "min": _along("Min"), "var": _variance(False), "std": _variance(True), "var_mean": _moments(False),
     "std_mean": _moments(True),
     "vector_norm": _vector_norm, "topk": _topk, "sort": _sort, "cumsum": _cumsum, "difference": _difference,

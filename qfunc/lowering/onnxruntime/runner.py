@@ -86,7 +86,7 @@ class OnnxRuntimeRunner:
         if self.cpu is None:
             return ()
         if self.cpu.architecture != "x86-64":
-            return ("matmul", "cached_attention", "rms_norm", "sin", "cos")
+            return ("matmul", "cached_attention", "rms_norm", "sin", "cos", "sum")
         known = self.machine is None and has("avx512f")
         return () if known else ("softmax", "gelu", "erf", "silu", "linear", "matmul", "cached_attention")
 

@@ -1,4 +1,4 @@
-"""Sine, cosine and means of squares in float32, as ONNX Runtime computes them with Eigen on x86-64.
+"""Sine, cosine and sums of rows in float32, as ONNX Runtime computes them with Eigen on x86-64.
 
 Its packets have four lanes, and products are rounded before they are added.
 """
@@ -132,15 +132,24 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
 
 
 def row_means(rows: Tensor) -> Tensor:
-    """Return the means [...] of rows [..., n]: float32 sums of packets of four, divided by n.
+    """Return the means [...] of rows [..., n]: the sums of `row_sums`, divided by n.
+
+    >>> row_means(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])).tolist()
+    [3.0]
+    """
+    return row_sums(rows) / rows.shape[-1]
+
+
+def row_sums(rows: Tensor) -> Tensor:
+    """Return the float32 sums [...] of rows [..., n], by packets of four.
 
     Packets begin where the address of an entry is a multiple of 16 bytes, if the first row begins there.  Even and odd packets
     are added to two sums.  The lanes are added by halves, then come the entries before the packets and those after them.
 
     Source: ONNX Runtime, reduction_ops.h, FastReduceKR, and Eigen, Core/Redux.h; measured on onnxruntime 1.31.
 
-    >>> row_means(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])).tolist()
-    [3.0]
+    >>> row_sums(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])).tolist()
+    [15.0]
     """
     n = rows.shape[-1]
     flat = rows.reshape(-1, n)
@@ -148,11 +157,23 @@ def row_means(rows: Tensor) -> Tensor:
     totals = torch.empty(len(flat), device=rows.device)
     for start in sorted(set(starts.tolist())):
         chosen = starts == start
-        totals[chosen] = _row_sums(flat[chosen], min(start, n))
-    return (totals / n).reshape(rows.shape[:-1])
+        totals[chosen] = _in_packets(flat[chosen], min(start, n))
+    return totals.reshape(rows.shape[:-1])
 
 
-def _row_sums(rows: Tensor, start: int) -> Tensor:
+def last_axis_sum(input: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> Tensor:
+    """Return the sums along the last axis, which `dim` is: those of `row_sums` for float32, else of any order.
+
+    >>> last_axis_sum(torch.tensor([[1.0, 2.0, 3.0]]), -1, True).tolist()
+    [[6.0]]
+    """
+    if input.dtype != torch.float32 or not input.shape[-1]:
+        return input.sum(dim, keepdim)
+    sums = row_sums(input)
+    return sums.unsqueeze(-1) if keepdim else sums
+
+
+def _in_packets(rows: Tensor, start: int) -> Tensor:
     whole = (rows.shape[1] - start) // _LANES
     packets = rows[:, start : start + whole * _LANES].reshape(len(rows), whole, _LANES).unbind(1)
     if not packets:
@@ -171,7 +192,7 @@ def _row_sums(rows: Tensor, start: int) -> Tensor:
     return sum((*rows[:, :start].unbind(1), *rows[:, end:].unbind(1)), total)
 
 
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {"sin": sin, "cos": cos, "rms_norm": rms_norm}
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {"sin": sin, "cos": cos, "rms_norm": rms_norm, "sum": last_axis_sum}
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "cos", "rms_norm", "row_means", "sin"]
+__all__ = ["FUNCTIONS", "cos", "last_axis_sum", "rms_norm", "row_means", "row_sums", "sin"]

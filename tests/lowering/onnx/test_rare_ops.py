@@ -36,6 +36,10 @@ def pairs(values: tuple[float, ...]) -> tuple[Tensor, Tensor]:
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 CASES: dict[str, Case] = {
+    "sums and products of booleans": (lambda x: ((x > 0).sum(-1), (x > 0).sum(), (x > -2).prod(1)), (drawn(5, 6),)),
+    "sums and products of int32": (
+        lambda x: ((x * 3).to(torch.int32).sum(1), (x * 3).to(torch.int32).prod(-1)), (drawn(5, 6),)),
+    "extremes of booleans": (lambda x: ((x > 0).amax(1), (x > 0).amin(-1), (x > 0).max(1)[0]), (drawn(5, 6),)),
     "max_pool, a window behind the image": (
         lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True).unsqueeze(1).expand(-1, 2, -1, -1, -1), (drawn(*IMAGES),)),
     "max_pool, dilated, a window behind the image": (

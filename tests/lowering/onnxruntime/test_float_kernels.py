@@ -29,7 +29,8 @@ SIZES = [1, 2, 3, 7, 8, 9, 11, 12, 15, 16, 17, 20, 23, 31, 47, 48, 49, 64, 100, 
 
 def run(op: str, *given: Tensor, opset: int = 21, threads: int = 0, **attributes: Any) -> Tensor:
     names = [f"x{i}" for i in range(len(given))]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in [*names, "y"]]
+    types = [TensorProto.FLOAT if v.is_floating_point() else TensorProto.INT64 for v in given]
+    infos = [helper.make_tensor_value_info(n, t, None) for n, t in zip([*names, "y"], [*types, TensorProto.FLOAT], strict=True)]
     graph = helper.make_graph([helper.make_node(op, names, ["y"], **attributes)], "g", infos[:-1], infos[-1:])
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10
@@ -119,6 +120,15 @@ def test_rms_norm(size: int) -> None:
         root = run("Sqrt", run("Add", mean, torch.tensor(eps)))
         wanted = run("Mul", run("Div", x, root), weight)
         assert differ(eigen.rms_norm(x, (size,), weight, eps), wanted) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_of_rows(size: int) -> None:
+    """Any number of rows, so that they begin at each place in a packet."""
+    x, axes = normal(3, 7, size) * 10, torch.tensor([-1])
+    for threads in (1, 2):
+        assert differ(eigen.last_axis_sum(x, (-1,)), run("ReduceSum", x, axes, threads=threads, keepdims=0)) == 0
+        assert differ(eigen.last_axis_sum(x, -1, True), run("ReduceSum", x, axes, threads=threads)) == 0
 
 
 @pytest.mark.parametrize(("op", "form"), [("Sin", eigen.sin), ("Cos", eigen.cos)])
