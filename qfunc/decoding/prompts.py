@@ -13,6 +13,7 @@ from qfunc.errors import CaptureError, a_or_an
 __all__ = ["ids_of", "positions_of"]
 
 _WHERE = "Decoder.inputs"
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def ids_of(prompts: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -30,7 +31,7 @@ def ids_of(prompts: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """
     if isinstance(prompts, Tensor):
         _require_ids(_WHERE, prompts, 2)
-        return prompts, None
+        return prompts.long(), None
     do = "Pass the ids of the tokenizer: a tensor [N, T], or a list of tensors [T] of any lengths."
     if not isinstance(prompts, list | tuple) or not prompts:
         found = "no rows" if isinstance(prompts, list | tuple) else a_or_an(type(prompts))
@@ -38,13 +39,13 @@ def ids_of(prompts: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     for row, prompt in enumerate(prompts):
         _require_ids(f"{_WHERE}, row {row}", prompt, 1)
     longest = max(map(len, prompts))
-    ids = torch.stack([torch.cat([p[:1].expand(longest - len(p)), p]) for p in prompts])
+    ids = torch.stack([torch.cat([p[:1].expand(longest - len(p)), p]) for p in prompts]).long()
     mask = torch.stack([torch.cat([torch.zeros_like(p[:1]).expand(longest - len(p)), torch.ones_like(p)]) for p in prompts])
     return ids, mask
 
 
 def _require_ids(where: str, ids: Any, rank: int) -> None:
-    if isinstance(ids, Tensor) and ids.ndim == rank and not ids.is_floating_point() and ids.numel():
+    if isinstance(ids, Tensor) and ids.ndim == rank and ids.dtype in _INTEGERS and ids.numel():
         return
     found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else a_or_an(type(ids))
     wanted = "integers [N, T]" if rank == 2 else "integers [T]"

@@ -128,6 +128,16 @@ def test_a_model_that_reads_the_positions_of_one_row_is_refused() -> None:
     )
 
 
+def test_tokens_of_a_narrow_type_are_int64() -> None:
+    """The graph and its file take int64."""
+    _, small = decoder("llama")
+    ids = tokens(2, 3)
+    for narrow in (ids.int(), ids.to(torch.uint8), [ids[0].int(), ids[1, :2]]):
+        found = small.inputs(narrow)
+        assert found[0].dtype == found[1].dtype == torch.int64
+    assert torch.equal(small.inputs(ids.int())[0], ids)
+
+
 IDS, LEFT = tokens(2, 3), (
     'Pass tokenizer(texts, padding=True, return_tensors="pt").attention_mask, with tokenizer.padding_side = "left".'
 )  # fmt: skip
@@ -140,6 +150,7 @@ REFUSED = [
         [IDS[0], IDS[0].float()], None,
         f"Decoder.inputs, row 1: found torch.float32 [3], wanted integers [T]. {IN_ROWS}",
     ),
+    (IDS > 0, None, f"Decoder.inputs: found torch.bool [2, 3], wanted integers [N, T]. {IN_ROWS}"),
     ([IDS[0], IDS[0][:0]], None, f"Decoder.inputs, row 1: found torch.int64 [0], wanted integers [T]. {IN_ROWS}"),
     ([IDS[0], [1, 2]], None, f"Decoder.inputs, row 1: found a list, wanted integers [T]. {IN_ROWS}"),
     (

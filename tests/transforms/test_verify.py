@@ -212,3 +212,11 @@ def test_outputs_that_differ_from_each_other_by_roundings_alone(factor: float, v
         return [factor * qfunc.emulate(targets.ncnn)(model)(x).numpy()]
 
     assert qfunc.verify(targets.ncnn, run)(model, [x]).agreement.startswith(verdict)
+
+
+def test_inputs_with_a_gradient_are_compared_without_it() -> None:
+    """As the rows of an embedding that a model is captured behind."""
+    x = torch.randn(4, 8, requires_grad=True)
+    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(nn.Linear(8, 3).eval()))
+    assert qfunc.verify(targets.onnxruntime)(model, [x]).mismatches == 0
+    assert x.grad is None

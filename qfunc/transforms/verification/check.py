@@ -98,7 +98,7 @@ class Verification:
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         """Compare one batch, or one call of a submodule; return the value of the simulation."""
-        leaves = tensors_of(arguments)
+        leaves = [leaf.detach() for leaf in tensors_of(arguments)]
         where = f"verify, batch {number}"
         value = evaluated_value(self.model, leaves, where)
         if self.products is None and self.emulation is not None:
