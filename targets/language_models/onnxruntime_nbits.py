@@ -7,7 +7,6 @@ The kernels are those of MLAS for AVX-512 with VNNI.
 
 from attrs import evolve
 
-from qfunc.errors import SpecError
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
@@ -62,6 +61,13 @@ NO_KERNEL = (
 DO = "Choose another block, or level 0."
 NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
+NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
+DO_CACHE = "Choose cache_bits=8, 4 or None."
+NO_EXPERTS = "onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 3 to 8 bits, at level 4"
+DO_EXPERTS = "Choose 3 bits or more and accuracy_level=4, or stacked_experts=False."
+NO_WIDTH = "onnxruntime 1.31, matmul_nbits.cc: weights of 2 to 8 bits, in bytes, nibbles or pairs of bits"
+DO_WIDTH = "Choose 2 to 8 bits."
+ENDS = ("input", "output")
 HELD = "onnxruntime 1.31, group_query_attention.cc: the cache is int8 or int4, with k_scale and v_scale"
 IN_BLOCKS = Scheme(Int(8, low=-127), Scale(PerBlock(-1, 32), dynamic=True), division=False)
 
@@ -70,11 +76,6 @@ POSITIONS = Kernel(
 )  # nothing is rounded
 SCALINGS = Op(("scale", "mul", "div"))  # MatmulScaleFusion
 FACTOR = Fusion(Op("matmul"), (FusionStep(SCALINGS),))
-
-
-def _require(what: str, value: object, good: bool, wanted: str, do: str) -> None:
-    if not good:
-        raise SpecError(where=f"onnxruntime_nbits, {what}", found=repr(value), wanted=wanted, do=do)
 
 
 def onnxruntime_nbits(
@@ -103,19 +104,9 @@ def onnxruntime_nbits(
     With `cache_bits`, 8 or 4, the cache of a `qfunc.decoder` is in codes with one static scale for keys and one for values, and
     attention to it is GroupQueryAttention; else both stay in float.
 
-    Raises:
-        SpecError: bits other than 2 to 8, `cache_bits` other than 8 and 4, or stacked experts of 2 bits or below level 4.
-
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
     """
-    _require("bits", bits, type(bits) is int and 2 <= bits <= 8, "2 to 8", "Give such a number.")
-    good = cache_bits is None or (type(cache_bits) is int and cache_bits in (8, 4))
-    _require("cache_bits", cache_bits, good, "8, 4 or None", "Write cache_bits=8.")
-    if stacked_experts:
-        do = "Give 3 bits or more and accuracy_level=4, or stacked_experts=False."
-        _require("bits of stacked experts", bits, bits > 2, "3 to 8: QMoE computes 2 bits from tables", do)
-        _require("accuracy_level of stacked experts", accuracy_level, accuracy_level == 4, "4", do)
     shared = PerBlock(-1, block, partial=True)
     inputs = evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=shared))
 
@@ -128,6 +119,7 @@ def onnxruntime_nbits(
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
+    stackable = accuracy_level == 4 and bits > 2
     held = Int(cache_bits or 8)
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
@@ -160,16 +152,17 @@ def onnxruntime_nbits(
         legality=(
             *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
             *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
-            *(
-                (Require(Op("index_put"), ("input", "output"), formats=(held,), zero_point=False, because=HELD),)
-                if cache
-                else ()
-            ),
+            *(() if bits <= 8 else (Refuse(Op("linear"), because=NO_WIDTH, do=DO_WIDTH),)),
+            *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked_experts and not stackable else ()),
+            *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
+            *((Require(Op("index_put"), ENDS, formats=(held,), zero_point=False, because=HELD),) if cache else ()),
         ),
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
         ),
-        lowering=MatMulNBitsLowering(accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts else None),
+        lowering=MatMulNBitsLowering(
+            accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts and stackable else None
+        ),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",
