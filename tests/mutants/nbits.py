@@ -103,7 +103,7 @@ NBITS = (
     ),
     Mutation(
         "mean-packets-from-the-first-entry",
-        "qfunc.numerics.elementary.eigen:row_means",
+        "qfunc.numerics.elementary.eigen:row_sums",
         "(-n * torch.arange",
         "(0 * torch.arange",
         "tests/lowering/onnxruntime/test_float_kernels.py::test_rms_norm",
