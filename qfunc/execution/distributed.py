@@ -24,6 +24,11 @@ from qfunc.specs.protocols import MergeableEstimator
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+if torch.distributed.is_available():
+    # Its functions keep the default group of the time of their import, and torch.export imports them: the threads of a group
+    # that is never freed can abort the process when it ends.
+    import torch.distributed.nn
+
 
 class Statistic(Protocol):
     """The statistic of one estimator."""

@@ -50,7 +50,10 @@ def computed(value: Tensor, path: str) -> Tensor:
 
 
 def evaluate(model: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    """Return the value of a node that is computed from constants alone, in their dtypes; `known` caches values."""
+    """Return the value of a node that is computed from constants and from the nodes in `known`, which caches values.
+
+    Constants keep their dtypes.
+    """
     pending = [node]
     while pending:  # without recursion, because chains may be long
         current = pending[-1]

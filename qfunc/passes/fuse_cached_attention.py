@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.errors import CaptureError
+from qfunc.graph.evaluation_form import evaluate
 from qfunc.graph.record import path_of, record_of
 from qfunc.ops.attention import cached_attention
 from qfunc.ops.definition import Trait
@@ -122,13 +122,13 @@ def _difference(network: fx.GraphModule, call: fx.Node, read: _Read) -> str:
         known: dict[fx.Node, Any] = {n: torch.zeros(_ROWS, _TOKENS, dtype=torch.int64) for n in inputs}
         known |= {read.positions: places, read.keys: cache, read.values: cache}
         for name, write in (("key", read.keys), ("value", read.values)):
-            given = _value(network, attribute(call, name), known)
+            given = evaluate(network, attribute(call, name), known)
             if given.shape[1] % heads or not torch.equal(given, cache.repeat_interleave(given.shape[1] // heads, 1)):
                 return f"a {name} that is not the cache with its heads repeated"
-            index = _value(network, attribute(write, "index"), known)
+            index = evaluate(network, attribute(write, "index"), known)
             if not torch.equal(index, places[:, None, :, None].expand(_ROWS, heads, _TOKENS, width)):
                 return f"a {name} written at other places than its position"
-        if not _shows(_value(network, mask, known), torch.arange(length) <= places[:, None, :, None]):
+        if not _shows(evaluate(network, mask, known), torch.arange(length) <= places[:, None, :, None]):
             return "a mask that does not show the keys up to each query's position, such as a sliding window"
     return ""
 
@@ -138,27 +138,3 @@ def _shows(mask: Tensor, seen: Tensor) -> bool:
     if mask.dtype == torch.bool:
         return bool((mask == seen).all())
     return bool((torch.where(seen, mask == 0, mask <= LOW)).all())
-
-
-def _value(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    # The value of a node, given those of inputs, which are kept in `known`.
-    pending = [node]
-    while pending:
-        current = pending[-1]
-        unknown = [n for n in current.all_input_nodes if n not in known]
-        if current not in known and unknown:
-            pending += unknown
-            continue
-        pending.pop()
-        if current not in known:
-            known[current] = _computed(network, current, known)
-    return known[node]
-
-
-def _computed(network: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    if node.op == "get_attr":
-        return reduce(getattr, str(node.target).split("."), network)
-    arguments: Any = fx.map_arg(node.args, known.__getitem__)
-    function: Any = node.target
-    with torch.no_grad():
-        return function(*arguments, **node.kwargs)
