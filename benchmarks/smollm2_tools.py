@@ -26,6 +26,8 @@ from qfunc.lowering import LlamaCppRunner
 from qfunc.specs import Target, edit
 
 AUTO = torch.export.Dim.AUTO
+Gptq = Callable[..., Callable[[Any], Any]]
+PLAIN: Gptq = partial(qfunc.gptq, earlier_errors=0)
 CPU_FLOAT = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
 
 
@@ -44,14 +46,13 @@ def plain(source: Any, seen: Tensor) -> Made:
     return Made(lambda ids: source.model(ids).logits, size)
 
 
-def of_qfunc(target: Callable[[Any], Target], file: str, source: Any, seen: Tensor, gptq: bool = False) -> Made:
+def of_qfunc(target: Callable[[Any], Target], file: str, source: Any, seen: Tensor, gptq: Gptq | None = None) -> Made:
     """Return a target's file of the model; the logits of its engine, of the simulation and of the emulation."""
     chosen, vary = target(source.model.config), {"input_ids": {0: AUTO, 1: AUTO}}
     program = torch.export.export(source.model, (), {"input_ids": seen[:2]}, dynamic_shapes=vary, strict=False)
     calibrated = qfunc.calibrate([{"input_ids": seen[:1]}], progress=False)(qfunc.quantize(chosen)(program))
-    if gptq:
-        batches = [{"input_ids": ids} for ids in seen.split(4)]
-        calibrated = qfunc.gptq(batches, progress=False)(calibrated)
+    if gptq is not None:
+        calibrated = gptq([{"input_ids": ids} for ids in seen.split(4)], progress=False)(calibrated)
     artifact = qfunc.deploy(chosen)(calibrated)
     runner = chosen.runtime.runner
     assert runner is not None
@@ -233,13 +234,13 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
         for kind in ("Q8_0", "Q4_0", "Q4_K_M")
     },
     "qfunc gguf Q4_0 Mse, llama.cpp": partial(of_qfunc, partial(_searched, partial(_gguf, "Q4_0")), "model.gguf"),
-    "qfunc gguf Q4_0 gptq, llama.cpp": partial(of_qfunc, partial(_gguf, "Q4_0"), "model.gguf", gptq=True),
+    "qfunc gguf Q4_0 gptq, llama.cpp": partial(of_qfunc, partial(_gguf, "Q4_0"), "model.gguf", gptq=qfunc.gptq),
     **{f"llama.cpp {kind}, llama.cpp": partial(of_llama_cpp, kind) for kind in ("Q8_0", "Q4_0", "Q4_K_M")},
     "qfunc nbits 8, ONNX Runtime": partial(of_qfunc, partial(_nbits, 8), "model.onnx"),
     "qfunc nbits 4, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx"),
     "qfunc nbits 4 Mse, ONNX Runtime": partial(of_qfunc, partial(_searched, partial(_nbits, 4)), "model.onnx"),
     "qfunc nbits 4, tokens in 8 bits, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4, embedding_bits=8), "model.onnx"),
-    "qfunc nbits 4 gptq, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx", gptq=True),
+    "qfunc nbits 4 gptq, ONNX Runtime": partial(of_qfunc, partial(_nbits, 4), "model.onnx", gptq=qfunc.gptq),
     "genai builder int4, ONNX Runtime": of_genai,
     "qfunc openvino_blocks 8, OpenVINO": partial(of_qfunc, partial(_openvino, 8), "model.onnx"),
     "qfunc openvino_blocks 4, OpenVINO": partial(of_qfunc, partial(_openvino, 4), "model.onnx"),
@@ -249,8 +250,9 @@ TOOLS: dict[str, Callable[[Any, Tensor], Made]] = {
     "torchao 8da4w, PyTorch": of_torchao,
     "qfunc W4A16, transformers": partial(of_qfunc, W4A16, "model.safetensors"),
     "qfunc W4A16 Mse, transformers": partial(of_qfunc, partial(_searched, W4A16), "model.safetensors"),
-    "qfunc W4A16 Mse gptq, transformers": partial(of_qfunc, partial(_searched, W4A16), "model.safetensors", gptq=True),
-    "qfunc W4A16 gptq, transformers": partial(of_qfunc, W4A16, "model.safetensors", gptq=True),
+    "qfunc W4A16 Mse gptq, transformers": partial(of_qfunc, partial(_searched, W4A16), "model.safetensors", gptq=qfunc.gptq),
+    "qfunc W4A16 gptq, transformers": partial(of_qfunc, W4A16, "model.safetensors", gptq=qfunc.gptq),
+    "qfunc W4A16 gptq(earlier_errors=0), transformers": partial(of_qfunc, W4A16, "model.safetensors", gptq=PLAIN),
     "llm-compressor W4A16, transformers": partial(of_llm_compressor, "QuantizationModifier"),
     "llm-compressor W4A16 GPTQ, transformers": partial(of_llm_compressor, "GPTQModifier"),
     "AutoRound W4A16, transformers": of_auto_round,

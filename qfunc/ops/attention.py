@@ -49,7 +49,7 @@ def masked(input: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
             [0., 0.]])
     """
     if causal:
-        return input.masked_fill(torch.ones_like(input, dtype=torch.bool).triu(1), float("-inf"))
+        return input.masked_fill(_later(input), float("-inf"))
     if mask is None:
         return input
     return input.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else input + mask
@@ -62,8 +62,13 @@ def masked_softmax(input: Tensor, drop: Tensor | None) -> Tensor:
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
-    dropped = torch.ones_like(input, dtype=torch.bool).triu(1) if drop is None else drop
+    dropped = _later(input) if drop is None else drop
     return torch.softmax(torch.where(dropped, float("-inf"), input), -1)
+
+
+def _later(scores: Tensor) -> Tensor:
+    # True at the keys behind each query, [L, S] for scores [..., L, S].
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
 
 
 def left_out(mask: Tensor) -> Tensor:

@@ -73,17 +73,18 @@ def inputs(network: Any) -> dict[str, Tensor]:
     return {op: torch.cat(seen[x]) for op, x in names.items()}
 
 
-@pytest.mark.parametrize("passes", [0, 1])
+@pytest.mark.parametrize(("passes", "share"), [(0, 1.0), (1, 1.0), (1, 0.25), (1, 0)])
 @pytest.mark.parametrize("name", ENGINES)
-def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module, name: str, passes: int) -> None:
+def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module, name: str, passes: int, share: float) -> None:
     """Of float outputs, on the inputs that the result's own layers have: no other order of layers gives these inputs."""
     before = nearest(network, ENGINES[name])
-    result = qfunc.gptq(BATCHES, progress=False, passes=passes)(before)
+    result = qfunc.gptq(BATCHES, progress=False, passes=passes, earlier_errors=share)(before)
     view = QuantizedModel(result)
     wanted, found = inputs(view.float_network), inputs(view.network_so_far)
     total = torch.zeros(2, dtype=torch.float64)
     for (site, (_, value, op)), (_, plain, _) in zip(weights(result).items(), weights(before).values(), strict=True):
-        weight, y, x = network.get_parameter(site).detach().double(), wanted[op], found[op]
+        weight, x = network.get_parameter(site).detach().double(), found[op]
+        y = x + share * (wanted[op] - x)
         damping = 0.01 * x.square().sum(0).mean()
         left, right = (
             (y @ weight.T - x @ v.double().T).square().sum(0) + damping * (weight - v).square().sum(1) for v in (value, plain)
@@ -205,6 +206,10 @@ def test_what_is_refused(network: nn.Module) -> None:
         (lambda: qfunc.gptq(BATCHES, damping=0), "gptq, damping: found 0, wanted a positive number. Write damping=0.01."),
         (lambda: qfunc.gptq(BATCHES, passes=-1), "gptq, passes: found -1, wanted 0 or a positive integer. Write passes=2."),
         (
+            lambda: qfunc.gptq(BATCHES, earlier_errors=1.5),
+            "gptq, earlier_errors: found 1.5, wanted a number from 0 to 1. Write earlier_errors=1.0.",
+        ),
+        (
             lambda: qfunc.gptq(BATCHES, select=edit.op("conv"))(model),
             "gptq, select: found Op('conv'), which matches no linear layer with a quantized weight, wanted a selector of "
             "such layers. They are: query, key, value, dense, gate, up, down, head.",
@@ -239,6 +244,17 @@ def test_what_is_refused(network: nn.Module) -> None:
         "gptq: found no quantized weight that a linear layer reads, wanted at least one. Quantize for a target that quantizes "
         "weights."
     )
+
+
+def test_without_earlier_errors_the_float_network_does_not_run() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(32, 8)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.academic(3, 8))(net))
+    plain, other = (
+        qfunc.gptq([x], progress=False, earlier_errors=0, float_batches=given)(calibrated) for given in (None, [x * torch.nan])
+    )
+    assert torch.equal(plain(x), other(x))
+    assert not torch.equal(plain(x), qfunc.gptq([x], progress=False)(calibrated)(x))  # the second layer makes up for the first
 
 
 def test_float_batches_are_as_many_as_the_batches() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
@@ -41,6 +42,7 @@ def gptq(
     *,
     damping: float = 0.01,
     passes: int = 2,
+    earlier_errors: float = 1.0,
     select: Selector | None = None,
     float_batches: Iterable[Any] | None = None,
     group: ProcessGroup | None = None,
@@ -51,10 +53,11 @@ def gptq(
 
         sum |W y - V x|^2 + d |W - V|^2,    d = damping mean(diag sum x x^T),
 
-    where y are its inputs in the float network, and x those in the network as quantized so far, with its quantized
-    activations: V makes up for the errors of earlier layers, too.  Up to a constant this is
+    where x are its inputs in the network as quantized so far, with its quantized activations, and  y = x + a (f - x)  for
+    those in the float network, f: V makes up for the share a = `earlier_errors` of the errors of earlier layers, too.  Up to
+    a constant this is
 
-        tr (W' - V) H (W' - V)^T,    H = sum x x^T + d 1,    W' = W + W (sum (y - x) x^T) H^-1.
+        tr (W' - V) H (W' - V)^T,    H = sum x x^T + d 1,    W' = W + a W (sum (f - x) x^T) H^-1.
 
     It rounds one column after the other, in the order of decreasing H_ii, and moves all later columns to the best real
     values for the columns rounded so far.  Scales and zero points stay those of the calibrated model, so that the result is
@@ -63,6 +66,7 @@ def gptq(
     changed.
 
     Cost: each op runs twice on each batch.  Memory: all batches, and twice the values that later layers read, of all batches.
+    With earlier_errors=0 the float network does not run, which halves both.
     A weight that several layers read is rounded for the first.  Only linear layers are rounded; other weights stay as they
     are.  Submodules quantized by `quantize(submodules=)` get their inputs from the float network.
 
@@ -71,18 +75,20 @@ def gptq(
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
         damping: The share of the mean of H's diagonal that is added to the diagonal, above 0.
         passes: Further passes over all columns, each of which takes the best codes for the current ones of all others.
+        earlier_errors: The share a of the errors of earlier layers, from 0 to 1; 0 is GPTQ as published.
         select: The layers to round.
         float_batches: For a model that is a part of a network: what the part reads in the float network, for each of
-            `batches`, which is then what it reads in the quantized one.  None if both are the same.
+            `batches`, which is then what it reads in the quantized one.  None if both are the same.  Only
+            counted for earlier_errors=0.
         group: As for `calibrate`: the sums are those of the batches of all its processes, of which each needs one, added in
             order of rank in float64.  All processes get the same model.
     Raises:
         CalibrationError: no batches, NaN or infinite inputs of a layer, a model that is not calibrated, or one without
             quantized weights of linear layers.
-        SpecError: damping or passes out of bounds, a selector that matches no such layer, a weight with a function that
-            Compensation cannot wrap, or a group that is none.
-    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ, Li et al., arXiv:2504.02692, in closed
-        form; the passes are those of QuantEase, arXiv:2309.01885.
+        SpecError: damping, passes or earlier_errors out of bounds, a selector that matches no such layer, a weight with a
+            function that Compensation cannot wrap, or a group that is none.
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ with its factor a, Li et al.,
+        arXiv:2504.02692, in closed form; the passes are those of QuantEase, arXiv:2309.01885.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -100,9 +106,13 @@ def gptq(
         raise SpecError(where="gptq, damping", found=repr(damping), wanted="a positive number", do="Write damping=0.01.")
     if type(passes) is not int or passes < 0:
         raise SpecError(where="gptq, passes", found=repr(passes), wanted="0 or a positive integer", do="Write passes=2.")
+    if isinstance(earlier_errors, bool) or not isinstance(earlier_errors, int | float) or not 0 <= earlier_errors <= 1:
+        do = "Write earlier_errors=1.0."
+        raise SpecError(where="gptq, earlier_errors", found=repr(earlier_errors), wanted="a number from 0 to 1", do=do)
     if select is not None:
         require_selector("gptq, select", select)
     require_group(group, "gptq")
+    method = _Method(float(damping), passes, float(earlier_errors))
 
     def transform(calibrated: Model) -> Model:
         parts, processes = require_submodules(calibrated, "calibrated", "gptq"), ranks(group)
@@ -115,12 +125,12 @@ def gptq(
                 _require_as_many(calls, wanted)
             with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
                 for path, graph in graphs.items():
-                    graph.run(calls[path], wanted[path], float(damping), passes, bar, processes)
+                    graph.run(calls[path], wanted[path], method, bar, processes)
         result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
         return result  # type: ignore[no-any-return]
 
     arguments = {"batches": batches, "progress": progress, "damping": damping, "passes": passes, "select": select,
-                 "float_batches": float_batches, "group": group}  # fmt: skip
+                 "earlier_errors": earlier_errors, "float_batches": float_batches, "group": group}  # fmt: skip
     return Transform(gptq, arguments, transform)
 
 
@@ -142,11 +152,13 @@ def _require_as_many(calls: Mapping[str, Calls], wanted: Mapping[str, Calls]) ->
             raise CalibrationError(where=where, found=f"{len(found)} calls", wanted=f"{len(calls[path])}", do=do)
 
 
-class _Moments(NamedTuple):
-    """The sums of one process, sum x x^T and sum (y - x) x^T, [in, in] in float64."""
+@frozen
+class _Method:
+    """The numbers of `gptq`, by their names there."""
 
-    hessian: Tensor
-    mixed: Tensor
+    damping: float
+    passes: int
+    earlier_errors: float
 
 
 class _Graph:
@@ -156,30 +168,21 @@ class _Graph:
         self.model, self.view = model, QuantizedModel(model)
         self.layers, self.others = layer_weights(self.view, "gptq", select)
 
-    def run(
-        self, calls: Calls, float_calls: Calls, damping: float, passes: int, bar: Progress, group: ProcessGroup | None
-    ) -> None:
+    def run(self, calls: Calls, float_calls: Calls, method: _Method, bar: Progress, group: ProcessGroup | None) -> None:
         """Round all weights, in the order of the layers, on the inputs of each call of all processes."""
         stream = Stream(self.view.network_so_far, calls, "gptq")
-        wanted = Stream(self.view.float_network, float_calls, "gptq")
+        wanted = Stream(self.view.float_network, float_calls, "gptq") if method.earlier_errors else None
         rounded = dict[str, Tensor]()
         for layers in together(self.layers, stream.input_of):
-            reader = layers[0].reader
             bar.describe(f"gptq {layers[0].op}")
-            name, real = stream.input_of(reader), wanted.input_of(reader)
             with propagate_errors(group):
-                stream.run_to(reader)
-                wanted.run_to(reader)
-                pairs = zip(wanted.values, stream.values, strict=True)
-                own = _Moments(
-                    second_moments(values[name] for values in stream.values),
-                    mixed_moments((y[real], x[name]) for y, x in pairs),
-                )
+                own = _moments(layers[0].reader, stream, wanted)
             gather_counts(None, len(calls), [layers[0].path], group, "gptq")  # raises if a rank failed, or has another model
-            hessian, mixed = sum_in_order(own, group)
-            hessian = damped(hessian, damping)
-            _require_finite(hessian + mixed, layers[0])
-            for layer, value in zip(layers, _rounded(layers, hessian, mixed, passes), strict=True):
+            hessian, *mixed = sum_in_order(own, group)
+            hessian = damped(hessian, method.damping)
+            for sums in (hessian, *mixed):
+                _require_finite(sums, layers[0])
+            for layer, value in zip(layers, _rounded(layers, hessian, mixed, method), strict=True):
                 rounded[layer.path] = value
                 stream.replace(layer.node, value)
                 bar.advance()
@@ -188,11 +191,25 @@ class _Graph:
             replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
 
 
-def _rounded(layers: Sequence[LayerWeight], hessian: Tensor, mixed: Tensor, passes: int) -> list[Tensor]:
+def _moments(reader: str, stream: Stream, wanted: Stream | None) -> list[Tensor]:
+    # The sums of this process up to an op: sum x x^T, and sum (y - x) x^T if there is a float network, [in, in] in float64.
+    stream.run_to(reader)
+    name = stream.input_of(reader)
+    sums = [second_moments(values[name] for values in stream.values)]
+    if wanted is not None:
+        wanted.run_to(reader)
+        real, pairs = wanted.input_of(reader), zip(wanted.values, stream.values, strict=True)
+        sums.append(mixed_moments((y[real], x[name]) for y, x in pairs))
+    return sums
+
+
+def _rounded(layers: Sequence[LayerWeight], hessian: Tensor, mixed: Sequence[Tensor], method: _Method) -> list[Tensor]:
     small, columns = hessian.float(), Columns(layers)
-    weight = matching_weight(torch.cat([layer.weight for layer in layers]), hessian, mixed)
+    weight = torch.cat([layer.weight for layer in layers])
+    for sums in mixed:
+        weight = matching_weight(weight, hessian, method.earlier_errors * sums)
     value = round_in_order(weight, hessian, columns.round)
-    for _ in range(passes):
+    for _ in range(method.passes):
         value = descend(weight, value, small, columns.round)
     nearest = torch.cat([layer.nearest() for layer in layers])
     worse = error_of_rows(weight, nearest, small) < error_of_rows(weight, value, small)

@@ -44,15 +44,16 @@ def round_in_order(weight: Tensor, hessian: Tensor, round_column: Round) -> Tens
     """
     order = hessian.diagonal().argsort(descending=True, stable=True)
     factor = inverse_factor(hessian.double()[order][:, order]).to(weight)
-    rows, rounded = weight.T[order].contiguous(), torch.empty_like(weight.T)
+    diagonal, rows, rounded = factor.diagonal().tolist(), weight.T[order].contiguous(), torch.empty_like(weight.T)
     for start in range(0, len(order), _AT_ONCE):
-        stop = min(start + _AT_ONCE, len(order))
-        errors = torch.empty_like(rows[start:stop])
-        for i in range(start, stop):
-            column = int(order[i])
-            rounded[column] = round_column(rows[i], column)
-            errors[i - start] = (rows[i] - rounded[column]) / factor[i, i]
-            rows[i + 1 : stop].addr_(factor[i, i + 1 : stop], errors[i - start], alpha=-1)
+        block = rows[start : start + _AT_ONCE]
+        stop, errors = start + len(block), torch.empty_like(block)
+        columns, each = order[start:stop].tolist(), zip(block, errors, factor[start:stop], strict=True)
+        for i, (row, error, influence) in enumerate(each, 1):
+            new = round_column(row, columns[i - 1])
+            rounded[columns[i - 1]] = new
+            torch.div(row - new, diagonal[start + i - 1], out=error)
+            block[i:].addr_(influence[start + i : stop], error, alpha=-1)
         rows[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
     return rounded.T
 
@@ -69,15 +70,17 @@ def descend(weight: Tensor, rounded: Tensor, hessian: Tensor, round_column: Roun
     Source: Behdin et al., QuantEase, arXiv:2309.01885, section 3.
     """
     error, result = (weight - rounded).T.contiguous(), rounded.T.clone(memory_format=torch.contiguous_format)
+    diagonal = hessian.diagonal().tolist()
     for start in range(0, len(hessian), _AT_ONCE):
-        stop = min(start + _AT_ONCE, len(hessian))
-        slope = hessian[start:stop] @ error
-        for i in range(start, stop):
-            new = round_column(result[i] + slope[i - start] / hessian[i, i], i)
-            change = new - result[i]
-            result[i] = new
-            error[i] -= change
-            slope.addr_(hessian[start:stop, i], change, alpha=-1)
+        influences = hessian[start : start + _AT_ONCE]
+        slopes, stop = influences @ error, start + len(influences)
+        each = zip(result[start:stop], error[start:stop], slopes, influences, strict=True)
+        for i, (value, difference, slope, influence) in enumerate(each, start):
+            new = round_column(torch.add(value, slope, alpha=1 / diagonal[i]), i)
+            change = new - value
+            value.copy_(new)
+            difference.sub_(change)
+            slopes.addr_(influence[start:stop], change, alpha=-1)
     return result.T
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from attrs import evolve, frozen
@@ -51,24 +52,24 @@ class Columns:
         self.scheme = evolve(scheme, scale=evolve(scheme.scale, shared=PerChannel(0)))
         """The scheme of one column [out, 1]."""
         each = [layer.module.qparams() for layer in layers]
-        rows = [_rows(of, layers) for of in zip(*each, strict=True)]
-        self.qparams = Affine(*rows)  # type: ignore[arg-type]
-        """[in, out, 1], or [1, out, 1] if all columns have the same."""
+        rows = (_rows(of, layers) for of in zip(*each, strict=True))
+        self.qparams = [Affine(*of) for of in zip(*rows, strict=True)]
+        """Those of each column, [out, 1]."""
 
     def round(self, values: Tensor, column: int) -> Tensor:
         """Return the nearest values that the format has in a column [out]."""
-        qparams = Affine(*(None if p is None else p[column if len(p) > 1 else 0] for p in self.qparams))  # type: ignore[arg-type]
-        return fake_quantized_value(values.unsqueeze(1), qparams, self.scheme).squeeze(1)
+        return fake_quantized_value(values.unsqueeze(1), self.qparams[column], self.scheme).squeeze(1)
 
 
-def _rows(parameters: Sequence[Tensor | None], layers: Sequence[LayerWeight]) -> Tensor | None:
-    # A parameter of all weights [in, out, 1], or [1, out, 1]; None if they have none.
+def _rows(parameters: Sequence[Tensor | None], layers: Sequence[LayerWeight]) -> list[Any]:
+    # A parameter of all weights, [out, 1] for each column; None for each, if they have none.
     found = [spread(p, w.weight, w.module.scheme) for p, w in zip(parameters, layers, strict=True) if p is not None]
+    columns = layers[0].weight.shape[1]
     if not found:
-        return None
+        return [None] * columns
     width = max(p.shape[-1] if p.ndim else 1 for p in found)
-    rows = [p.expand(len(w.weight), width) for p, w in zip(found, layers, strict=True)]
-    return torch.cat(rows).T.contiguous().unsqueeze(2)
+    rows = torch.cat([p.expand(len(w.weight), width) for p, w in zip(found, layers, strict=True)]).T.contiguous().unsqueeze(2)
+    return list(rows.expand(columns, -1, -1).unbind())
 
 
 def together(layers: Sequence[LayerWeight], input_of: Callable[[str], str]) -> Iterator[tuple[LayerWeight, ...]]:
