@@ -1,4 +1,7 @@
-"""targets.gguf against ggml itself: products of drawn rows and weights, and whole networks, number by number."""
+"""targets.gguf against ggml itself: products of drawn rows and weights, and whole networks, number by number.
+
+QFUNC_EXAMPLES=1000 python -m pytest -n 0 tests/lowering/gguf/test_ggml.py
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from qfunc.lowering import GgmlRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.gguf.engine import engine
 from qfunc.testing import check_target
+from tests.lowering.drawn_law import EXAMPLES
 
 INSTALLED = importlib.util.find_spec("libggml") is not None
 needs_ggml = pytest.mark.skipif(not INSTALLED, reason="libggml-python is not installed")
@@ -63,7 +67,7 @@ def calibrated(model: nn.Module, target: Any, x: Tensor) -> Any:
 
 
 @needs_ggml
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES or 400, deadline=None)
 @given(products(), st.booleans())
 def test_a_product_is_that_of_ggml(drawn: Any, biased: bool) -> None:
     """Every bit, for one row and several, repacked weights and others; the weight quantized by ggml itself."""

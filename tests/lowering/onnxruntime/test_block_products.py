@@ -5,7 +5,6 @@ QFUNC_EXAMPLES=1000 python -m pytest -n 0 -s tests/lowering/onnxruntime/test_blo
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,11 @@ from torch import Tensor
 from qfunc.lowering.onnxruntime.block_weights import packed
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics.sums.blocks import block_product, quantize_rows
+from tests.lowering.drawn_law import EXAMPLES
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 
 pytestmark = pytest.mark.skipif(not WIDE, reason="without AVX-512, MLAS adds in another order")
 
-EXAMPLES = int(os.environ.get("QFUNC_EXAMPLES", "0"))
 BLOCKS = {2: (32, 64, 128), 4: (16, 32, 64, 128, 256), 8: (16, 32, 64, 128, 256)}
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,7 @@
-"""targets.openvino_blocks against OpenVINO: drawn products, a transformer block, and the file."""
+"""targets.openvino_blocks against OpenVINO: drawn products, a transformer block, and the file.
+
+QFUNC_EXAMPLES=1000 python -m pytest -n 0 tests/lowering/openvino_cpu/test_openvino_blocks.py
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OpenVinoBlocksRunner
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, edit
 from qfunc.testing import check_target
+from tests.lowering.drawn_law import EXAMPLES
 from tests.lowering.gguf.test_ggml import Block, calibrated
 
 INSTALLED = importlib.util.find_spec("openvino") is not None
@@ -64,7 +68,7 @@ def difference(
 
 @needs_openvino
 @needs_vnni
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.integers(0, 2**20), st.sampled_from((4, 8)), st.sampled_from((32, 64, 128)), st.integers(1, 18), st.integers(2, 37),
     st.sampled_from(((3,), (1,), (2, 5), (65,))), st.sampled_from(("normal", "ties", "zeros", "outlier")),

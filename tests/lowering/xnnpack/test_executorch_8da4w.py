@@ -1,4 +1,7 @@
-"""ExecuTorch's 4-bit layers with inputs quantized at run time: drawn products and a transformer block against the runtime."""
+"""ExecuTorch's 4-bit layers with inputs quantized at run time: drawn products and a transformer block against the runtime.
+
+QFUNC_EXAMPLES=1000 python -m pytest -n 0 tests/lowering/xnnpack/test_executorch_8da4w.py
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from qfunc.lowering.runner_support import other_kernels
 from qfunc.lowering.xnnpack.pte import delegate_of
 from qfunc.lowering.xnnpack.schema import read
 from qfunc.specs import edit
+from tests.lowering.drawn_law import EXAMPLES
 
 INSTALLED = importlib.util.find_spec("executorch") is not None
 needs_executorch = pytest.mark.skipif(not INSTALLED, reason="executorch is not installed")
@@ -85,7 +89,7 @@ def difference(
 
 @needs_executorch
 @needs_vnni
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXAMPLES or 30, deadline=None)
 @given(
     st.integers(0, 2**20), st.sampled_from((32, 64, 128)), st.integers(1, 6), st.integers(1, 37), st.sampled_from(BATCHES),
     st.sampled_from(KINDS), st.booleans(),
