@@ -56,6 +56,17 @@ def drawn_mixtures(draw: st.DrawFn) -> tuple[Target, Mixture, Tensor]:
 
 
 @exact
+@pytest.mark.parametrize("threads", [1, 3])
+def test_experts_are_added_in_the_order_of_their_tokens(threads: int) -> None:
+    """More than 16 experts, 8 chosen, many of them for as many tokens: ONNX Runtime's sort decides."""
+    torch.manual_seed(0)
+    target = targets.onnxruntime_nbits(4, 16, threads=threads, stacked_experts=True)
+    mixture, x = Mixture(Experts(24, (16, 16)), 16, 8).eval(), torch.randn(12, 16)
+    report = qfunc.verify(target)(calibrated(target, mixture, x), [x])
+    assert report.mismatches == 0
+
+
+@exact
 @given(drawn=drawn_mixtures())
 @settings(max_examples=40, deadline=None)
 def test_no_bit_of_a_mixture_differs(drawn: tuple[Target, Mixture, Tensor]) -> None:

@@ -12,7 +12,7 @@ CACHED = "tests/numerics/test_cached_attention.py::test_codes_and_results_have_t
 
 STEPS = "tests/decoding/test_cached_codes.py::test_every_step_is_the_runtime_s"
 
-MIXTURES = "tests/decoding/test_stacked_experts.py::test_no_bit_of_a_mixture_differs"
+MIXTURES = "tests/decoding/test_stacked_experts.py::test_experts_are_added_in_the_order_of_their_tokens"
 
 NBITS = (
     Mutation(
