@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import qfunc
+
 ROOT = Path(__file__).resolve().parents[1]
 PASSES = 2
 """The further passes of `gptq` over all columns."""
@@ -71,6 +73,20 @@ def test_gptq(benchmarks: Any, depth: int) -> None:
     rest = cost.rounding(net, PASSES).single + cost.rounding(net, PASSES).double - products
     of_inputs = sum(5 * n**3 / 3 for n, _ in net.inputs)
     assert rest == pytest.approx(depth * (of_inputs + sum(2 * n**2 * m + n**2 * m for n, m in layers)))
+
+
+def test_gptq_as_published(benchmarks: Any) -> None:
+    """One network runs, and of sum x x^T, W C and what solves for W' only the first is computed."""
+    cost, scale = benchmarks
+    model, batches = scale.prepared({"width": 128, "depth": 1, "batches": 3, "ranks": 1})
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(scale.TARGET)(model))
+    with FlopCounterMode(display=False) as counter:
+        qfunc.gptq(batches, progress=False, earlier_errors=0)(calibrated)
+    net, tokens = cost.Network(128, 384, 1, 1, 1), scale.SEQUENCES * scale.LENGTH * 3
+    mixed = sum(2 * n**2 * tokens for n, _ in net.inputs)
+    once = cost.forward(net, tokens, scale.LENGTH).single + cost.moments(net, tokens).single - mixed
+    products = sum((2 * PASSES + 4) * n**2 * m for n, outs in net.inputs for m in outs)
+    assert counter.get_total_flops() == once + products - 2 * 384 * 128 * tokens
 
 
 def test_llama(benchmarks: Any) -> None:
