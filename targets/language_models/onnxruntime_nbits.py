@@ -32,6 +32,7 @@ from qfunc.specs import (
     Refuse,
     RegisterLanes,
     Require,
+    RequireUnit,
     Rule,
     Runtime,
     SameQParams,
@@ -64,6 +65,13 @@ DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
 DO_CACHE = "Choose cache_bits=8, 4 or None."
 NO_EXPERTS = "onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 3 to 8 bits, at level 4"
+ATTENTION = "onnxruntime 1.31, GroupQueryAttention: causal attention to the cache of a qfunc.decoder, of its keys and values"
+DO_ATTENTION = "Pass qfunc.decoder(length)(model).program, or drop cache_bits."
+MIXTURES = (
+    "onnxruntime 1.31, QMoE: experts down(silu(gate) up) times shares of one-hot rows, with weights of one form, whose "
+    "inputs the block divides"
+)
+DO_MIXTURES = "Choose a block that divides them, or drop stacked_experts."
 DO_EXPERTS = "Choose 3 bits or more and accuracy_level=4, or stacked_experts=False."
 NO_WIDTH = "onnxruntime 1.31, matmul_nbits.cc: weights of 2 to 8 bits, in bytes, nibbles or pairs of bits"
 DO_WIDTH = "Choose 2 to 8 bits."
@@ -103,6 +111,8 @@ def onnxruntime_nbits(
 
     With `cache_bits`, 8 or 4, the cache of a `qfunc.decoder` is in codes with one static scale for keys and one for values, and
     attention to it is GroupQueryAttention; else both stay in float.
+
+    `quantize` refuses models to which `cache_bits` or `stacked_experts` makes no difference.
 
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
@@ -155,6 +165,8 @@ def onnxruntime_nbits(
             *(() if bits <= 8 else (Refuse(Op("linear"), because=NO_WIDTH, do=DO_WIDTH),)),
             *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked_experts and not stackable else ()),
             *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
+            *((RequireUnit(CachedAttention(), because=ATTENTION, do=DO_ATTENTION),) if cache else ()),
+            *((RequireUnit(ExpertSums(threads), because=MIXTURES, do=DO_MIXTURES),) if stacked_experts and stackable else ()),
             *((Require(Op("index_put"), ENDS, formats=(held,), zero_point=False, because=HELD),) if cache else ()),
         ),
         runtime=Runtime(

@@ -23,6 +23,20 @@ NBITS = (
         CACHED,
     ),
     Mutation(
+        "settings-without-units-are-no-errors",
+        "qfunc.placement.without_effect.unused_rules:require_used",
+        "require_units(target, plans)",
+        "None",
+        "tests/decoding/test_cached_codes.py::test_a_model_without_a_cache_is_refused",
+    ),
+    Mutation(
+        "stacked-experts-of-any-form",
+        "qfunc.placement.mixtures:of_one_form",
+        "len(forms) == 3",
+        "True",
+        "tests/decoding/test_stacked_experts.py::test_a_model_without_experts_to_stack_is_refused",
+    ),
+    Mutation(
         "cache-keeps-what-it-held",
         "qfunc.numerics.sums.cached_attention:append_codes",
         "torch.full_like(written, unwritten)",
