@@ -13,6 +13,7 @@ from qfunc.errors import VerifyError, a_or_an
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
 from qfunc.execution.progress import tracked
+from qfunc.graph.input_limits import id_tables, require_ids
 from qfunc.graph.record import record_of
 
 __all__ = ["Step", "generate", "next_tokens", "require_prompt", "step_of", "with_tokens"]
@@ -46,6 +47,7 @@ def generate(
         progress: Show the progress on standard error.
     Raises:
         VerifyError: inputs that are no prompt, or more tokens than the state holds.
+        CaptureError: ids outside of the model's table of embeddings.
 
     >>> def counts(given):
     ...     ids, positions, *state = given
@@ -60,6 +62,8 @@ def generate(
         wanted = "a temperature above 0 with a generator, or neither"
         raise VerifyError(where="generate", found=f"temperature {temperature} and {source_given}", wanted=wanted, do=do)
     source = None if generator is None else generator.clone_state()
+    if isinstance(model, fx.GraphModule) and record_of(model) is not None:
+        require_ids(id_tables(model), inputs, "generate")
     step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
     for _ in tracked(range(count), "generate", "token", progress):
         logits, *state = (torch.as_tensor(v) for v in step(given))
@@ -119,6 +123,9 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
         raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [N, T], *state)", do=do)
     if type(count) is not int or count < 1:
         raise VerifyError(where=f"{where}, count", found=repr(count), wanted="an integer of at least 1", do="Write 20.")
+    if inputs[0].numel() and (least := int(inputs[0].min())) < 0:
+        do = "Pass ids of the model's own tokenizer."
+        raise VerifyError(where=f"{where}, inputs", found=f"the id {least}", wanted="ids from 0 on", do=do)
     length = inputs[2].shape[LENGTH_AXIS]
     if (last := int(inputs[1][:, -1].max()) + count) > length:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."

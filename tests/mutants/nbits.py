@@ -37,6 +37,27 @@ NBITS = (
         "tests/decoding/test_stacked_experts.py::test_a_model_without_experts_to_stack_is_refused",
     ),
     Mutation(
+        "ids-from-the-end",
+        "qfunc.lowering.onnxruntime.looked_up_ids:with_checked_ids",
+        "low < 0 or high",
+        "high",
+        "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
+    ),
+    Mutation(
+        "ids-of-batches-unchecked",
+        "qfunc.graph.input_limits:require_ids",
+        "low < 0 or high >= table.rows",
+        "False",
+        "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
+    ),
+    Mutation(
+        "positions-of-the-first-token",
+        "qfunc.decoding.decoder:_exported",
+        "positions[:1, -1:] + length - 3",
+        "positions[:1, -1:]",
+        "tests/decoding/test_ids_and_positions.py::test_a_cache_beyond_the_table_of_positions_is_refused",
+    ),
+    Mutation(
         "cache-keeps-what-it-held",
         "qfunc.numerics.sums.cached_attention:append_codes",
         "torch.full_like(written, unwritten)",

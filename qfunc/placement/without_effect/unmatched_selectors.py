@@ -75,7 +75,7 @@ def require_matches(target: Target, contexts: Sequence[Context], unfolded: Seque
                 for leaf in atoms(selector):
                     if isinstance(leaf, _NAMING):
                         require_match(leaf, graphs, where)
-            select = getattr(value, "select", None)
+            select: Any = getattr(value, "select", None)  # a RequireUnit has none
             if part == "overrides" or (part in ("rules", "legality") and names_one_op(select)):
                 require_match(select, contexts, where, constants=part != "rules")
 
