@@ -33,7 +33,7 @@ def require_rows(program: torch.export.ExportedProgram, ids: Tensor) -> None:
             continue
         low, high, rows = int(ids.min()), int(ids.max()), int(user.args[0].meta["val"].shape[0])
         if low < 0 or high >= rows:
-            path = names.get(user.args[0].name, user.args[0].name).removeprefix("model.")
+            path = str(names.get(user.args[0].name, user.args[0].name)).removeprefix("model.")
             raise CaptureError(
                 where="Decoder.inputs",
                 found=f"the id {low if low < 0 else high}",
