@@ -144,6 +144,21 @@ def test_new_keys_are_rounded_by_the_reciprocal_of_the_scale(bits: int) -> None:
     np.testing.assert_array_equal(codes.transpose(0, 2, 1, 3).reshape(keys.shape), expected)
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_onnx_runtime_warns_of_nothing(bits: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as a constant that no node reads; with one, it does."""
+    _, artifact = made("wide", bits)
+    model = onnx.load_from_string(artifact.files["model.onnx"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 2
+    capfd.readouterr()
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert capfd.readouterr().err == ""
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(2, np.int8), "unread"))
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert "Removing initializer 'unread'" in capfd.readouterr().err
+
+
 class Manual(nn.Module):
     """A decoder of one layer, with attention of its own."""
 
