@@ -104,7 +104,7 @@ def id_tables(network: fx.GraphModule) -> tuple[IdTable, ...]:
     >>> from qfunc.frontend.capture import capture
     >>> from torch import nn
     >>> id_tables(capture()(nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 2))))
-    (IdTable(name='input_1', place=0, path='0.weight', rows=8),)
+    (IdTable(name='input', place=0, path='0.weight', rows=8),)
     """
     found = []
     for place, node in enumerate(n for n in network.graph.nodes if n.op == "placeholder"):
