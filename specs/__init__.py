@@ -75,7 +75,7 @@ from qfunc.specs.formats import (
     Log,
 )
 from qfunc.specs.host import Host
-from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, Span
+from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, RequireUnit, Span
 from qfunc.specs.microscaling import (
     GGUF_MXFP4,
     GGUF_Q2_K,
@@ -157,7 +157,7 @@ __all__ = [
     "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative",
     "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken",
     "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
-    "RegisterLanes", "Require", "RequireSizes", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
+    "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
     "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
     "Target", "Tie", "TokenGroups", "TokenTiles", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus",

@@ -95,12 +95,13 @@ def instance_of(*kinds: type, optional: bool = False) -> Validator:
         if optional and value is None:
             return
         if type(value) not in kinds:
-            raise refuse(instance, attribute.name, value, wanted, _cure(value, kinds))
+            raise refuse(instance, attribute.name, value, wanted, cure(value, kinds))
 
     return check
 
 
-def _cure(value: Any, kinds: tuple[type, ...]) -> str:
+def cure(value: Any, kinds: tuple[type, ...]) -> str:
+    """Return what to do about a value of another kind than these."""
     if bool in kinds:
         return "Give True or False."
     called = isinstance(value, type) and value in kinds

@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, refuse, slots_among, text, tuple_of
 from qfunc.specs._values import readable
+from qfunc.specs.arithmetic.kernel import ARITHMETIC, Arithmetic
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken
 from qfunc.specs.selectors import AllOf, AnyOf, Attr, Constant, Everything, From, GraphInput, Not, Op, Selector, selector
@@ -175,7 +176,31 @@ class RequireSizes:
             raise refuse(self, "rank, elements, axes", None, "at least one of them", "Give a requirement of the chip.")
 
 
-Legality = Require | Refuse | RequireSizes
+@readable
+@frozen
+class RequireUnit:
+    """The target has a setting for units of one arithmetic, so that a model without such a unit is refused.
+
+    A model that is quantized in parts needs one unit in any of them.  `qfunc.testing` draws networks without it.
+
+    Args:
+        arithmetic: That of the units: of a kernel, or `ExpertSums`.
+        because: Which units the runtime computes so, with its place.
+        do: What users can do, as a sentence of the error.
+    Raises:
+        SpecError: another value than an arithmetic, or an empty text.
+
+    >>> from qfunc.specs import CachedAttention
+    >>> RequireUnit(CachedAttention(), because="attention to a cache (the operator's page)", do="Drop it.").do
+    'Drop it.'
+    """
+
+    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    because: str = field(kw_only=True, validator=text())
+    do: str = field(kw_only=True, validator=text())
+
+
+Legality = Require | Refuse | RequireSizes | RequireUnit
 
 
 def never_an_op(value: Selector) -> bool:

@@ -23,7 +23,7 @@ from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
 from qfunc.specs.cpus import Cpu, of_text
 from qfunc.specs.host import Host
-from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes
+from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, RequireUnit
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
@@ -169,7 +169,7 @@ class Target:
         limits: Bounds of sums of scale positions.
         kernels: The arithmetic of units.
         commuting: Kinds of ops that only move codes.
-        legality: Schemes, ops and sizes that the chip refuses.
+        legality: Schemes, ops and sizes that the chip refuses, and units for which the target has settings.
         host: The processor that runs what the chip refuses, and everything after it; None if nothing does.
         ops: User-defined kinds of ops.
         runtime: The software that executes the artifact.
@@ -195,7 +195,9 @@ class Target:
     limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
     commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
-    legality: tuple[Legality, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Require, Refuse, RequireSizes))
+    legality: tuple[Legality, ...] = field(
+        default=(), converter=as_tuple, validator=tuple_of(Require, Refuse, RequireSizes, RequireUnit)
+    )
     host: Host | None = field(default=None, validator=instance_of(Host, optional=True))
     ops: tuple[OpKind, ...] = field(default=(), converter=as_tuple, validator=tuple_of(OpKind))
     runtime: Runtime = field(default=Runtime("none"), validator=instance_of(Runtime))

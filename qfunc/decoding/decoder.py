@@ -13,6 +13,7 @@ from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
 from qfunc.decoding.experts import with_separate_experts
 from qfunc.decoding.prompts import ids_of, positions_of
+from qfunc.decoding.tables import require_positions, require_rows
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 from qfunc.graph.record import TensorInfo
@@ -57,10 +58,11 @@ class Decoder:
             cross: The keys and values that the encoder returned, as tensors or arrays; none for a model without an encoder.
             attention_mask: 0 for the padding on the left of tokens [N, T] and 1 for tokens, as of a tokenizer.
         Raises:
-            CaptureError: no tokens, more than the cache holds, another mask, other tensors than the encoder returns, or
-                prompts of several lengths for a model with an encoder.
+            CaptureError: no tokens, more than the cache holds, ids outside of the table of embeddings, another mask, other
+                tensors than the encoder returns, or prompts of several lengths for a model with an encoder.
         """
         tokens, mask = ids_of(ids)
+        require_rows(self.program, tokens)
         if mask is not None and attention_mask is not None:
             do = "Pass either a list of rows, or a tensor with the mask of its padding."
             found, wanted = "a list of rows and an attention_mask", "one of them"
@@ -117,8 +119,8 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
-        CaptureError: not a module, a length below 3, a model without such a cache, one that reads
-            the position of one row for all, or one that torch.export refuses.
+        CaptureError: not a module, a length below 3 or beyond a table of positions, a model without such a cache, one that
+            reads the position of one row for all, or one that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
@@ -149,12 +151,13 @@ def _exported(model: nn.Module, length: int) -> Decoder:
     shapes = ({0: auto, 1: auto}, {0: auto, 1: auto}, tuple({0: auto} for _ in state))
     where = f"decoder, {type(model).__name__}"
     made = Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
-    _require_rows(made, device, where)
+    require_positions(made.program, (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device)), where)
+    _require_own_positions(made, device, where)
     return made
 
 
 @torch.no_grad()
-def _require_rows(made: Decoder, device: torch.device, where: str) -> None:
+def _require_own_positions(made: Decoder, device: torch.device, where: str) -> None:
     # Two tokens at other positions have the logits that each has alone, up to float sums of another order.
     module, ids = made.module, torch.zeros(2, 1, dtype=torch.int64, device=device)
     positions = torch.tensor([[0], [2]], device=device)

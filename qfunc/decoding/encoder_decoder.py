@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
 from qfunc.decoding.decoder import Decoder, device_of, exported, first_value, infos, zeros_of
+from qfunc.decoding.tables import require_positions
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
 
@@ -76,8 +77,8 @@ def encoder_decoder(length: int, features: Tensor) -> Callable[[nn.Module], Enco
         length: The number of tokens of prompt and answer together, at least 3.
         features: An input of the encoder, such as the features of audio [N, C, S].  N and S vary if the encoder lets them.
     Raises:
-        CaptureError: not a module, a length below 3, features that are no tensor, a model without such an encoder or
-            without cross-attention in each layer, or one that torch.export refuses.
+        CaptureError: not a module, a length below 3 or beyond a table of positions, features that are no tensor, a model
+            without such an encoder or without cross-attention in each layer, or one that torch.export refuses.
 
     >>> encoder_decoder(448, torch.zeros(1, 80, 3000)).arguments["length"]
     448
@@ -110,6 +111,8 @@ def _exported(model: nn.Module, length: int, features: Tensor) -> EncoderDecoder
     given = (ids, positions, *zeros_of(state, 2, device), *cross)
     module = _Decoder(model, width, len(state) // 2)
     program = exported(module, given, ({0: auto, 1: auto}, {0: auto, 1: auto}, shapes), 2, f"{where}, decoder")
+    last = (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device), *(t[:1] for t in cross))
+    require_positions(program, last, where)
     return EncoderDecoder(encoder, Decoder(program, state, infos(cross)))
 
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc.decoding.cache import LENGTH_AXIS
-from qfunc.errors import VerifyError, a_or_an
+from qfunc.errors import QfuncError, VerifyError, a_or_an, first_line
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
 from qfunc.execution.progress import tracked
+from qfunc.graph.input_limits import id_tables, require_ids
 from qfunc.graph.record import record_of
+from qfunc.lowering.artifact import Artifact
 
 __all__ = ["Step", "generate", "next_tokens", "require_prompt", "step_of", "with_tokens"]
 
@@ -45,7 +47,8 @@ def generate(
         generator: The source of the draws, with a temperature; it is copied, so that its state does not change.
         progress: Show the progress on standard error.
     Raises:
-        VerifyError: inputs that are no prompt, or more tokens than the state holds.
+        VerifyError: inputs that are no prompt, more tokens than the state holds, or a model that is no decoder.
+        CaptureError: ids outside of the model's table of embeddings.
 
     >>> def counts(given):
     ...     ids, positions, *state = given
@@ -60,9 +63,11 @@ def generate(
         wanted = "a temperature above 0 with a generator, or neither"
         raise VerifyError(where="generate", found=f"temperature {temperature} and {source_given}", wanted=wanted, do=do)
     source = None if generator is None else generator.clone_state()
+    if isinstance(model, fx.GraphModule) and record_of(model) is not None:
+        require_ids(id_tables(model), inputs, "generate")
     step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
     for _ in tracked(range(count), "generate", "token", progress):
-        logits, *state = (torch.as_tensor(v) for v in step(given))
+        logits, *state = _answer(step, given)
         tokens.append(next_tokens(logits, temperature, source))
         given = with_tokens(given, tokens[-1], state)
     return torch.cat(tokens, 1)
@@ -74,6 +79,10 @@ def step_of(model: nn.Module | Step) -> Step:
         captured = model
         return lambda given: tensors_of(evaluated_value(captured, list(given), "generate"))
     if not isinstance(model, nn.Module):
+        if not callable(model):
+            do = "Load it: target.runtime.runner.loaded(artifact)." if isinstance(model, Artifact) else _PASS
+            wanted = "a model, or a function of [ids, positions, *state]"
+            raise VerifyError(where="generate", found=a_or_an(type(model)), wanted=wanted, do=do)
         return model
     module = model
 
@@ -83,6 +92,26 @@ def step_of(model: nn.Module | Step) -> Step:
         return value
 
     return step
+
+
+_PASS = "Pass decoder.module, or what was made of decoder.program, with decoder = qfunc.decoder(length)(model)."
+
+
+def _answer(step: Step, given: tuple[Tensor, ...]) -> list[Tensor]:
+    # The logits and the state of one step of a decoder.
+    wanted = "a decoder: (ids, positions, *state) -> (logits [N, T, V], *state)"
+    try:
+        found = [torch.as_tensor(v) for v in step(given)]
+    except QfuncError:
+        raise
+    except Exception as e:  # runtimes have error classes of their own
+        raise VerifyError(where="generate", found=first_line(e), wanted=wanted, do=_PASS) from e
+    shapes = [tuple(v.shape) for v in found]
+    state = [tuple(v.shape) for v in given[2:]][: len(found) - 1]
+    if len(found) < 2 or found[0].ndim != 3 or shapes[0][:2] != given[0].shape or shapes[1:] != state:
+        found_ = f"outputs of the shapes {[list(s) for s in shapes]}"
+        raise VerifyError(where="generate", found=found_, wanted=wanted, do=_PASS)
+    return found
 
 
 def next_tokens(logits: Tensor, temperature: float = 0.0, generator: torch.Generator | None = None) -> Tensor:
@@ -119,6 +148,9 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
         raise VerifyError(where=f"{where}, inputs", found=found, wanted="(ids [N, T], positions [N, T], *state)", do=do)
     if type(count) is not int or count < 1:
         raise VerifyError(where=f"{where}, count", found=repr(count), wanted="an integer of at least 1", do="Write 20.")
+    if inputs[0].numel() and (least := int(inputs[0].min())) < 0:
+        do = "Pass ids of the model's own tokenizer."
+        raise VerifyError(where=f"{where}, inputs", found=f"the id {least}", wanted="ids from 0 on", do=do)
     length = inputs[2].shape[LENGTH_AXIS]
     if (last := int(inputs[1][:, -1].max()) + count) > length:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."

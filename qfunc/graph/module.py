@@ -15,10 +15,10 @@ from torch import fx, nn
 from qfunc._collection import paused_collection
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import free_arguments
+from qfunc.graph.input_limits import id_tables, require_ids, require_sizes_of_call
 from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
 from qfunc.graph.record import record_of
 from qfunc.graph.state_dict import mismatches
-from qfunc.graph.static_shapes import require_sizes_of_call
 
 
 class CapturedModule(fx.GraphModule):
@@ -36,9 +36,15 @@ class CapturedModule(fx.GraphModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward; arguments that capture fixed may be passed, too."""
         args, kwargs = free_arguments(self, args, kwargs)
-        if not torch.compiler.is_compiling():  # torch.compile specializes on sizes itself
-            require_sizes_of_call(self, args, kwargs)
-        return super().__call__(*args, **kwargs)
+        if torch.compiler.is_compiling():  # torch.compile specializes on sizes itself
+            return super().__call__(*args, **kwargs)
+        require_sizes_of_call(self, args, kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except IndexError:
+            named = [kwargs.get(str(n.target)) for n in self.graph.nodes if n.op == "placeholder"][len(args) :]
+            require_ids(id_tables(self), [*args, *named], "call of a captured model")
+            raise
 
     def train(self, mode: bool = True) -> CapturedModule:
         """Set training or evaluation mode.

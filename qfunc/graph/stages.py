@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, CaptureError, a_or_an
 from qfunc.graph.record import Record, record_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
@@ -82,11 +83,23 @@ def require_stage(model: Any, stage: str, step: str) -> Record:
     # Qparams may also have come from a state_dict, or have left with one.
     without_qparams = _without_qparams(model) if reached and stage == "calibrated" else []
     if record is None or not reached or without_qparams:
-        before = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}[stage]
-        found = kind_of_model(record) if record else f"{a_or_an(type(model))} that is not quantized"
+        found, do = _described(model, record), f"First run {_BEFORE[stage]}."
+        if isinstance(model, Transform):
+            do = f"Call it with a model first: qfunc.{model.maker.__name__}(...)(model)."
         found += f" without qparams at site {without_qparams[0]!r}" if without_qparams else ""
-        raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=f"First run {before}.")
+        raise CalibrationError(where=step, found=found, wanted=f"a {stage} model", do=do)
     return record
+
+
+_BEFORE = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}
+
+
+def _described(value: Any, record: Record | None) -> str:
+    if isinstance(value, Transform):
+        return f"what qfunc.{value.maker.__name__}(...) returned"
+    if record is not None:
+        return kind_of_model(record)
+    return f"{a_or_an(type(value))}{' that is not quantized' * isinstance(value, nn.Module)}"
 
 
 def _without_qparams(model: fx.GraphModule) -> list[str]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.ops.node import attribute, channel_axis, slots
-from qfunc.specs import DynamicProduct, PerBlock, RegisterLanes
+from qfunc.specs import DynamicProduct, Int, PerBlock, RegisterLanes, Scheme
 
 if TYPE_CHECKING:
     from qfunc.placement.partition import Partition, Unit
 
-__all__ = ["Expert", "Mixture", "mixtures", "stacked_mixtures"]
+__all__ = ["Expert", "Mixture", "mixtures", "of_one_form", "stacked_mixtures"]
 
 
 @frozen
@@ -63,31 +63,39 @@ def stacked_mixtures(partition: Partition, units: Mapping[fx.Node, Unit]) -> dic
     return {m.nodes[-1]: m for m in found if _is_stackable(partition, m, units)}
 
 
-def _is_stackable(partition: Partition, mixture: Mixture, units: Mapping[fx.Node, Unit]) -> bool:
+def of_one_form(
+    mixture: Mixture, scheme: Callable[[fx.Node, fx.Node], Scheme | None], value: Callable[[fx.Node], Tensor]
+) -> bool:
+    """Return True if all layers of a mixture have weights of one form, which can be stacked.
+
+    Args:
+        mixture: The mixture.
+        scheme: (weight, layer) -> the scheme of the weight, or None if it is float.
+        value: The tensor of a weight.
+    """
     forms = set[Any]()
-    for expert in mixture.experts:
-        for role, node in (("up", expert.up), ("down", expert.down)):
-            weight, unit = dict(slots(node)).get("weight"), units.get(node)
-            kernel = None if unit is None else unit.kernel
-            if weight is None or kernel is None or not isinstance(kernel.arithmetic, DynamicProduct):
-                return False
-            if not isinstance(kernel.arithmetic.lanes, RegisterLanes) or channel_axis(node) % 2:
-                return False
-            encoding = partition.encoding(weight, node)
-            assert encoding is not None  # the kernel needs it
-            block, width = encoding.qparams, read_attr(partition.network, weight).shape[1]
-            shared = encoding.quantizer.module.site.scheme.scale.shared
-            bits, count = stored_bits(encoding.format.bits), block.scale.shape[1]
-            if (
-                not isinstance(shared, PerBlock)
-                or width % shared.size
-                or bits < 4
-                or (not encoding.format.signed and count < 2)
-            ):
-                return False
-            forms.add((shared.size, bits, encoding.format.signed))
-            forms.add((role, tuple(block.scale.shape), "bias" in dict(slots(node))))
+    for role, node in ((role, n) for e in mixture.experts for role, n in (("up", e.up), ("down", e.down))):
+        weight = dict(slots(node)).get("weight")
+        held = None if weight is None else scheme(weight, node)
+        if weight is None or held is None or channel_axis(node) % 2 or not isinstance(held.format, Int):
+            return False
+        shared, bits, shape = held.scale.shared, stored_bits(held.format.bits), tuple(value(weight).shape)
+        if not isinstance(shared, PerBlock) or shape[1] % shared.size or bits < 4:
+            return False
+        if not held.format.signed and shape[1] < 2 * shared.size:
+            return False
+        forms |= {(shared.size, bits, held.format.signed), (role, shape, "bias" in dict(slots(node)))}
     return len(forms) == 3
+
+
+def _is_stackable(partition: Partition, mixture: Mixture, units: Mapping[fx.Node, Unit]) -> bool:
+    def scheme(weight: fx.Node, layer: fx.Node) -> Scheme | None:
+        unit, encoding = units.get(layer), partition.encoding(weight, layer)
+        arithmetic = None if unit is None or unit.kernel is None else unit.kernel.arithmetic
+        lanes = isinstance(arithmetic, DynamicProduct) and isinstance(arithmetic.lanes, RegisterLanes)
+        return encoding.quantizer.module.site.scheme if lanes and encoding is not None else None
+
+    return of_one_form(mixture, scheme, lambda weight: read_attr(partition.network, weight))
 
 
 def _mixture(context: Context, total: fx.Node) -> Mixture | None:

@@ -19,9 +19,9 @@ from qfunc.execution.progress import Progress
 from qfunc.execution.time_budget import Budget
 from qfunc.functions import AdaRound
 from qfunc.graph.float_network import float_network
+from qfunc.graph.input_limits import require_any_batch
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.graph.static_shapes import require_any_batch
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.reconstruction.cache import Collector
 from qfunc.reconstruction.checkpoint import Checkpoint

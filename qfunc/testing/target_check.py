@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qfunc.execution.batches import tensors_of, warn_caller
 from qfunc.execution.distributed import ranks, require_group
+from qfunc.placement.without_effect.required_units import without_required_units
 from qfunc.specs import Target
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
@@ -124,6 +125,7 @@ def _check_models(
     number: int,
 ) -> _Found:
     # Check the part of the models that is one rank's.
+    target = without_required_units(target)
     coarse: list[set[str]] = []
     alone: list[bool] = []
 

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from qfunc._collection import paused_collection
 from qfunc.analysis.explanation import Explanation, FloatRow, HostRow, OverflowRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
+from qfunc.errors import CalibrationError
 from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
@@ -42,6 +43,9 @@ def explain(model: nn.Module) -> Explanation:
     >>> [(s.tensor, s.slot, s.rule) for s in explain(qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(3, 2))).sites]
     [('input', 'input', 0), ('weight', 'weight', 0), ('bias', 'bias', 0), ('linear', 'output', 0)]
     """
+    if isinstance(model, Target):
+        do = "Write print(target), or qfunc.explain(qfunc.quantize(target)(model))."
+        raise CalibrationError(where="explain", found="a Target", wanted="a quantized model", do=do)
     parts = require_submodules(model, "quantized", "explain")
     explanations = [_explain_graph(part) for part in parts.values()]
     if "" in parts:

@@ -40,6 +40,7 @@ from qfunc.specs import (
     Unknown,
     ZeroPoint,
 )
+from qfunc.specs.arguments import entry
 
 SMALLEST = 1 / (448 * 512)
 INT4 = Scheme(Int(4), Scale(PerBlock(-1, 128), format=BFLOAT16, divisor="half_range"))
@@ -83,7 +84,7 @@ def compressed_tensors(scheme: str, block: int = 128, config: str = "{}") -> Tar
     >>> compressed_tensors("W4A16", 32).rules[0].weight.scale.shared
     PerBlock(-1, size=32)
     """
-    weight, inputs = SCHEMES[scheme]
+    weight, inputs = entry("compressed_tensors, scheme", scheme, SCHEMES)
     in_int4 = weight in (INT4, INT4_AFFINE)
     return Target(
         name=f"compressed_tensors_{scheme.lower()}" + (f"_b{block}" if in_int4 else ""),

@@ -23,6 +23,7 @@ from qfunc.specs import (
     Op,
     PerBlock,
     PerToken,
+    Refuse,
     Rule,
     Runtime,
     Scale,
@@ -58,6 +59,7 @@ BUILDS = (
     ),
     Build(cpus.x86_64_sse4, ((LINEAR, evolve(LINEAR, arithmetic=ON_SSE4)), (FLOAT, evolve(FLOAT, unit=Op("mean"))))),
 )
+MULTIPLE = "XNNPACK, qd8-f32-qb4w: blocks are multiples of 32"
 SMALLEST = 2.0**-120  # below 2^-122 a scale is subnormal where XNNPACK stores it divided by 16
 
 
@@ -82,6 +84,9 @@ def executorch_8da4w(block: int = 32) -> Target:
             Kernel(Op(ONCE), FloatKernel(denormals=False), formats=IN_FLOAT),
             FLOAT,
         ),
+        legality=()
+        if block % 32 == 0
+        else (Refuse(Op("linear"), because=MULTIPLE, do="Choose a block of 32, 64 or 128."),),
         runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
         lowering=XnnpackLowering(),
         source=("executorch 1.5.1 on x86-64, measured: scales, rounding, order of sums, subnormal numbers",

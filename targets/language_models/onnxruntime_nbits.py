@@ -32,6 +32,7 @@ from qfunc.specs import (
     Refuse,
     RegisterLanes,
     Require,
+    RequireUnit,
     Rule,
     Runtime,
     SameQParams,
@@ -41,6 +42,7 @@ from qfunc.specs import (
     Tie,
     cpus,
 )
+from qfunc.specs.arguments import of_kind
 from qfunc.targets.onnxruntime import FLOAT_KERNELS, IN_FLOAT
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
@@ -64,6 +66,13 @@ DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
 DO_CACHE = "Choose cache_bits=8, 4 or None."
 NO_EXPERTS = "onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 3 to 8 bits, at level 4"
+ATTENTION = "onnxruntime 1.31, GroupQueryAttention: causal attention to the cache of a qfunc.decoder, of its keys and values"
+DO_ATTENTION = "Pass qfunc.decoder(length)(model).program, or drop cache_bits."
+MIXTURES = (
+    "onnxruntime 1.31, QMoE: experts down(silu(gate) up) times shares of one-hot rows, with weights of one form, whose "
+    "inputs the block divides"
+)
+DO_MIXTURES = "Choose a block that divides them, or drop stacked_experts."
 DO_EXPERTS = "Choose 3 bits or more and accuracy_level=4, or stacked_experts=False."
 NO_WIDTH = "onnxruntime 1.31, matmul_nbits.cc: weights of 2 to 8 bits, in bytes, nibbles or pairs of bits"
 DO_WIDTH = "Choose 2 to 8 bits."
@@ -104,14 +113,19 @@ def onnxruntime_nbits(
     With `cache_bits`, 8 or 4, the cache of a `qfunc.decoder` is in codes with one static scale for keys and one for values, and
     attention to it is GroupQueryAttention; else both stay in float.
 
+    `quantize` refuses models to which `cache_bits` or `stacked_experts` makes no difference.
+
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
     """
+    level = of_kind("onnxruntime_nbits, accuracy_level", accuracy_level, int)
+    stacked = of_kind("onnxruntime_nbits, stacked_experts", stacked_experts, bool)
+    symmetric = of_kind("onnxruntime_nbits, scheme", scheme, Scheme).symmetric
     shared = PerBlock(-1, block, partial=True)
     inputs = evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=shared))
 
-    weight = evolve(scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=shared))
-    table = evolve(weight, format=Int(embedding_bits or bits, signed=scheme.symmetric))
+    weight = evolve(scheme, format=Int(bits, signed=symmetric), scale=evolve(scheme.scale, shared=shared))
+    table = evolve(weight, format=Int(bits if embedding_bits is None else embedding_bits, signed=symmetric))
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
     product = FloatMatmul(threads=threads)
     in_float = (
@@ -119,8 +133,8 @@ def onnxruntime_nbits(
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
-    stackable = accuracy_level == 4 and bits > 2
-    held = Int(cache_bits or 8)
+    stackable = level == 4 and bits > 2
+    held = Int(8 if cache_bits is None else cache_bits)
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
     append = AppendCodes(held.qmin if held.bits == 4 else 0)  # bytes that are not written are 0: the least codes of 4 bits
@@ -129,12 +143,12 @@ def onnxruntime_nbits(
         Kernel(Op("cached_attention"), CachedAttention(), formats=(("input", (held, FLOAT32)), ("output", (FLOAT32,)))),
     )
     return Target(
-        name=f"onnxruntime_w{bits}_block{block}_level{accuracy_level}"
+        name=f"onnxruntime_w{bits}_block{block}_level{level}"
         + f"_e{embedding_bits}" * bool(tables)
         + f"_c{cache_bits}" * bool(cache)
         + f"_threads{threads}" * (threads != 2)
-        + "_experts" * stacked_experts,
-        rules=(Rule(Op("linear"), input=None if accuracy_level < 4 else inputs, weight=weight), *tables, *cache),
+        + "_experts" * stacked,
+        rules=(Rule(Op("linear"), input=None if level < 4 else inputs, weight=weight), *tables, *cache),
         fusions=(FACTOR,),
         ties=(Tie(Op("index_put"), ("input", "output"), "union"),) if cache else (),
         kernels=(
@@ -144,25 +158,25 @@ def onnxruntime_nbits(
                 DynamicProduct(inputs, multiplier="both", scales="inside", lanes=RegisterLanes()),
                 formats=BLOCK_PRODUCTS,
             ),
-            *(in_float if accuracy_level < 4 else ()),
+            *(in_float if level < 4 else ()),
             Kernel(Op("matmul") & ~AnyInput(From(SCALINGS)), product, formats=IN_FLOAT),
             POSITIONS,
             *FLOAT_KERNELS,
         ),
         legality=(
-            *(() if block in BLOCKS[bits == 2 and accuracy_level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
+            *(() if block in BLOCKS[bits == 2 and level == 4] else (Refuse(Op("linear"), because=NO_KERNEL, do=DO),)),
             *((Refuse(Op("embedding"), because=NO_LOOKUP, do=DO_LOOKUP),) if tables and not looked_up else ()),
             *(() if bits <= 8 else (Refuse(Op("linear"), because=NO_WIDTH, do=DO_WIDTH),)),
-            *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked_experts and not stackable else ()),
+            *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked and not stackable else ()),
             *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
+            *((RequireUnit(CachedAttention(), because=ATTENTION, do=DO_ATTENTION),) if cache else ()),
+            *((RequireUnit(ExpertSums(threads), because=MIXTURES, do=DO_MIXTURES),) if stacked and stackable else ()),
             *((Require(Op("index_put"), ENDS, formats=(held,), zero_point=False, because=HELD),) if cache else ()),
         ),
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
         ),
-        lowering=MatMulNBitsLowering(
-            accuracy_level=accuracy_level, experts=ExpertSums(threads) if stacked_experts and stackable else None
-        ),
+        lowering=MatMulNBitsLowering(accuracy_level=level, experts=ExpertSums(threads) if stacked and stackable else None),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",

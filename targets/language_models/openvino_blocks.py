@@ -30,6 +30,7 @@ from qfunc.specs import (
     Target,
     cpus,
 )
+from qfunc.specs.arguments import of_kind
 
 GROUP = 32
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, GROUP), dynamic=True), division=False)
@@ -45,6 +46,7 @@ def openvino_blocks(bits: int = 4, block: int = 128, scheme: Scheme = MATMUL_4BI
     >>> openvino_blocks(4, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64)
     """
+    symmetric = of_kind("openvino_blocks, scheme", scheme, Scheme).symmetric
     return Target(
         name=f"openvino_w{bits}_block{block}",
         rules=(
@@ -52,7 +54,7 @@ def openvino_blocks(bits: int = 4, block: int = 128, scheme: Scheme = MATMUL_4BI
                 LAYERS,
                 input=INPUT,
                 weight=evolve(
-                    scheme, format=Int(bits, signed=scheme.symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
+                    scheme, format=Int(bits, signed=symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
                 ),
             ),
         ),

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.decoding.cache import Recorder
 from qfunc.errors import CaptureError, SpecError
 from qfunc.specs import Target, edit
+from qfunc.testing import check_target
 from tests.decoding.decoders import WIDE, tokens
 from tests.decoding.made import LENGTH, decoder
 from tests.lowering.onnxruntime.test_float_kernels import pytestmark as exact
@@ -142,6 +144,21 @@ def test_new_keys_are_rounded_by_the_reciprocal_of_the_scale(bits: int) -> None:
     np.testing.assert_array_equal(codes.transpose(0, 2, 1, 3).reshape(keys.shape), expected)
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_onnx_runtime_warns_of_nothing(bits: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """Such as a constant that no node reads; with one, it does."""
+    _, artifact = made("wide", bits)
+    model = onnx.load_from_string(artifact.files["model.onnx"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 2
+    capfd.readouterr()
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert capfd.readouterr().err == ""
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(2, np.int8), "unread"))
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert "Removing initializer 'unread'" in capfd.readouterr().err
+
+
 class Manual(nn.Module):
     """A decoder of one layer, with attention of its own."""
 
@@ -246,6 +263,52 @@ def test_other_widths_are_refused() -> None:
         "'model.layers.1.scatter'; op 'model.layers.1.scatter_1': found the kind 'index_put', wanted an op that it runs: "
         "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4. Choose cache_bits=8, 4 or None."
     )
+
+
+class Ends(nn.Module):
+    """Two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., 32] -> [..., 8]."""
+        return self.last(self.first(x))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("submodules", [None, ("first", "last")])
+def test_a_model_without_a_cache_is_refused(bits: int, submodules: tuple[str, ...] | None) -> None:
+    with pytest.raises(SpecError) as e:
+        qfunc.quantize(target(bits), submodules=submodules)(Ends())
+    assert str(e.value) == (
+        f"target 'onnxruntime_w4_block32_level4_c{bits}': found a model without a unit of CachedAttention(), wanted at least "
+        "one: onnxruntime 1.31, GroupQueryAttention: causal attention to the cache of a qfunc.decoder, of its keys and values. "
+        "Pass qfunc.decoder(length)(model).program, or drop cache_bits."
+    )
+
+
+class Whole(nn.Module):
+    """A decoder that answers all tokens at once."""
+
+    def __init__(self, own: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+
+    def forward(self, ids: Tensor) -> Any:
+        """Token ids [N, T] -> logits [N, T, V]."""
+        return self.own(ids, torch.arange(ids.shape[1]).expand(ids.shape), Recorder(), True)[0]
+
+
+def test_a_decoder_that_was_not_captured_with_its_cache_is_refused() -> None:
+    program = torch.export.export(Whole(decoder("wide")[0]), (tokens(2, 5),), strict=False)
+    with pytest.raises(SpecError, match="found a model without a unit of CachedAttention"):
+        qfunc.quantize(target(8))(program)
+
+
+def test_networks_that_are_drawn_need_no_cache() -> None:
+    check_target(targets.onnxruntime_nbits(4, 32, cache_bits=8), examples=2)
 
 
 def test_a_cache_that_an_edit_holds_in_other_codes_is_refused() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import qfunc
+from qfunc import targets
 from qfunc.decoding.cache import Recorder
 from qfunc.errors import VerifyError
+from qfunc.lowering.artifact import Artifact
 from tests.decoding.decoders import SHAPES, Small, tokens
 from tests.decoding.made import Made, decoder, made
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
@@ -87,6 +89,9 @@ def test_a_simulation_in_training_mode_answers_in_evaluation_mode() -> None:
 
 
 PROMPT = (tokens(2, 5), torch.arange(5).expand(2, 5), torch.zeros(2, 2, 16, 8))
+PASS = "Pass decoder.module, or what was made of decoder.program, with decoder = qfunc.decoder(length)(model)."
+DECODER = "a decoder: (ids, positions, *state) -> (logits [N, T, V], *state)"
+TAKES = "Linear.forward() takes 2 positional arguments but 4 were given"
 REFUSED = [
     (
         {"inputs": PROMPT[:2]},
@@ -97,6 +102,24 @@ REFUSED = [
         {"inputs": PROMPT[0]},
         "generate, inputs: found a Tensor, wanted (ids [N, T], positions [N, T], *state). Pass decoder.inputs(ids), with "
         "decoder = qfunc.decoder(length)(model).",
+    ),
+    (
+        {"model": Artifact({"qfunc.json": b"{}"})},
+        "generate: found an Artifact, wanted a model, or a function of [ids, positions, *state]. Load it: "
+        "target.runtime.runner.loaded(artifact).",
+    ),
+    (
+        {"model": targets.onnxruntime},
+        f"generate: found a Target, wanted a model, or a function of [ids, positions, *state]. {PASS}",
+    ),
+    ({"model": nn.Linear(3, 2)}, f"generate: found TypeError: {TAKES}, wanted {DECODER}. {PASS}"),
+    (
+        {"model": lambda given: given},
+        f"generate: found outputs of the shapes [[2, 5], [2, 5], [2, 2, 16, 8]], wanted {DECODER}. {PASS}",
+    ),
+    (
+        {"model": lambda given: [torch.zeros(2, 5, 9), given[2][:, :1]]},
+        f"generate: found outputs of the shapes [[2, 5, 9], [2, 1, 16, 8]], wanted {DECODER}. {PASS}",
     ),
     ({"count": 0}, "generate, count: found 0, wanted an integer of at least 1. Write 20."),
     (

@@ -128,7 +128,20 @@ class Twice(nn.Module):
         return first * x[:, 0:1] + second * x[:, 1:2]
 
 
-FOUR = edit.override(edit.name("experts.0.down_proj"), weights={"bits": 4})
+class Beside(nn.Module):
+    """A mixture, beside one that is stacked or a layer; each reads as many channels as it takes."""
+
+    def __init__(self, mixture: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.mixture, self.other = mixture, other
+        self.width = mixture.router.in_features if isinstance(mixture, Mixture) else 32
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, 64] -> both."""
+        return self.mixture(x[:, : self.width]), self.other(x)
+
+
+FOUR = edit.override(edit.name("mixture.experts.0.down_proj"), weights={"bits": 4})
 APART = {
     "a partial block": (STACKED, Mixture(Experts(3, (40, 32)), 40)),
     "zero points of one block": (
@@ -146,12 +159,34 @@ APART = {
 @pytest.mark.parametrize("name", sorted(APART))
 def test_other_experts_stay_linear_layers(name: str) -> None:
     target, mixture = APART[name]
-    x = torch.randn(3, 40 if name == "a partial block" else 32)
-    made = calibrated(target, mixture.eval(), x)
-    assert "QMoE" not in operators(target, made)
+    x = torch.randn(3, 64)
+    made = calibrated(target, Beside(mixture, Mixture(Experts(3, (64, 64)), 64)).eval(), x)
+    assert operators(target, made).count("QMoE") == 1
     report = qfunc.verify(target)(made, [x])
     assert not report.disagreements
     assert all(r.exact for r in report.rows if r.kind == "real")
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_a_model_without_experts_to_stack_is_refused(name: str) -> None:
+    target, mixture = APART[name]
+    with pytest.raises(SpecError) as error:
+        calibrated(target, Beside(mixture, nn.Linear(64, 64)).eval(), torch.randn(3, 64))
+    assert str(error.value) == (
+        f"target {target.name!r}: found a model without a unit of ExpertSums(), wanted at least one: onnxruntime 1.31, QMoE: "
+        "experts down(silu(gate) up) times shares of one-hot rows, with weights of one form, whose inputs the block divides. "
+        "Choose a block that divides them, or drop stacked_experts."
+    )
+
+
+def test_one_of_the_submodules_may_have_the_experts() -> None:
+    model = with_separate_experts(Beside(Mixture(Experts(3, (32, 32)), 32), nn.Linear(64, 64)).eval())
+    x = torch.randn(3, 64)
+    parts = qfunc.quantize(STACKED, (x,), submodules=("mixture", "other"))(model)
+    made = qfunc.calibrate([x], progress=False)(parts)
+    assert operators(STACKED, made.mixture).count("QMoE") == 1
+    with pytest.raises(SpecError, match="found a model without a unit of ExpertSums"):
+        qfunc.quantize(STACKED, (x,), submodules="other")(model)
 
 
 @pytest.mark.parametrize(("bits", "level"), [(2, 4), (4, 0)])

@@ -73,6 +73,7 @@ from qfunc.specs import (
     Refuse,
     Require,
     RequireSizes,
+    RequireUnit,
     Rule,
     Runtime,
     SameQParams,
@@ -296,6 +297,7 @@ legalities |= st.builds(
     st.integers(-4, 4),
     words,
 )
+legalities |= st.builds(RequireUnit, st.sampled_from((CachedAttention(), ExpertSums(3))), because=words, do=words)
 targets = st.builds(
     Target,
     name=words,

@@ -85,7 +85,8 @@ EVERY = [getattr(targets, name) for name in targets.__all__ if isinstance(getatt
         (
             lambda: Target(**{**{f: getattr(EVERY[0], f) for f in ("name", "rules", "source", "weight", "activation")},
                               "legality": CONV}),
-            "Target.legality: found Op('conv'), wanted a tuple of Require or Refuse or RequireSizes. Replace this one.",
+            "Target.legality: found Op('conv'), wanted a tuple of Require or Refuse or RequireSizes or "
+            "RequireUnit. Replace this one.",
         ),
     ],
 )  # fmt: skip

@@ -194,7 +194,7 @@ def test_steps_out_of_order() -> None:
         (model, "a Residual that is not quantized"),
         (qfunc.capture()(model), "a captured model"),
         (emulation, "an emulation"),
-        (None, "a NoneType that is not quantized"),
+        (None, "a NoneType"),
     ]:
         for step, transform in any_time.items():
             text = f"{step}: found {found}, wanted a quantized model. {QUANTIZE}"

@@ -114,7 +114,7 @@ ROWS: tuple[Row, ...] = (
      "calibrate: found a Sequential that is not quantized, wanted a quantized model. First run "
      "qfunc.quantize(target)(model)."),
     ("calibrating a list of models", lambda w: qfunc.calibrate(w.batches)([w.quantized]), "CalibrationError",
-     "calibrate: found a list that is not quantized, wanted a quantized model. First run qfunc.quantize(target)(model)."),
+     "calibrate: found a list, wanted a quantized model. First run qfunc.quantize(target)(model)."),
     ("calibrating no model", lambda w: qfunc.calibrate(w.batches)(()), "CalibrationError",
      "calibrate: found an empty tuple, wanted at least one model. Pass a quantized model or a tuple of them."),
     ("calibrating models of two networks", lambda w: qfunc.calibrate(w.batches)((w.quantized, w.inside)), "CalibrationError",
@@ -126,7 +126,14 @@ ROWS: tuple[Row, ...] = (
     ("explaining a float model", lambda w: qfunc.explain(w.net), "CalibrationError",
      "explain: found a Sequential that is not quantized, wanted a quantized model. First run qfunc.quantize(target)(model)."),
     ("explaining a target", lambda w: qfunc.explain(TARGET), "CalibrationError",
-     "explain: found a Target that is not quantized, wanted a quantized model. First run qfunc.quantize(target)(model)."),
+     "explain: found a Target, wanted a quantized model. Write print(target), or "
+     "qfunc.explain(qfunc.quantize(target)(model))."),
+    ("deploying what load returns", lambda w: qfunc.deploy(TARGET)(qfunc.load("folder")), "CalibrationError",
+     "deploy: found what qfunc.load(...) returned, wanted a calibrated model. Call it with a model first: "
+     "qfunc.load(...)(model)."),
+    ("verifying an artifact", lambda w: qfunc.verify(TARGET)(qfunc.deploy(TARGET)(w.calibrated), w.batches),
+     "CalibrationError",
+     "verify: found an Artifact, wanted a calibrated model. First run qfunc.calibrate(batches)(quantized)."),
     ("comparing before calibration", lambda w: qfunc.compare(w.batches)(w.quantized), "CalibrationError",
      "compare: found a quantized model without qparams at site 'input', wanted a calibrated model. First run "
      "qfunc.calibrate(batches)(quantized)."),

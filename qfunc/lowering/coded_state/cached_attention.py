@@ -13,7 +13,10 @@ OPERATOR, CODES, PACKED = "GroupQueryAttention", ".codes", ".packed"
 ROWS, MOVED = ".rows", ".moved"
 _CALL, _DOMAIN = "CachedAttention", "com.microsoft"
 
-__all__ = ["CODES", "OPERATOR", "PACKED", "with_cached_attention", "with_results"]
+SCALE_KEY, ZERO_POINT_KEY = "SCALE_TENSOR", "ZERO_POINT_TENSOR"
+"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
+
+__all__ = ["CODES", "OPERATOR", "PACKED", "SCALE_KEY", "ZERO_POINT_KEY", "with_cached_attention", "with_results"]
 
 
 @frozen(eq=False)
@@ -57,9 +60,20 @@ def with_cached_attention(model: Any) -> Any:
         writer.write(call, (keys, values), heads, factor)
     writer.finish()
     prune(made)
+    _drop_unread_zero_points(made.graph)
+    prune(made)
     if _DOMAIN not in [o.domain for o in made.opset_import]:
         made.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return made
+
+
+def _drop_unread_zero_points(graph: Any) -> None:
+    # The operator has none: a code of int8 is 0 for 0, and a byte has 8 for each code of 4 bits.
+    read = {name for node in graph.node for name in node.input}
+    for note in graph.quantization_annotation:
+        kept = [p for p in note.quant_parameter_tensor_names if p.key == SCALE_KEY or p.value in read]
+        del note.quant_parameter_tensor_names[:]
+        note.quant_parameter_tensor_names.extend(kept)
 
 
 def with_results(graph: Any) -> Any:

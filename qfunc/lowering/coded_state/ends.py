@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qfunc.lowering.coded_state.cached_attention import SCALE_KEY, ZERO_POINT_KEY
+
 if TYPE_CHECKING:
     from qfunc.lowering.qdq_reader import QdqModel
 
 __all__ = ["coded_ends", "with_coded_state", "with_real_ends"]
 
-_KEYS = ("SCALE_TENSOR", "ZERO_POINT_TENSOR")
-"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
+_KEYS = (SCALE_KEY, ZERO_POINT_KEY)
+_ZERO_POINT = "ends.zero_point"
 
 
 class _State(NamedTuple):
@@ -132,17 +134,21 @@ def with_real_ends(model: bytes) -> bytes:
 
     Its inputs and outputs are real, as those of all artifacts; a model without codes at its ends is returned as it is.
     """
-    from onnx import TensorProto, helper
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
 
     from qfunc.files.onnx_model import read_model
     from qfunc.lowering.coded_state.packed_codes import unpack_ends
 
     made = unpack_ends(read_model(model))
     graph = made.graph
-    names = {a.tensor_name: [p.value for p in a.quant_parameter_tensor_names] for a in graph.quantization_annotation}
+    given = {a.tensor_name: [p.value for p in a.quant_parameter_tensor_names] for a in graph.quantization_annotation}
+    names = {name: [*values, _ZERO_POINT][:2] for name, values in given.items()}
     coded = [v for v in (*graph.input, *graph.output) if v.name in names]
     if not coded:
         return model
+    if any(_ZERO_POINT in names[v.name] for v in coded):  # the codes of a GroupQueryAttention have no zero point
+        graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), _ZERO_POINT))
     inputs, first = {i.name for i in graph.input}, []
     for value in coded:
         value.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from qfunc.lowering.coded_state.cached_attention import CODES, PACKED
+from qfunc.lowering.coded_state.cached_attention import CODES, PACKED, ZERO_POINT_KEY
 
 __all__ = ["unpack_ends"]
 
@@ -18,12 +18,11 @@ _SHIFT = 8
 def unpack_ends(model: ModelProto) -> ModelProto:
     """Return a model whose inputs and outputs that are packed codes are int8, with the nodes that pack and unpack them.
 
-    Such an end is annotated with a zero point of 4 bits.
+    Such an end is bytes that are annotated without a zero point.
     """
-    zeros = {i.name for i in model.graph.initializer if i.data_type == TensorProto.INT4}
     notes = {a.tensor_name: a for a in model.graph.quantization_annotation}
     ends = [v for v in (*model.graph.input, *model.graph.output) if v.name in notes]
-    packed = [v for v in ends if v.type.tensor_type.elem_type == TensorProto.UINT8 and _zero(notes[v.name]).value in zeros]
+    packed = [v for v in ends if v.type.tensor_type.elem_type == TensorProto.UINT8 and not _has_zero_point(notes[v.name])]
     if not packed:
         return model
     made = ModelProto()
@@ -33,10 +32,6 @@ def unpack_ends(model: ModelProto) -> ModelProto:
         graph.initializer.append(numpy_helper.from_array(np.array(values, np.int32), f"packed.{name}"))
     for name, shape in (("pairs", [0, 0, 0, -1, 2]), ("rows", [0, 0, 0, -1]), ("last", [-1])):
         graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"packed.{name}"))
-    graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), "packed.zero_point"))
-    for note in graph.quantization_annotation:
-        if note.tensor_name in {v.name for v in packed}:
-            _zero(note).value = "packed.zero_point"
     for value in (*graph.input, *graph.output):
         if value.name not in {v.name for v in packed}:
             continue
@@ -61,8 +56,8 @@ def unpack_ends(model: ModelProto) -> ModelProto:
     return made
 
 
-def _zero(note: Any) -> Any:
-    return next(p for p in note.quant_parameter_tensor_names if p.key == "ZERO_POINT_TENSOR")
+def _has_zero_point(note: Any) -> bool:
+    return any(p.key == ZERO_POINT_KEY for p in note.quant_parameter_tensor_names)
 
 
 def _chain(steps: list[tuple[str, list[str], dict[str, Any]]], start: str, end: str) -> list[Any]:

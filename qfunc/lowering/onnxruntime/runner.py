@@ -12,6 +12,7 @@ from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.coded_state.ends import with_real_ends
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.onnxruntime.block_products import ModelWithProducts, model_with_products
+from qfunc.lowering.onnxruntime.looked_up_ids import with_checked_ids
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
@@ -42,11 +43,14 @@ class OnnxRuntimeRunner:
         return self.loaded(artifact)(inputs)
 
     def loaded(self, artifact: Any) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return `run` of one artifact, which is loaded once."""
+        """Return `run` of one artifact, which is loaded once.
+
+        Raises:
+            VerifyError: ONNX Runtime does not load the file; of the function: ids outside of a table.
+        """
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
             model = with_real_ends(file_of(artifact.files, "model.onnx"))
-            run: Callable[[Sequence[Any]], list[Any]] = self.session(model).run
-        return run
+            return with_checked_ids(self.session(model).run, model)
 
     def session(self, model: bytes) -> Any:
         """Return a loaded model, which runs many batches."""

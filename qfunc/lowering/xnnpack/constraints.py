@@ -9,15 +9,20 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.tflite.constraints import MODES, OUTSIDE, UNWRITTEN
-from qfunc.specs import Op, Refuse
+from qfunc.specs import AnyInput, GraphInput, Op, Refuse
 
 if TYPE_CHECKING:
     from qfunc.lowering.nhwc.tensor import NhwcTensor  # which loads onnx
 
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
+REAL = "ExecuTorch 1.5, backends/xnnpack: the delegate's inputs are real numbers, and it looks no rows up"
+FROM_EMBEDDINGS = "Look the tokens up outside, and capture the model from the embeddings on: docs/executorch.md."
+MOVED = Op(("cast", "reshape"))
+LOOKUP = Op("embedding") & (AnyInput(GraphInput()) | AnyInput(MOVED & AnyInput(GraphInput())))
 LEGALITY = (
     Refuse(Op((*UNWRITTEN, "argmax", "argmin", "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
+    Refuse(LOOKUP, because=REAL, do=FROM_EMBEDDINGS),
 )
 
 

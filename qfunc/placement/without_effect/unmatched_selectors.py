@@ -75,8 +75,9 @@ def require_matches(target: Target, contexts: Sequence[Context], unfolded: Seque
                 for leaf in atoms(selector):
                     if isinstance(leaf, _NAMING):
                         require_match(leaf, graphs, where)
-            if part == "overrides" or (part in ("rules", "legality") and names_one_op(value.select)):
-                require_match(value.select, contexts, where, constants=part != "rules")
+            select: Any = getattr(value, "select", None)  # a RequireUnit has none
+            if part == "overrides" or (part in ("rules", "legality") and names_one_op(select)):
+                require_match(select, contexts, where, constants=part != "rules")
 
 
 _PARTS = ("rules", "fusions", "ties", "limits", "legality", "overrides")

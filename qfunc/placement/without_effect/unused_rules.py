@@ -13,6 +13,7 @@ from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
 from qfunc.placement.ties import leader_of, tie_members
 from qfunc.placement.without_effect.idle_rules import require_effects
+from qfunc.placement.without_effect.required_units import require_units
 from qfunc.placement.without_effect.unmatched_selectors import atoms, require_matches
 from qfunc.specs import (
     Constant,
@@ -38,7 +39,8 @@ _AN_OP = "a selector that matches an op"
 def require_used(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.GraphModule]) -> None:
     """Raise unless every user selector matches, every named rule affects a slot, and every override affects a site.
 
-    A rule of `edit.skip`, or another that keeps only float, must change something: see `idle_rules`.
+    A rule of `edit.skip`, or another that keeps only float, must change something: see `idle_rules`.  A setting of the
+    target must have units: see `required_units`.
 
     Args:
         target: The target with the rules and overrides.
@@ -56,6 +58,7 @@ def require_used(target: Target, plans: Sequence[Plan], unfolded: Sequence[fx.Gr
     for change in target.overrides:
         if not _may_match_nothing(change.select):
             _require_site(change, plans, target)
+    require_units(target, plans)
     require_effects(target, plans, lambda rule: _may_match_nothing(rule.select))
 
 

@@ -14,6 +14,7 @@ from qfunc.analysis.verification_report import Report
 from qfunc.errors import CaptureError, QfuncError, VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.numerics.qparams import Affine
+from qfunc.placement.without_effect.required_units import without_required_units
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import FixedQParams, Target, Unknown
 from qfunc.specs.protocols import FlippingRunner, Runner
@@ -73,7 +74,7 @@ class Trial:
         if not all(bool(v.isfinite().all()) for b in made["probes"] for v in _values(made["model"], b)):
             return Outcome(kinds.UNDEFINED)
         self._enter("quantize")
-        self.target = self.program.with_edits(self.target)
+        self.target = without_required_units(self.program.with_edits(self.target))
         export = self.program.export
         try:
             calibrated = self._calibrated(made, export)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -219,7 +220,7 @@ def test_other_files_hold_no_blocks():
 
 
 def test_blocks_that_xnnpack_does_not_take_are_refused():
-    target = targets.executorch_8da4w(16)
+    target = evolve(targets.executorch_8da4w(16), legality=())
     calibrated = qfunc.calibrate([torch.randn(2, 64)], progress=False)(qfunc.quantize(target)(nn.Linear(64, 3)))
     with pytest.raises(DeployError, match="4-bit codes in blocks of a multiple of 32"):
         qfunc.deploy(target)(calibrated)

@@ -18,6 +18,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorchRunner
 from tests.lowering.drawn_law import held_against, held_at_ties
@@ -67,3 +68,36 @@ def softmax_law(target: Any, runner: Any) -> None:
 @needs_executorch
 def test_softmax_is_xnnpack_s_but_for_values_halfway_between_codes():
     softmax_law(TARGET, ExecuTorchRunner())
+
+
+class Tokens(nn.Module):
+    """A table, of which an input or fixed positions are the rows, and a layer."""
+
+    def __init__(self, rows: Any, *, adds: bool = False) -> None:
+        super().__init__()
+        self.word, self.head, self.rows, self.adds = nn.Embedding(8, 32), nn.Linear(32, 4), rows, adds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Ids [N, T], or embeddings [N, T, 32], -> [N, T, 4]."""
+        rows = self.word(self.rows(x))
+        return self.head(rows + x if self.adds else rows)
+
+
+@pytest.mark.parametrize("rows", [lambda x: x, lambda x: x.long(), lambda x: x.view(-1, 2)], ids=["bare", "cast", "view"])
+@pytest.mark.parametrize("target", [TARGET, targets.executorch_8da4w(32)], ids=lambda t: t.name)
+def test_a_table_that_an_input_indexes_is_refused(target: Any, rows: Any) -> None:
+    with pytest.raises(SpecError) as error:
+        qfunc.quantize(target)(Tokens(rows))
+    assert str(error.value) == (
+        f"target {target.name!r}, op 'word': found the kind 'embedding', wanted an op that XnnpackLowering() writes: "
+        "ExecuTorch 1.5, backends/xnnpack: the delegate's inputs are real numbers, and it looks no rows up. Look the tokens up "
+        "outside, and capture the model from the embeddings on: docs/executorch.md. To simulate it without a file, use "
+        "attrs.evolve(target, lowering=None)."
+    )
+
+
+@pytest.mark.parametrize("target", [TARGET, targets.executorch_8da4w(32)], ids=lambda t: t.name)
+def test_a_table_of_fixed_positions_is_a_constant(target: Any) -> None:
+    model, x = Tokens(lambda x: torch.arange(x.shape[1]), adds=True), torch.randn(1, 5, 32)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
+    assert "model.pte" in qfunc.deploy(target)(calibrated).files

@@ -37,6 +37,7 @@ from qfunc.specs import (
     Refuse,
     Require,
     RequireSizes,
+    RequireUnit,
     Rule,
     Runtime,
     SameQParams,
@@ -85,6 +86,7 @@ SAY = Refuse(CONV, because="the guide", do="Stop.")
 FORM = Require(CONV, "weight", formats=Int(8, low=-127), because="the guide")
 SIZE = RequireSizes(CONV, "input", rank=Span(4, 4), because="the guide", do="Stop.")
 FALSE = RequireSizes(CONV, "input", rank=Span(3, 3), because="the guide", do="Stop.")
+UNIT = RequireUnit(FloatMultiplier(), because="the guide", do="Stop.")
 WIDE = RequireSizes(CONV, "input", axes=((3, Span(5, 5)),), because="the guide", do="Stop.")
 
 
@@ -232,6 +234,11 @@ WITNESSES = {
     "RequireSizes.axes": of_legality(SIZE, see=sizes, axes=((1, Span(4)),)),
     "RequireSizes.because": of_legality(FALSE, see=sizes, because="the manual"),
     "RequireSizes.do": of_legality(FALSE, see=sizes, do="Begin."),
+    "RequireUnit.arithmetic": witness(
+        chip(CUT, legality=UNIT), UNIT, evolve(UNIT, arithmetic=CUT.arithmetic), LAYER, X, see=refusal
+    ),
+    "RequireUnit.because": of_legality(UNIT, because="the manual"),
+    "RequireUnit.do": of_legality(UNIT, do="Begin."),
     "Span.low": of_legality(evolve(WIDE, axes=((3, Span(5, 9)),)), see=sizes, axes=((3, Span(6, 9)),)),
     "Span.high": of_legality(evolve(WIDE, axes=((3, Span(1, 4)),)), see=sizes, axes=((3, Span(1)),)),
     "Span.multiple": of_legality(evolve(WIDE, axes=((3, Span(1)),)), see=sizes, axes=((3, Span(1, multiple=2)),)),

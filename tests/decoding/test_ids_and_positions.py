@@ -1,0 +1,130 @@
+"""Ids that are no rows of a table, and caches that are longer than a table of positions, are refused where they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import CaptureError, QfuncError
+from tests.onnxruntime_target import ONNXRUNTIME
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
+
+WORDS, PLACES = 8, 6
+IN_CODES = targets.onnxruntime_nbits(4, 32, embedding_bits=4)
+
+
+class Ids(nn.Module):
+    """Floats, and the ids of a table that the second input indexes after a reshape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.head = nn.Embedding(WORDS, 32), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        """[N, T, 32], [N, T] -> [N, T, 4]."""
+        return self.head(self.word(ids.reshape(-1, ids.shape[-1])) + x)
+
+
+class Learned(nn.Module):
+    """A decoder of one layer that reads a table of positions, from a row on, by an embedding or by an index."""
+
+    def __init__(self, first: int = 0, by_index: bool = False) -> None:
+        super().__init__()
+        self.word, self.place, self.head = nn.Embedding(WORDS, 16), nn.Embedding(PLACES + first, 16), nn.Linear(16, WORDS)
+        self.first, self.by_index = first, by_index
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        """Token ids and positions [N, T] -> logits [N, T, WORDS]."""
+        rows = position_ids + self.first
+        x = (self.word(input_ids) + (self.place.weight[rows] if self.by_index else self.place(rows)))[:, None]
+        k, v = past_key_values.update(x, x, 0)
+        seen = torch.arange(k.shape[2]) <= position_ids[:, None, :, None]
+        return (self.head(F.scaled_dot_product_attention(x, k, v, attn_mask=seen)[:, 0]),)
+
+
+def batch(worst: int) -> tuple[Tensor, Tensor]:
+    return torch.ones(2, 3, 32), torch.tensor([[0, 1, 2], [3, worst, WORDS - 1]])
+
+
+STEPS = {
+    "calibrate, batch": lambda target, calibrated, given: qfunc.calibrate([given], progress=False)(calibrated),
+    "verify, batch": lambda target, calibrated, given: qfunc.verify(target)(calibrated, [given]),
+    "call of a captured model": lambda target, calibrated, given: calibrated(*given),
+    "call of a captured model ": lambda target, calibrated, given: calibrated(given[0], ids=given[1]),
+    "call of a captured model  ": lambda target, calibrated, given: qfunc.emulate(target)(calibrated)(*given),
+    "OnnxRuntimeRunner": lambda target, calibrated, given: target.runtime.runner.run(qfunc.deploy(target)(calibrated), given),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("target", [ONNXRUNTIME, IN_CODES], ids=["float", "codes"])
+@pytest.mark.parametrize("worst", [-1, WORDS, 10**12])
+def test_ids_outside_of_a_table_are_refused(step: str, target: Any, worst: int) -> None:
+    quantized = qfunc.quantize(target)(Ids().eval())
+    calibrated = qfunc.calibrate([batch(0)], progress=False)(quantized)
+    STEPS[step](target, quantized if step.startswith("calibrate") else calibrated, batch(WORDS - 1))
+    with pytest.raises(QfuncError) as error:
+        STEPS[step](target, quantized if step.startswith("calibrate") else calibrated, batch(worst))
+    table = "word.weight.codes.rows" if step == "OnnxRuntimeRunner" and target is IN_CODES else "word.weight"
+    assert str(error.value) == (
+        f"{step.strip()}, input 'ids': found the id {worst}, wanted ids from 0 to 7, as the table {table!r} has 8 rows. Pass "
+        "ids of the model's own tokenizer or table."
+    )
+
+
+def test_no_ids_are_no_error() -> None:
+    calibrated = qfunc.calibrate([batch(0)], progress=False)(qfunc.quantize(ONNXRUNTIME)(Ids().eval()))
+    empty = torch.ones(0, 3, 32), torch.zeros(0, 3, dtype=torch.int64)
+    run = ONNXRUNTIME.runtime.runner.loaded(qfunc.deploy(ONNXRUNTIME)(calibrated))
+    assert calibrated(*empty).shape == np.asarray(run(empty)[0]).shape == (0, 3, 4)
+
+
+def test_prompts_outside_of_the_vocabulary_are_refused() -> None:
+    decoder = qfunc.decoder(PLACES)(Learned().eval())
+    for worst in (-1, WORDS):
+        with pytest.raises(CaptureError) as error:
+            decoder.inputs(torch.tensor([[1, 2], [3, worst]]))
+        assert str(error.value) == (
+            f"Decoder.inputs: found the id {worst}, wanted ids from 0 to 7, as the table 'word.weight' has 8 rows. Pass ids of "
+            "the model's own tokenizer."
+        )
+
+
+def test_generate_refuses_ids_outside_of_the_vocabulary() -> None:
+    decoder = qfunc.decoder(PLACES)(Learned().eval())
+    prompt = decoder.inputs(torch.tensor([[1, 2]]))
+    calibrated = qfunc.calibrate([prompt], progress=False)(qfunc.quantize(ONNXRUNTIME)(decoder.program))
+    run = ONNXRUNTIME.runtime.runner.loaded(qfunc.deploy(ONNXRUNTIME)(calibrated))
+    for model, place in ((calibrated, "generate, input 'ids'"), (run, "OnnxRuntimeRunner, input 'ids'")):
+        with pytest.raises(QfuncError) as error:
+            qfunc.generate(model, (prompt[0] + 6, *prompt[1:]), 2, progress=False)
+        assert str(error.value).startswith(f"{place}: found the id 8, wanted ids from 0 to 7, as the table ")
+        with pytest.raises(QfuncError) as error:
+            qfunc.generate(model, (prompt[0] - 2, *prompt[1:]), 2, progress=False)
+        assert (
+            str(error.value)
+            == "generate, inputs: found the id -1, wanted ids from 0 on. Pass ids of the model's own tokenizer."
+        )
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_cache_beyond_the_table_of_positions_is_refused(first: int, by_index: bool) -> None:
+    model = Learned(first, by_index).eval()
+    decoder = qfunc.decoder(PLACES)(model)
+    ids = qfunc.generate(decoder.module, decoder.inputs(torch.tensor([[1, 2]])), PLACES - 2, progress=False)
+    assert ids.shape == (1, PLACES - 2)
+    with pytest.raises(CaptureError) as error:
+        qfunc.decoder(PLACES + 3)(model)
+    assert str(error.value) == (
+        f"decoder, Learned: found a length of 9, whose last position reads row {8 + first} of 'place.weight', which has "
+        f"{PLACES + first}, wanted at most 6. Write qfunc.decoder(6)(model)."
+    )
