@@ -56,9 +56,10 @@ def _with_traced_gradient(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
 
 def _check_derivative(x: Tensor) -> None:
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        from qfunc.numerics._compiled import require_first_derivative  # loads Dynamo
+        from qfunc.numerics._compiled import in_derivative, require_first_derivative  # loads Dynamo
 
-        require_first_derivative(x)
+        if in_derivative():
+            require_first_derivative(x)
 
 
 Fake = Callable[..., tuple[Tensor, Tensor]]
