@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from qfunc.numerics._grads import with_stored_signature
 from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
@@ -27,6 +28,7 @@ class GradientRule(Protocol):
         ...
 
 
+@with_stored_signature
 class _ByRule(torch.autograd.Function):
     generate_vmap_rule = True
 
