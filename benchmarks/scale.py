@@ -169,12 +169,12 @@ def peaks(count: int) -> dict[str, float]:
     return found
 
 
-def in_processes(arguments: list[str], ranks: int) -> list[Any]:
-    """Return what each process of a group prints."""
+def in_processes(arguments: list[str], ranks: int, script: str = __file__) -> list[Any]:
+    """Return what each process of a group prints that runs a script."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks)}
         environment["MEET"] = Path(folder, "meet").as_uri()
-        command = [sys.executable, __file__, *arguments]
+        command = [sys.executable, script, *arguments]
         started = [
             subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
             for rank in range(ranks)

@@ -3,7 +3,8 @@
     python benchmarks/speed.py [--runs 5]
 
 Emulation is a ratio to the float forward pass, interleaved in one process.  The other tables have the seconds of capture,
-quantize and deploy, and of deploy for every target, from one capture.
+quantize and deploy, and of deploy for every target, from one capture; and CPU milliseconds of a training step of a tiny
+network, whose time is that of the Python code.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 import torch
 from artifacts import TARGETS
 from networks import resnet18
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 import qfunc
-from qfunc import targets
+from qfunc import recipes, targets
 from qfunc.analysis.report_format import table
 from qfunc.errors import SpecError
 
@@ -36,7 +37,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print three tables."""
+    """Print four tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
@@ -65,6 +66,24 @@ def main() -> None:
     print(table(("model", "wall, s", "wall ratio", "CPU ratio"), rows))
     print(f"\ndeploy of one captured model to each target, minimum of {options.runs}")
     print(table(("target", "wall, s", "CPU, s", "KiB"), deployed(captured, x, options.runs)))
+    print(f"\ntraining step of ten linear layers of width 8, minimum of {20 * options.runs}")
+    print(table(("model", "CPU, ms", "ratio"), steps(20 * options.runs)))
+
+
+def steps(runs: int) -> list[list[str]]:
+    """Return (model, minimum CPU milliseconds of a forward and a backward pass, ratio to float)."""
+    x, target = torch.randn(4, 8), targets.tensorrt
+    model = nn.Sequential(*(layer for _ in range(10) for layer in (nn.Linear(8, 8), nn.ReLU())))
+    models: dict[str, nn.Module] = {"float": model}
+    for name, chosen in (("fixed scales", target), ("LSQ", recipes.lsq()(target))):
+        models[name] = qfunc.calibrate([x], progress=False)(qfunc.quantize(chosen)(model)).train()
+    taken: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(runs):
+        for name, trained in models.items():
+            start = time.process_time()
+            trained(x).sum().backward()
+            taken[name].append(1000 * (time.process_time() - start))
+    return [[name, f"{min(t):.2f}", f"{min(t) / min(taken['float']):.1f}"] for name, t in taken.items()]
 
 
 def deployed(captured: Any, x: Tensor, runs: int) -> list[list[str]]:

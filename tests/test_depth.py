@@ -178,6 +178,38 @@ def test_the_work_for_a_unit_of_reconstruction_does_not_depend_on_the_depth(resi
     assert growth(counts[1:]) == {}
 
 
+def searches(model: nn.Module, batches: list[Tensor]) -> dict[str, Count]:
+    """Return the counts of the steps that run a network some times for each batch, with any depth."""
+    target, counts = targets.onnxruntime, dict[str, Count]()
+    calibrated = qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(target)(model))
+    layers = nn.Sequential(*(nn.Linear(2, 2) for m in model.modules() if isinstance(m, nn.Conv2d)))
+    linear = qfunc.calibrate(batches[:1], progress=False)(qfunc.quantize(target)(layers))
+    budget, loss = qfunc.SizeBudget(mean_bits=6), qfunc.HessianTrace(draws=1)
+    works: dict[str, Callable[[], Any]] = {
+        "gptq": lambda: qfunc.gptq(batches, progress=False)(linear),
+        "mixed_precision": lambda: qfunc.mixed_precision(batches, (4,), budget, loss, progress=False)(calibrated),
+        "sweep": lambda: qfunc.sweep([target], batches, progress=False)(model),
+        "compare": lambda: qfunc.compare(batches, progress=False)(calibrated),
+        "verify": lambda: qfunc.verify(target)(calibrated, batches),
+    }
+    for name, work in works.items():
+        counts[name] = Count()
+        with counts[name].running():
+            work()
+    return counts
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_the_work_of_searches_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> None:
+    by_depth = [searches(chain(depth, residual), [X]) for depth in (2, *DEPTHS)][1:]  # the first time for imports
+    assert {name: found for name in by_depth[0] if (found := growth([counts[name] for counts in by_depth]))} == {}
+
+
+def test_the_work_for_a_batch_does_not_depend_on_the_number_of_batches() -> None:
+    by_count = [searches(chain(2, True), [X] * count) for count in (2, *DEPTHS)][1:]
+    assert {name: found for name in by_count[0] if (found := growth([counts[name] for counts in by_count]))} == {}
+
+
 DENSE = 2, 4, 8
 EDGES = 2**2, 4**2, 8**2  # but for a factor, and terms that grow more slowly
 

@@ -80,14 +80,14 @@ def in_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 
 def ends(scheme: Scheme) -> tuple[float, float]:
     """Return (n, p): the smallest and the largest code, or its value for formats without integers."""
-    match scheme.format:
-        case Int(qmin=low, qmax=high):
-            return low, high
-        case Levels(values=values):
-            return values[0], values[-1]
-        case Float() as fmt:
-            return -minifloat.largest(fmt) if fmt.signed else 0.0, minifloat.largest(fmt)
-    raise TypeError(scheme.format)
+    fmt = scheme.format  # no `match`: a compiler traces it as many Python calls
+    if isinstance(fmt, Int):
+        return fmt.qmin, fmt.qmax
+    if isinstance(fmt, Levels):
+        return fmt.values[0], fmt.values[-1]
+    if isinstance(fmt, Float):
+        return -minifloat.largest(fmt) if fmt.signed else 0.0, minifloat.largest(fmt)
+    raise TypeError(fmt)
 
 
 def through_inside(grad: Tensor, t: Tensor, scheme: Scheme) -> Tensor:

@@ -4,7 +4,8 @@ For a tensor that torch.func differentiates, Dynamo reports `requires_grad` as F
 autograd.Function it compiles only the first derivative in reverse mode, outside of vmap.  Any other derivative silently
 becomes 0.
 
-`torch.compiler.allow_in_graph` loads Dynamo, which takes a second: import this module only where a compiler traces.
+`torch.compiler.allow_in_graph` loads Dynamo, which takes a second: import this module only where a compiler traces.  PyTorch
+stores no graph with such a function in its cache of AOTAutograd, so only derivatives of torch.func have one.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ def differentiable_views(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(t if t.requires_grad else t.view_as(t) for t in tensors)
 
 
-@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def levels(*tensors: Tensor) -> Tensor:
-    """Return an empty tensor with one row for each torch.func transformation active on these tensors.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def in_derivative() -> bool:
+    """Return True inside of a derivative of torch.func, which wraps every new tensor.
 
-    >>> levels(torch.ones(1)).shape
-    torch.Size([0, 0])
+    >>> in_derivative(), torch.func.grad(lambda x: x * in_derivative())(torch.ones(()))
+    (False, tensor(1.))
     """
-    return torch.empty(len(_wrappers(tensors)), 0)
+    new = torch.empty(0)
+    return debug_unwrap(new, recurse=False) is not new
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
@@ -66,4 +68,4 @@ def _wrappers(tensors: tuple[Tensor, ...]) -> list[Tensor]:
     return wrappers
 
 
-__all__ = ["differentiable_views", "levels", "require_first_derivative"]
+__all__ = ["differentiable_views", "in_derivative", "require_first_derivative"]

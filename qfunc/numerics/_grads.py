@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import debug_unwrap
 
+F = TypeVar("F", bound=type[torch.autograd.Function])
 
+
+def with_stored_signature(function: F) -> F:
+    """Store the signature of an autograd.Function's `forward`, which `apply` otherwise builds anew in each call."""
+    function.forward.__signature__ = inspect.signature(function.forward)  # type: ignore[attr-defined]
+    return function
+
+
+@with_stored_signature
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -26,6 +36,7 @@ class _StraightThrough(torch.autograd.Function):
         return grad_outputs[0] * ctx.saved_tensors[0], None, None
 
 
+@with_stored_signature
 class _MaskedStraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -56,9 +67,10 @@ def _with_traced_gradient(x: Tensor, value: Tensor, mask: Tensor) -> Tensor:
 
 def _check_derivative(x: Tensor) -> None:
     if torch.compiler.is_compiling() and x.requires_grad and torch.is_grad_enabled():
-        from qfunc.numerics._compiled import require_first_derivative  # loads Dynamo
+        from qfunc.numerics._compiled import in_derivative, require_first_derivative  # loads Dynamo
 
-        require_first_derivative(x)
+        if in_derivative():
+            require_first_derivative(x)
 
 
 Fake = Callable[..., tuple[Tensor, Tensor]]
@@ -84,6 +96,7 @@ def masked_straight_through(
     return value
 
 
+@with_stored_signature
 class _Reinterpreted(torch.autograd.Function):
     """`Tensor.view(dtype)`, of which PyTorch has a batching rule since 2.13."""
 
@@ -112,4 +125,4 @@ def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
-__all__ = ["masked_straight_through", "reinterpreted", "straight_through"]
+__all__ = ["masked_straight_through", "reinterpreted", "straight_through", "with_stored_signature"]

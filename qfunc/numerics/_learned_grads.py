@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from qfunc.numerics._grads import with_stored_signature
 from qfunc.numerics.qparams import blocks
 from qfunc.specs import Scheme
 
@@ -27,6 +28,7 @@ class GradientRule(Protocol):
         ...
 
 
+@with_stored_signature
 class _ByRule(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -49,11 +51,12 @@ def by_rule(rule: GradientRule, *tensors: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return rule.forward(*tensors)
     if torch.compiler.is_compiling():
-        from qfunc.numerics._compiled import differentiable_views, require_first_derivative  # loads Dynamo
+        from qfunc.numerics._compiled import differentiable_views, in_derivative, require_first_derivative  # loads Dynamo
 
-        tensors = differentiable_views(tensors)
+        derivative = in_derivative()
+        tensors = differentiable_views(tensors) if derivative else tensors
         needs_grad = any(t.requires_grad for t in tensors)
-        if needs_grad or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):  # type: ignore[no-untyped-call]
+        if derivative and (needs_grad or any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)):  # type: ignore[no-untyped-call]
             require_first_derivative(*tensors)
         if not needs_grad:  # Dynamo rejects an autograd.Function that needs no gradient
             return rule.forward(*tensors)

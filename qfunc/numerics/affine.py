@@ -124,14 +124,12 @@ def _gradient_mask(scheme: Scheme, unclamped: Tensor) -> Tensor:
 
 
 def _ends(scheme: Scheme) -> tuple[float, float]:
-    match scheme.format:
-        case Int(qmin=low, qmax=high):
-            return low, high
-        case Float() as fmt:
-            return -minifloat.largest(fmt), minifloat.largest(fmt)
-        case Levels(values=values):
-            return values[0], values[-1]
-    return -math.inf, 0.0
+    fmt = scheme.format  # no `match`: a compiler traces it as many Python calls
+    if isinstance(fmt, Int):
+        return fmt.qmin, fmt.qmax
+    if isinstance(fmt, Float):
+        return -minifloat.largest(fmt), minifloat.largest(fmt)
+    return (fmt.values[0], fmt.values[-1]) if isinstance(fmt, Levels) else (-math.inf, 0.0)
 
 
 def _unclamped(real: Tensor, params: Affine, scheme: Scheme) -> Tensor:
@@ -166,15 +164,12 @@ def _round(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None
 
 
 def _codes(real: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
-    match scheme.format:
-        case Int(qmin=low, qmax=high):
-            return real.clamp(low, high)
-        case Float() as fmt:
-            return minifloat.nearest(real, fmt, scheme.rounding, noise)
-        case Levels() as fmt:
-            return codebook.index(real, fmt)
-        case Log() as fmt:
-            return logarithmic.encode(real, full_scale(params), fmt)
+    fmt = scheme.format
+    if isinstance(fmt, Int):
+        return real.clamp(fmt.qmin, fmt.qmax)
+    if isinstance(fmt, Float):
+        return minifloat.nearest(real, fmt, scheme.rounding, noise)
+    return codebook.index(real, fmt) if isinstance(fmt, Levels) else logarithmic.encode(real, full_scale(params), fmt)
 
 
 def _values(codes: Tensor, params: Affine, scheme: Scheme) -> Tensor:

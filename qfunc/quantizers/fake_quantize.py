@@ -113,10 +113,10 @@ class FakeQuantize(nn.Module):
         if relaxed and self.noisy:
             noise = self.seed, materialize(self.step).clone()
             self.step.add_(1)
-        names = tuple(name for name, _ in flatten(params))
-        value = Value(function, self.scheme, self.template, names, relaxed, groups)
+        named = dict(flatten(params))
+        value = Value(function, self.scheme, self.template, tuple(named), relaxed, groups)
         work, factors = value.work(norm, batch, follows, self.odd)
-        tensors: tuple[Tensor, ...] = (*factors, *(t for _, t in flatten(params)), *noise)
+        tensors: tuple[Tensor, ...] = (*factors, *named.values(), *noise)
         # In compiled evaluation there is usually no backward, and a cached weight must not be a checkpointed value.
         in_evaluation = torch.compiler.is_compiling() and not self.training
         return work(x, *tensors) if in_evaluation else recomputable(work, x, *tensors)

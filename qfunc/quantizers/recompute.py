@@ -29,9 +29,9 @@ def recomputable(work: Callable[..., Tensor], x: Tensor, *tensors: Tensor) -> Te
     if not torch.is_grad_enabled():
         return work(x, *tensors)
     if torch.compiler.is_compiling():
-        from qfunc.numerics._compiled import levels  # loads Dynamo
+        from qfunc.numerics._compiled import in_derivative  # loads Dynamo
 
-        if torch.compiler.is_exporting() or levels(x, *tensors).shape[0]:  # torch.func does not support checkpoints
+        if torch.compiler.is_exporting() or in_derivative():  # which does not support checkpoints
             return work(x, *tensors)
         computed: Tensor = checkpoint(work, x, *tensors, use_reentrant=False)
         return computed

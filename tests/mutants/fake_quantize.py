@@ -14,8 +14,8 @@ FAKE_QUANTIZE = (
     ),
     Mutation(
         "clamp-one-code-short", "qfunc.numerics.affine:_codes",
-        "return real.clamp(low, high)",
-        "return real.clamp(low, high - 1)",
+        "return real.clamp(fmt.qmin, fmt.qmax)",
+        "return real.clamp(fmt.qmin, fmt.qmax - 1)",
         CODE_TIES,
     ),
     Mutation(
@@ -42,11 +42,11 @@ FAKE_QUANTIZE = (
         "limited = unclamped.clamp(max=_ends(scheme)[1])",
         GRADIENT,
     ),
-    Mutation("no-gradient-at-the-end", "qfunc.numerics.affine:_ends", "return low, high", "return low + 1, high", GRADIENT),
+    Mutation("no-gradient-at-the-end", "qfunc.numerics.affine:_ends", "return fmt.qmin, fmt.qmax", "return fmt.qmin + 1, fmt.qmax", GRADIENT),
     Mutation(
         "codes-overwrite-what-the-mask-reads", "qfunc.numerics.affine:_codes",
-        "real.clamp(low, high)",
-        "real.clamp_(low, high)",
+        "real.clamp(fmt.qmin, fmt.qmax)",
+        "real.clamp_(fmt.qmin, fmt.qmax)",
         GRADIENT,
     ),
     Mutation(

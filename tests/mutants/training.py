@@ -217,8 +217,14 @@ TRAINING = (
         "tests/functions/test_compiled_functional.py::test_other_derivatives_are_refused",
     ),
     Mutation(
+        "compiled-graphs-are-not-cached", "qfunc.numerics._learned_grads:by_rule",
+        "if derivative and (",
+        "if True and (",
+        "tests/training/test_recompute.py::test_compiled_graphs_have_functions_of_pytorch_only[lsq]",
+    ),
+    Mutation(
         "functional-gradients-compute-again", "qfunc.quantizers.recompute:recomputable",
-        "or levels(x, *tensors).shape[0]",
+        "or in_derivative()",
         "or False",
         "tests/functions/test_compiled_functional.py::test_a_model_called_with_its_parameters",
     ),

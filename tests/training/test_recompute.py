@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +12,7 @@ from weakref import ref
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
@@ -235,6 +236,22 @@ def test_compiled_backwards_quantize_again() -> None:
         value.square().sum().backward()
         other(x).square().sum().backward()
     same(model, other)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("case", ["fixed", "lsq", "pact", "dsq", "qdrop", "with_gradient"])
+def test_compiled_graphs_have_functions_of_pytorch_only(case: str) -> None:
+    """PyTorch caches no graph with others; each quantizer is one checkpoint."""
+    counts = Counter[str]()
+
+    def backend(graph: Any, _: Any) -> Any:
+        for module in (m for m in graph.modules() if isinstance(m, fx.GraphModule)):
+            counts.update(str(n.target) for n in module.graph.nodes if getattr(n.target, "__module__", "").startswith("qfunc"))
+            counts.update(str(n.target) for n in module.graph.nodes if str(n.target) == "tag_activation_checkpoint")
+        return graph.forward
+
+    torch.compile(tiny(CASES[case]), fullgraph=True, backend=backend)(torch.randn(6, 5))
+    assert counts == {"tag_activation_checkpoint": sum(isinstance(m, FakeQuantize) for m in tiny(CASES[case]).modules())}
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

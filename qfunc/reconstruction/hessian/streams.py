@@ -29,14 +29,14 @@ class Stream:
         self.interpreter = fx.Interpreter(network, garbage_collect_values=False)
         self.nodes = [n for n in network.graph.nodes if n.op != "output"]
         self.position = 0
-        places = {n: i for i, n in enumerate(network.graph.nodes)}
-        self.last_read = {n: max((places[u] for u in n.users), default=-1) for n in self.nodes}
+        self.places = {n.name: i for i, n in enumerate(network.graph.nodes)}
+        self.last_read = {n: max((self.places[u.name] for u in n.users), default=-1) for n in self.nodes}
         self.values: list[dict[str, Any]] = [dict(call) for call in calls]
         self._constants: dict[str, Any] = {}
 
     def run_to(self, name: str) -> None:
         """Run each batch up to an op, which does not run yet."""
-        stop = next(i for i, n in enumerate(self.nodes) if n.name == name)
+        stop = self.places[name]
         for number, values in enumerate(self.values, 1):
             for i in range(self.position, stop):
                 self._run(i, values, number)
@@ -51,7 +51,7 @@ class Stream:
 
     def input_of(self, name: str) -> str:
         """Return the name of the input of an op."""
-        return str(attribute(next(n for n in self.nodes if n.name == name), "input").name)
+        return str(attribute(self.nodes[self.places[name]], "input").name)
 
     def _run(self, i: int, values: dict[str, Any], number: int) -> None:
         node = self.nodes[i]

@@ -16,7 +16,6 @@ from qfunc.functions._inner import require_of_x
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import path_of
 from qfunc.graph.selectors import Context, matches
-from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.affine import fake_quantized_value, spread
 from qfunc.numerics.qparams import Affine
@@ -98,6 +97,7 @@ def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> t
     network = view.float_network
     nodes = {n.name: n for n in network.graph.nodes}
     order = {name: i for i, name in enumerate(nodes)}
+    calls = {n.target: n.name for n in view.network_so_far.graph.nodes if n.op == "call_module"}
     record = view.record
     context = Context(network, record.target.ops if record.target else ())
     found, others = list[LayerWeight](), dict[str, str]()
@@ -111,16 +111,12 @@ def layer_weights(view: QuantizedModel, step: str, select: Selector | None) -> t
             continue
         weight = read_attr(network, nodes[quantizer.tensor]).detach().float()
         function = _compensation(quantizer.module, weight, step)
-        found.append(LayerWeight(quantizer.path, quantizer.module, _name(view, quantizer), readers[0], op, weight, function))
+        found.append(LayerWeight(quantizer.path, quantizer.module, calls[quantizer.path], readers[0], op, weight, function))
     return sorted(found, key=lambda w: order[w.reader]), [others[reader] for reader in sorted(others, key=order.__getitem__)]
 
 
 def _is_linear(node: fx.Node, tensor: str) -> bool:
     return kind_of(node) == "linear" and attribute(node, "weight").name == tensor
-
-
-def _name(view: QuantizedModel, quantizer: QuantizerNode) -> str:
-    return next(str(n.name) for n in view.network_so_far.graph.nodes if n.op == "call_module" and n.target == quantizer.path)
 
 
 def _compensation(module: FakeQuantize, weight: Tensor, step: str) -> Compensation:
