@@ -45,7 +45,7 @@ CELLS = (
     *(_integers(bits, block) for block in (32, 128) for bits in (4, 3, 2)),
     Cell(
         "W4A8, blocks of 32",
-        targets.executorch_8da4w(32),
+        evolve(targets.executorch_8da4w(32), lowering=None),  # XNNPACK's files take embeddings, not tokens
         {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32},
         {"bits": 4, "group_size": 32, "sym": True, "act_bits": 8, "act_group_size": -1, "act_sym": False, "act_dynamic": True},
         {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "token", "dynamic": True},

@@ -42,7 +42,12 @@ FAKE_QUANTIZE = (
         "limited = unclamped.clamp(max=_ends(scheme)[1])",
         GRADIENT,
     ),
-    Mutation("no-gradient-at-the-end", "qfunc.numerics.affine:_ends", "return fmt.qmin, fmt.qmax", "return fmt.qmin + 1, fmt.qmax", GRADIENT),
+    Mutation(
+        "no-gradient-at-the-end", "qfunc.numerics.affine:_ends",
+        "return fmt.qmin, fmt.qmax",
+        "return fmt.qmin + 1, fmt.qmax",
+        GRADIENT,
+    ),
     Mutation(
         "codes-overwrite-what-the-mask-reads", "qfunc.numerics.affine:_codes",
         "real.clamp(fmt.qmin, fmt.qmax)",

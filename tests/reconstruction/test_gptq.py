@@ -26,7 +26,7 @@ ENGINES = {
     "nbits4": targets.onnxruntime_nbits(4, 32, 4),
     "nbits2_affine": targets.onnxruntime_nbits(2, 32, 0, MATMUL_4BITS_AFFINE),
     "gguf": targets.gguf("Q4_0"),
-    "8da4w": targets.executorch_8da4w(32),
+    "8da4w": evolve(targets.executorch_8da4w(32), lowering=None),  # XNNPACK's files take embeddings, not tokens
 }
 
 
