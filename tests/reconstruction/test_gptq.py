@@ -120,7 +120,8 @@ def test_executorch_computes_with_these_codes() -> None:
     pytest.importorskip("executorch", reason="executorch is not installed")
     torch.manual_seed(0)
     states = torch.randn(40, 64) @ torch.randn(64, 64) / 8
-    gated, target = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 96), nn.SiLU(), nn.Linear(96, 64)).eval(), ENGINES["8da4w"]
+    gated = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 96), nn.SiLU(), nn.Linear(96, 64)).eval()
+    target = targets.executorch_8da4w(32)
     before = qfunc.calibrate([states], progress=False)(qfunc.quantize(target)(gated))
     result = qfunc.gptq([states], progress=False)(before)
     assert all((a != b).any() for (a, *_), (b, *_) in zip(weights(result).values(), weights(before).values(), strict=True))
