@@ -119,8 +119,9 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
-        CaptureError: not a module, a length below 3 or beyond a table of positions, a model without such a cache, one that
-            reads the position of one row for all, or one that torch.export refuses.
+        CaptureError: not a module, a length below 3 or beyond a table of positions, a model without such a cache or not in
+            float32, one that reads the position of one row for all, one whose logits depend on the length of the cache, or one
+            that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
@@ -153,7 +154,21 @@ def _exported(model: nn.Module, length: int) -> Decoder:
     made = Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
     require_positions(made.program, (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device)), where)
     _require_own_positions(made, device, where)
+    _require_own_logits(made, model, where)
     return made
+
+
+@torch.no_grad()
+def _require_own_logits(made: Decoder, model: nn.Module, where: str) -> None:
+    # Of a short prompt the logits of the model without a cache of fixed length, up to float sums of another order.
+    device = device_of(model)
+    ids = torch.arange(3, device=device)[None]
+    wanted, found = _logits(model, ids, ids, Recorder()), made.module(ids, ids, *zeros_of(made.state, 1, device))[0]
+    difference = (found - wanted).abs().max()
+    if not float(difference) <= torch.finfo(wanted.dtype).eps ** 0.5 * float(wanted.abs().max()):
+        do = "If its attention has a window that it finds by the length of the cache, choose a length of at most this window."
+        found_text = f"logits of three tokens that differ by {float(difference):.2g} with a cache of the whole length"
+        raise CaptureError(where=where, found=found_text, wanted="those of the model itself", do=do)
 
 
 @torch.no_grad()
@@ -174,8 +189,11 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
     """Return the program of a module, in which the first axes of the first input vary, and what `shapes` lets vary.
 
     Raises:
-        CaptureError: torch.export refuses the module, or fixes one of these axes.
+        CaptureError: inputs of 16 bits, or torch.export refuses the module, or fixes one of these axes.
     """
+    for narrow in {t.dtype for t in inputs} & {torch.float16, torch.bfloat16}:
+        do = "Pass model.float()."
+        raise CaptureError(where=where, found=f"a cache in {narrow}", wanted="a model in float32", do=do)
     try:
         program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except Exception as e:

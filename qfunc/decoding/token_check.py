@@ -11,6 +11,7 @@ from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
 from qfunc.decoding.generate import Step, generate, require_prompt, step_of
 from qfunc.decoding.token_report import TokenDifference, TokenReport
+from qfunc.graph.input_limits import id_tables, require_ids
 from qfunc.specs import Target
 from qfunc.specs.protocols import LoadingRunner, Runner
 from qfunc.transforms.deploy import deploy
@@ -33,6 +34,7 @@ def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[
         runtime: As for `verify`.
     Raises:
         VerifyError: inputs that are no prompt, more tokens than the state holds, or what `verify` refuses.
+        CaptureError: ids outside of the model's table of embeddings.
         EmulationError: a target without public arithmetic.
 
     >>> from qfunc import targets
@@ -42,8 +44,9 @@ def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[
 
     def transform(calibrated: fx.GraphModule, inputs: Sequence[Tensor]) -> TokenReport:
         require_prompt("verify_tokens", inputs, count)
-        steps = list[tuple[Tensor, ...]]()
-        emulated = _answer(_recorded(emulate(target)(calibrated), steps), inputs, count)
+        steps, exact = list[tuple[Tensor, ...]](), emulate(target)(calibrated)
+        require_ids(id_tables(calibrated), inputs, "verify_tokens")
+        emulated = _answer(_recorded(exact, steps), inputs, count)
         report = verify(target, runtime)(calibrated, steps)
         ran = _answer(_loaded(target, runtime, deploy(target)(calibrated)), inputs, count)
         return TokenReport(_rows(emulated), _rows(ran), _first(emulated, ran, report), report)

@@ -24,6 +24,8 @@ def unwrap(model: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         kind = isinstance(model, type)
         do = f"Create an instance: {model.__name__}(...)." if kind else "Pass the module itself."
+        if isinstance(getattr(model, "program", None), torch.export.ExportedProgram):  # a qfunc.decoder
+            do = "Pass its program: decoder.program."
         found = f"the class {model.__name__}" if kind else type(model).__name__
         raise CaptureError(where="capture", found=found, wanted="an nn.Module or an ExportedProgram", do=do)
     inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper

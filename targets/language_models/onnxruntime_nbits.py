@@ -60,7 +60,7 @@ BLOCKS = ((16, 32, 64, 128, 256), (32, 64, 128))
 NO_KERNEL = (
     "onnxruntime 1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128"
 )
-DO = "Choose another block, or level 0."
+DO = "Choose another block, such as 32."
 NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
 NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"

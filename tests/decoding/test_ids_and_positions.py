@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -127,4 +128,56 @@ def test_a_cache_beyond_the_table_of_positions_is_refused(first: int, by_index: 
     assert str(error.value) == (
         f"decoder, Learned: found a length of 9, whose last position reads row {8 + first} of 'place.weight', which has "
         f"{PLACES + first}, wanted at most 6. Write qfunc.decoder(6)(model)."
+    )
+
+
+class Windowed(Learned):
+    """Its mask counts the keys from the end of the cache, as GPT-Neo's: the last four are seen."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        x = (self.word(input_ids) + self.place(position_ids))[:, None]
+        k, v = past_key_values.update(x, x, 0)
+        keys = torch.arange(k.shape[2])
+        seen = (keys <= position_ids[:, None, :, None]) & (keys >= k.shape[2] - 4)
+        return (self.head(F.scaled_dot_product_attention(x, k, v, attn_mask=seen)[:, 0]),)
+
+
+def test_a_window_that_depends_on_the_length_of_the_cache_is_refused() -> None:
+    torch.manual_seed(0)
+    model = Windowed().eval()
+    qfunc.decoder(4)(model)
+    with pytest.raises(CaptureError) as error:
+        qfunc.decoder(PLACES)(model)
+    assert re.sub(r"differ by \d\S*", "differ by D", str(error.value)) == (
+        "decoder, Windowed: found logits of three tokens that differ by D with a cache of the whole length, wanted those of "
+        "the model itself. If its attention has a window that it finds by the length of the cache, choose a length of at most this "
+        "window."
+    )
+
+
+def test_models_of_16_bits_are_refused() -> None:
+    with pytest.raises(CaptureError) as error:
+        qfunc.decoder(PLACES)(Learned().bfloat16().eval())
+    assert str(error.value) == (
+        "decoder, Learned: found a cache in torch.bfloat16, wanted a model in float32. Pass model.float()."
+    )
+
+
+def test_a_decoder_is_no_module() -> None:
+    with pytest.raises(CaptureError) as error:
+        qfunc.quantize(IN_CODES)(qfunc.decoder(PLACES)(Learned().eval()))
+    assert str(error.value) == (
+        "capture: found Decoder, wanted an nn.Module or an ExportedProgram. Pass its program: decoder.program."
+    )
+
+
+def test_verify_tokens_refuses_ids_outside_of_the_vocabulary() -> None:
+    decoder = qfunc.decoder(PLACES)(Learned().eval())
+    prompt = decoder.inputs(torch.tensor([[1, 2]]))
+    calibrated = qfunc.calibrate([prompt], progress=False)(qfunc.quantize(ONNXRUNTIME)(decoder.program))
+    with pytest.raises(CaptureError) as error:
+        qfunc.verify_tokens(ONNXRUNTIME, 2)(calibrated, (prompt[0] + 6, *prompt[1:]))
+    assert str(error.value) == (
+        "verify_tokens, input 'ids': found the id 8, wanted ids from 0 to 7, as the table 'model.word.weight' has 8 rows. Pass "
+        "ids of the model's own tokenizer or table."
     )

@@ -196,7 +196,7 @@ def test_blocks_without_a_kernel_are_refused() -> None:
     assert str(e.value) == (
         "target 'onnxruntime_w2_block16_level4', op 'linear': found the kind 'linear', wanted an op that it runs: onnxruntime "
         "1.31, mlas/lib/qnbitgemm.cpp: blocks of 16, 32, 64, 128 and 256; of int8 products of 2 bits 32, 64, 128. Choose "
-        "another block, or level 0."
+        "another block, such as 32."
     )
 
 
