@@ -87,16 +87,16 @@ class OpenVinoBlocksRunner:
             path.write_bytes(model)
             network = core.read_model(path)
             count = len(network.outputs)
-            network.add_outputs(list(names))
+            added = network.add_outputs(list(names))  # that of the model, where a tensor is one under another name
+            places = [*range(count), *(network.outputs.index(output) for output in added)]
             config = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
             compiled = core.compile_model(network, "CPU", config)
-        return partial(_values, compiled, count, tuple(names))
+        return partial(_values, compiled, places)
 
 
-def _values(compiled: Any, count: int, names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
-    # The outputs, then the tensors of these names, one of which may be an output.
+def _values(compiled: Any, places: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
     found = compiled([np.asarray(i) for i in inputs])
-    return [found[i].copy() for i in range(count)] + [found[name].copy() for name in names]
+    return [found[i].copy() for i in places]
 
 
 __all__ = ["OpenVinoBlocksRunner"]

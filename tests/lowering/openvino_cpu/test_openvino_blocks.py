@@ -25,6 +25,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OpenVinoBlocksRunner
 from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, edit
 from qfunc.testing import check_target
+from tests.decoding.decoders import Shape, Small, tokens
 from tests.lowering.drawn_law import EXAMPLES
 from tests.lowering.gguf.test_ggml import Block, calibrated
 
@@ -93,6 +94,20 @@ def test_each_layer_of_a_transformer_block_is_exact_on_the_inputs_that_the_runti
     assert {name: alone[name] for name in layers} == dict.fromkeys(layers, (0, True))
     assert "bit-exact outside" in report.verdict
     assert not any(row.mismatches for row in report.of("float"))
+
+
+@needs_openvino
+@needs_vnni
+def test_the_answers_of_a_decoder_are_compared() -> None:
+    """Its states are outputs, which attention reads under other names."""
+    made = qfunc.decoder(12)(Small(Shape(head=16)).eval())
+    prompt, target = made.inputs(tokens(2, 5)), targets.openvino_blocks(4, 32)
+    calibrated = qfunc.calibrate([prompt], progress=False)(qfunc.quantize(target)(made.program))
+    report = qfunc.verify_tokens(target, 3)(calibrated, prompt).report
+    assert not report.disagreements
+    layers = [row for row in report.of("alone") if row.exact]  # attention is in float
+    assert len(layers) == 8
+    assert not any(row.mismatches for row in layers)
 
 
 @needs_openvino
