@@ -16,6 +16,10 @@ from qfunc.specs._values import readable
 _INPUTS = {"Q8_0": (32, FLOAT16), "Q8_1": (32, FLOAT16), "Q8_K": (256, FLOAT32)}
 """Name of a type that ggml quantizes inputs to -> (entries of a block, format of its scale)."""
 _WEIGHTS, _GRAPH = "model.gguf", "model.onnx"
+_DO = (
+    "Choose one of them; a mix, such as Q4_K_M, is for a whole decoder: "
+    "targets.gguf(kind, qfunc.lowering.decoder_config(model.config))."
+)
 
 
 @readable
@@ -37,7 +41,7 @@ class GgufLowering:
     GgufLowering('Q4_0')
     """
 
-    kind: str = field(default="Q8_0", validator=one_of(tuple(WEIGHTS)))
+    kind: str = field(default="Q8_0", validator=one_of(tuple(WEIGHTS), _DO))
     blocks: ClassVar[bool] = True
 
     @property
