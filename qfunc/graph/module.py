@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,6 +33,13 @@ class CapturedModule(fx.GraphModule):
     >>> [n.name for n in pickle.loads(pickle.dumps(model)).graph.nodes] == [n.name for n in model.graph.nodes]
     True
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # GraphModule gives each module a class of its own. torch.compile compiles at most eight graphs of one code object.
+        call = CapturedModule.__call__
+        own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, call.__defaults__, call.__closure__)
+        cls.__call__ = own  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward; arguments that capture fixed may be passed, too."""

@@ -292,7 +292,6 @@ def test_training_and_compiling_see_the_graph_alone() -> None:
     torch.optim.SGD(done.parameters(), 0.1).step()
     assert not torch.equal(done.fc.weight, before)
     done.eval()
-    torch.compiler.reset()
     compiled = torch.compile(done, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(X), done(X))
 

@@ -150,4 +150,10 @@ GRAPH = (
         "return reader if not others and alone else None",
         "tests/frontend/test_sizes_of_results.py::test_both_ways_to_capture_give_the_same_codes", case="norm_folds-litert",
     ),
+    Mutation(
+        "calls-of-captured-models-share-a-code-object", "qfunc.graph.module:CapturedModule.__init_subclass__",
+        "cls.__call__ = own",
+        "pass",
+        "tests/graph/test_compile.py::test_each_block_of_a_deep_network_compiles[deepcopy]",
+    ),
 )  # fmt: skip

@@ -224,7 +224,6 @@ def tiny(target: Any) -> nn.Module:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_backwards_quantize_again() -> None:
     """Neither a quantized weight nor a quantized input is kept, only x; for every number of examples, to the same bits."""
-    torch.compiler.reset()
     model = tiny(LSQ)
     other, kept = copy.deepcopy(model), list[Tensor]()
     own = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -251,7 +250,6 @@ def test_compiled_graphs_have_functions_of_pytorch_only(case: str) -> None:
             counts.update(str(n.target) for n in module.graph.nodes if str(n.target) == "tag_activation_checkpoint")
         return graph.forward
 
-    torch.compiler.reset()  # the call of captured models is one code object; its cache holds few models
     torch.compile(tiny(CASES[case]), fullgraph=True, backend=backend)(torch.randn(6, 5))
     assert counts == {"tag_activation_checkpoint": sum(isinstance(m, FakeQuantize) for m in tiny(CASES[case]).modules())}
 

@@ -211,7 +211,6 @@ def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
 @pytest.mark.parametrize("target", [targets.tensorrt, edit.weights(bits=8)(ONNXRUNTIME)], ids=lambda t: t.name)
 def test_a_step_compiles_as_one_graph(target: Target) -> None:
     """And gives the eager step's gradients, but for the order of sums, by a backend whose backward computes values anew."""
-    torch.compiler.reset()  # the call of captured models is one code object; its cache holds few models
     model = made(recipes.lsq()(target))
     compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager_decomp_partition")
     for m in (model, compiled):
