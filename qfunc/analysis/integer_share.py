@@ -17,7 +17,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import slots
 from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.partition import Partition
-from qfunc.placement.unmet_formats import UnmetFormats, unmet_formats
+from qfunc.placement.without_effect.unmet_formats import UnmetFormats, unmet_formats
 from qfunc.specs import Target, Unknown
 
 

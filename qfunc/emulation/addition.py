@@ -14,8 +14,8 @@ from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import fixed_point
 from qfunc.numerics.kernels.addition import add_by_shifts, add_codes, add_scaled, add_shifted
 from qfunc.ops.node import slots
-from qfunc.placement.partition import Unit
 from qfunc.placement.products import exponents
+from qfunc.placement.units import Unit
 from qfunc.specs import Shift, SumFma, SumScaled, SumShifted
 
 

@@ -16,7 +16,8 @@ from qfunc.ops.node import attribute, slots
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import clamp_bounds
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import Bounds
 from qfunc.specs.protocols import RoundingArithmetic
 

@@ -13,7 +13,8 @@ from qfunc.errors import EmulationError
 from qfunc.graph.arguments import flatten
 from qfunc.numerics.ggml.attention import attend, attend_with_cache
 from qfunc.numerics.ggml.layers import gated, rms_norm
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import DecoderConfig
 
 Product = Callable[[Unit, fx.Node], fx.Node]

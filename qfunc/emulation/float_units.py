@@ -17,7 +17,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.numerics.qparams import spread
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import Copy, DynamicProduct, ExpertSums, FloatKernel, FloatRequantize
 
 __all__ = ["Bounded", "FloatUnits", "Known"]

@@ -16,8 +16,9 @@ from qfunc.graph.record import attach
 from qfunc.graph.stages import require_stage
 from qfunc.ops.node import returns_several, slots
 from qfunc.placement.encoding import require_codes
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
 from qfunc.placement.shift_limits import require_limits
+from qfunc.placement.units import Unit
 from qfunc.specs import DecoderConfig
 from qfunc.specs.protocols import DecoderLowering
 

@@ -17,7 +17,8 @@ from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.specs import DynamicProduct, Int, PerBlock, RegisterLanes, Scheme
 
 if TYPE_CHECKING:
-    from qfunc.placement.partition import Partition, Unit
+    from qfunc.placement.partition import Partition
+    from qfunc.placement.units import Unit
 
 __all__ = ["Expert", "Mixture", "mixtures", "of_one_form", "stacked_mixtures"]
 

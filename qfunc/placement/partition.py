@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
-from typing import Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve
 from torch import fx
 
 from qfunc._collection import paused_collection
@@ -20,46 +19,19 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, is_constant, op_of
+from qfunc.ops.node import is_constant
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
-from qfunc.placement.kernels import Operand, clamps_nothing, float_kernel, integer_kernel, is_float_kernel
+from qfunc.placement.kernels import Operand, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.ties import derived_qparams
-from qfunc.specs import AppendCodes, Copy, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
+from qfunc.placement.units import Unit
+from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
 from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
 
-__all__ = ["INNER_PREFIX", "Partition", "Unit", "summary"]
-
-
-INNER_PREFIX = "inner"
-"""The name of a unit's codes inside an op that is written as several."""
-
 _CONSTANT = "a constant, computed in float"
-
-
-@frozen(eq=False)
-class Unit:
-    """One unit: its nodes in the float network, the kernel that runs it, and the reason if no integer kernel does.
-
-    `integer` is True if the kernel reads or writes codes.  Other kernels compute in float32, bit for bit as the runtime.
-    `host` is the reason why the host of the chip runs the unit, or "".
-    """
-
-    group: FusedGroup
-    path: str
-    tensor: str
-    kind: str
-    kernel: Kernel | None
-    reason: str = ""
-    codes: bool = True
-    host: str = ""
-    integer: bool = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "integer", self.kernel is not None and self.codes)
 
 
 class Partition:
@@ -247,25 +219,6 @@ class Partition:
         kernels = [None if unit is None else unit.kernel for unit in readers]
         return bool(kernels) and all(k is not None and isinstance(k.arithmetic, AppendCodes) for k in kernels)
 
-    def is_removable(self, unit: Unit) -> bool:
-        """Return True if a runtime may omit a unit, because the unit changes no code.
-
-        Such units are casts, ops that only move codes, ops of constants, a Relu or Clip that changes no code before or
-        after it, and arithmetic with a neutral number, also if such a Relu follows.
-        """
-        node = unit.group.root
-        moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
-        if unit.kind == "cast" or moves or node in self.constants:
-            return True
-        if self.context.has(node, Trait.CLAMPS):
-            before = self.encoding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
-            after = [self.encoding(node, reader) for reader in node.users]
-            return any(e is not None and clamps_nothing(node, e, self.context) for e in (before, *after[:1]))
-        output = self.output_encoding(unit.group.output)
-        rest = unit.group.nodes[1:]
-        inside = not rest or (output is not None and all(clamps_nothing(n, output, self.context) for n in rest))
-        return inside and _is_identity(node, self.context)
-
     def _unit(self, group: FusedGroup) -> Unit:
         operands = self.operands(group)
         hosted = self._hosted.get(group.root, "")
@@ -315,23 +268,3 @@ class Partition:
 def _number_operands(node: fx.Node, context: Context) -> int:
     # x + 1, x * x.size(1): a number among the operands has no qparams.
     return sum(map(is_number, node.args)) if context.has(node, Trait.ARITHMETIC) else 0
-
-
-def _is_identity(node: fx.Node, context: Context) -> bool:
-    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1, as that of the width of attention
-    if context.kind(node) == "scale":
-        return attribute(node, "factor") in (None, 1)
-    op = op_of(node) or context.user_op(node)
-    if op is None or op.neutral is None:
-        return False
-    operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
-    return any(is_number(a) and (isinstance(a, fx.Node) or a == op.neutral) for a in operands)
-
-
-def summary(units: tuple[Unit, ...]) -> list[dict[str, Any]]:
-    """Return the units as plain data, for reports."""
-    return [
-        {"path": u.path, "tensor": u.tensor, "kind": u.kind, "integer": u.integer, "reason": u.reason}
-        | ({"host": u.host} if u.host else {})
-        for u in units
-    ]

@@ -13,7 +13,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.numerics.sums.overflow import fits, outputs_first, range_of_sums
 from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.placement.encoding import Encoding, takes_float_bias
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import (
     Accumulator,
     DerivedQParams,

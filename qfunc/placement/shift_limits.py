@@ -13,7 +13,8 @@ from qfunc.graph.selectors import matches
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import Limit, Scheme
 from qfunc.specs.target import Target
 

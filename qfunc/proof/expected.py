@@ -14,7 +14,8 @@ from qfunc.emulation.writer import build_emulation
 from qfunc.graph.arguments import flatten, with_fixed_arguments
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import FloatKernel
 from qfunc.specs.protocols import FlippingRunner
 from qfunc.transforms.verification.outputs import lsb_of_output, outputs_of

@@ -29,8 +29,9 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
-from qfunc.placement.partition import Partition, Unit, summary
+from qfunc.placement.partition import Partition
 from qfunc.placement.shift_limits import require_limits
+from qfunc.placement.units import Unit, summary
 from qfunc.specs import Target
 from qfunc.specs.protocols import NamingLowering, VersionedLowering
 from qfunc.transforms.onnx_check import require_same_function

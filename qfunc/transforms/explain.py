@@ -17,9 +17,10 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.affine import full_scale
 from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
 from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules, near_rule
+from qfunc.placement.units import Unit
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, PerTensor, Target, Unknown
 from qfunc.specs.text.datasheet import selected

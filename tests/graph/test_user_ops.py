@@ -33,6 +33,7 @@ from qfunc.specs import (
     to_json,
 )
 from qfunc.testing.laws.data_movement import commuting_ops_commute
+from qfunc.transforms.verification.removable import is_removable
 
 
 @fx.wrap
@@ -150,9 +151,9 @@ def test_a_weight_is_placed_along_its_axis_and_a_neutral_op_may_vanish() -> None
     (weight,) = [s for s in QuantizedModel(calibrated).quantizers if s.module.site.slot == "weight"]
     assert weight.module.qparams().scale.numel() == 3  # [5, 3]: three outputs
     units = {u.kind: u for u in Partition(QuantizedModel(calibrated), target).units}
-    assert Partition(QuantizedModel(calibrated), target).is_removable(units["mine"])
+    assert is_removable(Partition(QuantizedModel(calibrated), target), units["mine"])
     other = evolve(target, ops=(ops[0], evolve(ops[1], neutral=None)))
-    assert not Partition(QuantizedModel(calibrated), other).is_removable(units["mine"])
+    assert not is_removable(Partition(QuantizedModel(calibrated), other), units["mine"])
 
 
 @pytest.mark.parametrize(("example", "commutes"), [(reversed_rows, True), (plus_one, False)])

@@ -225,12 +225,12 @@ EMULATION = (
     ),
     Mutation(
         "verify-lets-units-vanish", "qfunc.transforms.verification.units:wrong_predictions",
-        "if not partition.is_removable(unit):",
+        "if not is_removable(partition, unit):",
         "if False:",
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.placement.partition:_is_identity",
+        "neutral-is-any-number", "qfunc.transforms.verification.removable:_is_identity",
         "is_number(a) and (isinstance(a, fx.Node) or a == op.neutral)",
         "is_number(a)",
         "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",

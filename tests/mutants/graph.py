@@ -154,6 +154,6 @@ GRAPH = (
         "calls-of-captured-models-share-a-code-object", "qfunc.graph.module:CapturedModule.__init_subclass__",
         "cls.__call__ = own",
         "pass",
-        "tests/graph/test_compile.py::test_each_block_of_a_deep_network_compiles[deepcopy]",
+        "tests/graph/test_compiled_blocks.py::test_each_block_of_a_deep_network_compiles[deepcopy]",
     ),
 )  # fmt: skip

@@ -29,7 +29,8 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import INNER_PREFIX, Unit
 from qfunc.specs import InputRatios
 from qfunc.specs.protocols import ParameterLowering
 

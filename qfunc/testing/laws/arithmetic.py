@@ -15,7 +15,8 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.runner_support import raised
 from qfunc.ops.node import is_constant
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.specs import AveragePool, Log
 from qfunc.specs.protocols import FlippingRunner, InspectableRunner
 from qfunc.testing.laws.first_difference import described, first_difference

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from qfunc.analysis.verification_report import Report
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import Unit
 from qfunc.testing.laws.unit_elements import elements_of, summary
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.verification.check import Verification

@@ -22,9 +22,9 @@ from qfunc.ops.definition import Trait
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.legality.constraints import violations
-from qfunc.placement.partition import Unit
 from qfunc.placement.place import plan
 from qfunc.placement.shift_limits import bounds
+from qfunc.placement.units import Unit
 from qfunc.specs import DerivedQParams, FixedPoint, FixedQParams, FloatMultiplier, Int, Levels, PerChannel, PerTensor
 from qfunc.testing.laws.qparams import feasible
 from qfunc.testing.pipeline import Pipeline

@@ -14,8 +14,9 @@ from qfunc.graph.arguments import with_fixed_arguments
 from qfunc.graph.constants import read_attr
 from qfunc.ops.definition import Trait
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.partition import Partition, Unit
+from qfunc.placement.partition import Partition
 from qfunc.placement.products import products_of
+from qfunc.placement.units import Unit
 from qfunc.transforms.verification.check import Verification
 from qfunc.transforms.verification.outputs import outputs_of
 

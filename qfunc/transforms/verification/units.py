@@ -14,8 +14,10 @@ from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots
 from qfunc.ops.traits import Trait
-from qfunc.placement.partition import INNER_PREFIX, Partition, Unit
+from qfunc.placement.partition import Partition
+from qfunc.placement.units import INNER_PREFIX, Unit
 from qfunc.specs import FloatKernel
+from qfunc.transforms.verification.removable import is_removable
 
 
 def summed_products(partition: Partition, arguments: tuple[Any, ...]) -> dict[str, int]:
@@ -42,7 +44,7 @@ def wrong_predictions(partition: Partition, actual: Mapping[str, str], compared:
         state = _state(unit, actual, coded)
         predicted = "integer" if unit.integer else "float"
         if state == "gone":
-            if not partition.is_removable(unit):
+            if not is_removable(partition, unit):
                 yield f"{unit.path}: predicted {predicted}, but the runtime has no such op"
         elif state is None:
             if unit.integer and not returns_several(unit.group.root):  # its values are compared where they are read

@@ -50,6 +50,7 @@ from qfunc.specs import (
     cpus,
 )
 from qfunc.testing import check_target
+from qfunc.transforms.verification.removable import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens
 from tests.specs.witnesses.witness import (
     CONV,
@@ -144,7 +145,7 @@ MINE_NET, TWINS = Mine(), Twins()
 def removable(target: Any, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
     """The units that a runtime may leave out, by which `verify` compares its partition."""
     partition = Partition(QuantizedModel(calibrated(target, net, inputs)), target)
-    return [partition.is_removable(unit) for unit in partition.units]
+    return [is_removable(partition, unit) for unit in partition.units]
 
 
 def checked(target: Any, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
