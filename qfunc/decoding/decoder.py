@@ -15,10 +15,10 @@ from qfunc.decoding.experts import with_separate_experts
 from qfunc.decoding.prompts import ids_of, positions_of
 from qfunc.decoding.tables import require_positions, require_rows
 from qfunc.errors import CaptureError, a_or_an, first_line
-from qfunc.graph.copying import own_copy
+from qfunc.graph.copying import device_of, own_copy
 from qfunc.graph.record import TensorInfo
 
-__all__ = ["Decoder", "decoder", "device_of", "exported", "first_value", "infos", "zeros_of"]
+__all__ = ["Decoder", "decoder", "exported", "first_value", "infos", "zeros_of"]
 
 
 @frozen(eq=False)
@@ -232,11 +232,6 @@ def first_value(value: Any) -> Tensor:
     """Return what a model returned, or the first of several values."""
     first: Tensor = value if isinstance(value, Tensor) else value[0]
     return first
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of the parameters."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def infos(tensors: list[Tensor], length: int | None = None) -> tuple[TensorInfo, ...]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
-from qfunc.decoding.decoder import Decoder, device_of, exported, first_value, infos, zeros_of
+from qfunc.decoding.decoder import Decoder, exported, first_value, infos, zeros_of
 from qfunc.decoding.tables import require_positions
 from qfunc.errors import CaptureError, a_or_an, first_line
-from qfunc.graph.copying import own_copy
+from qfunc.graph.copying import device_of, own_copy
 
 __all__ = ["EncoderDecoder", "encoder_decoder"]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
 
-__all__ = ["computed_tensors", "on_meta", "own_copy", "sharing_parameters"]
+__all__ = ["computed_tensors", "device_of", "on_cpu", "on_meta", "own_copy", "sharing_parameters"]
 
 
 def sharing_parameters(model: Any) -> Any:
@@ -20,6 +22,30 @@ def sharing_parameters(model: Any) -> Any:
     True
     """
     return copy.deepcopy(model, {id(p): p for p in model.parameters()})
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the first parameter or buffer; that of a model without tensors is the CPU.
+
+    >>> device_of(nn.ReLU())
+    device(type='cpu')
+    """
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def on_cpu(model: Any) -> Any:
+    """Return a model as it is if its tensors are on the CPU, or on the meta device; else a deep copy on the CPU.
+
+    >>> net = nn.Linear(2, 3)
+    >>> on_cpu(net) is net
+    True
+    """
+    if all(t.device.type in ("cpu", "meta") for t in chain(model.parameters(), model.buffers())):
+        return model
+    memo: dict[int, Any] = {id(b): b.detach().cpu() for b in model.buffers()}
+    memo |= {id(p): nn.Parameter(p.detach().cpu(), requires_grad=p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, memo).cpu()
 
 
 def on_meta(model: Any) -> Any:

@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc import specs
 from qfunc._transform import Transform
 from qfunc.errors import DeployError, VerifyError
 from qfunc.execution.artifact_sizes import with_sizes_of
 from qfunc.execution.batches import Binder, tensors_of
+from qfunc.execution.distributed import map_tensors
+from qfunc.graph.copying import on_cpu
 from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import Artifact
 from qfunc.proof.expected import expected_tensors
@@ -63,6 +65,7 @@ def prove(
 
     def transform(calibrated: fx.GraphModule, batch: Any) -> Artifact:
         require_whole(calibrated, "prove")
+        calibrated, batch = on_cpu(calibrated), map_tensors(batch, Tensor.cpu)
         require_stage(calibrated, "calibrated", "prove")
         require_target(calibrated, target, "prove")
         require_public(target)

@@ -162,7 +162,7 @@ class _Study:
                 artifacts[row.name] = artifact
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
-        rows |= self._timed(rows, artifacts, tensors_of(bind(next(iter(self.batches)))))
+        rows |= self._timed(rows, artifacts, [t.cpu() for t in tensors_of(bind(next(iter(self.batches))))])
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
 

@@ -23,6 +23,7 @@ from qfunc.execution.batches import Binder, infos
 from qfunc.execution.output_names import names_of_outputs
 from qfunc.execution.varying_sizes import Axes, axes_of, batch_of
 from qfunc.graph.arguments import dict_key, fixed_arguments
+from qfunc.graph.copying import on_cpu
 from qfunc.graph.record import Record, TensorInfo, record_of
 from qfunc.graph.stages import require_stage, require_unwrapped
 from qfunc.graph.submodules import quantized_submodules
@@ -125,7 +126,7 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
         raise DeployError(where=f"deploy({target.name})", found="a target without a lowering", wanted="a lowering", do=do)
     record = record_of(model)
     assert record is not None
-    model = _without_fixed(model)
+    model = _without_fixed(on_cpu(model))
     inputs = _inputs(model, record, example_inputs)
     _require_float32(model, inputs)
     axes = axes_of(record, inputs) if example_inputs is None else batch_of(record)

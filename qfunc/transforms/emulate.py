@@ -10,7 +10,7 @@ from torch import fx, nn
 from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.emulation.writer import build_emulation
-from qfunc.graph.copying import sharing_parameters
+from qfunc.graph.copying import device_of, on_cpu, sharing_parameters
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.graph.view import QuantizedModel
@@ -54,13 +54,17 @@ def emulate(target: Target) -> Callable[[Model], Model]:
         for part in each.values():
             require_target(part, target, "emulate")
         require_public(target)
-        # Only the parameters that the emulation reads are copied: codes take the place of the others.
-        partitions = {path: Partition(QuantizedModel(sharing_parameters(part)), target) for path, part in each.items()}
-        exact = {path: _owning(copy_user_attributes(build_emulation(partitions[path]), part)) for path, part in each.items()}
-        made: Any = with_submodules(model, exact).eval()
+        made: Any = with_submodules(model, {path: _emulation(part, target) for path, part in each.items()}).eval()
         return made  # type: ignore[no-any-return]
 
     return Transform(emulate, {"target": target}, transform)
+
+
+def _emulation(part: fx.GraphModule, target: Target) -> fx.GraphModule:
+    # It is built on the CPU, because a kernel's constants are small, and runs where the model is.  Only the parameters that the
+    # emulation reads are copied: codes take the place of the others.
+    partition = Partition(QuantizedModel(sharing_parameters(on_cpu(part))), target)
+    return _owning(copy_user_attributes(build_emulation(partition), part)).to(device_of(part))
 
 
 def _owning(emulation: fx.GraphModule) -> fx.GraphModule:

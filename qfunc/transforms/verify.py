@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attrs import evolve
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import CalibrationError, DeployError, VerifyError
 from qfunc.execution.artifact_sizes import fixes_sizes, with_sizes_of
 from qfunc.execution.batches import as_list, require_batches
+from qfunc.execution.distributed import map_tensors
 from qfunc.execution.feed import feed_all
 from qfunc.execution.varying_sizes import axes_of
+from qfunc.graph.copying import on_cpu
 from qfunc.graph.record import record_of
 from qfunc.graph.submodules import require_submodules
 from qfunc.specs import Target
@@ -72,6 +74,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             wanted = "the model first, and then the batches"
             raise CalibrationError(where="verify", found=describe(batches), wanted=wanted, do=do)
         require_batches(batches, "verify")
+        given, calibrated = calibrated, on_cpu(calibrated)  # a runtime computes there
         each = require_submodules(calibrated, "calibrated", "verify")
         for part in each.values():
             require_target(part, target, "verify")
@@ -86,7 +89,8 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         checks = {
             path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part, target)
         }
-        shown = batches if scores is None else scores.watched(batches)
+        near = batches if given is calibrated else (map_tensors(batch, Tensor.cpu) for batch in batches)
+        shown = near if scores is None else scores.watched(near)
 
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
             def see(arguments: tuple[Any, ...], number: int) -> Any:

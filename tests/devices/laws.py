@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.errors import QfuncError
 from qfunc.numerics import fake_quantize
 from qfunc.numerics.qparams import of_tensor
+from qfunc.ops.opset import OPS
 from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
 from tests.execution.processes import ESTIMATORS, TARGET
 
@@ -35,6 +38,23 @@ EMULATED = {
     "tosa": targets.tosa,
     "openvino": targets.openvino,
 }
+
+
+RECURRENT = frozenset(["lstm", "gru", "rnn"])
+"""Kinds of ops that test accelerators do not have."""
+
+
+class Behind(nn.Module):
+    """An op behind a convolution, which quantizes its input."""
+
+    def __init__(self, op: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.op = nn.Conv2d(3, 3, 1), op
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the op returns."""
+        return self.op(self.first(x))
 
 
 class Residual(nn.Module):
@@ -154,6 +174,48 @@ def same_emulation(target: Target, network: Network, device: str, kernels: Kerne
         return differing([moved(x.to(device)) for x in batches], wanted)
 
 
+def emulated_there(target: Target, network: Network, device: str) -> Counts:
+    """The emulation of a model that was calibrated on the device, with the CPU's qparams."""
+    model, batches = network()
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
+    wanted = [qfunc.emulate(target)(calibrated)(x) for x in batches]
+    found = qfunc.emulate(target)(copy.deepcopy(calibrated).to(device))
+    return differing([found(x.to(device)) for x in batches], wanted)
+
+
+def same_kinds(target: Target, device: str) -> Counts:
+    """The emulation of a convolution with an op behind it, for each op that the target computes."""
+    total, x = [0, 0], torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+    for op in OPS:
+        if op.kind in RECURRENT:
+            continue
+        model = Behind(op.example).eval()
+        try:
+            quantized = qfunc.quantize(target, example_inputs=(x,))(model)
+            exact = qfunc.emulate(target)(qfunc.calibrate([x], progress=False)(quantized))
+            wanted = exact(x)
+        except QfuncError:  # the target has no such op
+            continue
+        counts = differing(exact.to(device)(x.to(device)), wanted)
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+    return total[0], total[1]
+
+
+def same_artifact(target: Target, device: str) -> Counts:
+    """The files, the report of `verify` and the sweep's value of a model on the device; each counts as one element."""
+    model, batches = convolutional()
+    here = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
+    there, moved = copy.deepcopy(here).to(device), [x.to(device) for x in batches]
+    pairs: list[tuple[Any, Any]] = [(qfunc.deploy(target)(there).files, qfunc.deploy(target)(here).files)]
+    runner: Any = target.runtime.runner
+    if not getattr(runner, "missing", str)():
+        pairs += [(str(qfunc.verify(target)(there, moved)), str(qfunc.verify(target)(here, batches)))]
+        each = ((copy.deepcopy(model).to(device), moved), (model, batches))
+        rows = [qfunc.sweep([target], given, runs=1, progress=False)(m).rows for m, given in each]
+        pairs += [(a.why, b.why) for a, b in zip(*rows, strict=True)]
+    return len(pairs), sum(a != b for a, b in pairs)
+
+
 def laws() -> Iterator[tuple[str, Callable[[str], Counts]]]:
     """Yield the name of each law, and the law of a device."""
     for name, scheme in SCHEMES.items():
@@ -162,6 +224,11 @@ def laws() -> Iterator[tuple[str, Callable[[str], Counts]]]:
         yield f"estimator {name}", partial(same_estimates, name)
     for name, (target, network) in emulated().items():
         yield f"emulation, {name}", partial(same_emulation, target, network)
+        yield f"emulation made there, {name}", partial(emulated_there, target, network)
+    for name in ("onnxruntime", "executorch_xnnpack"):
+        yield f"emulation of each op, {name}", partial(same_kinds, EMULATED[name])
+    for name, target in EMULATED.items():
+        yield f"artifact, {name}", partial(same_artifact, target)
 
 
 def emulated() -> dict[str, tuple[Target, Network]]:

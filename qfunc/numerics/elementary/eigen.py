@@ -80,7 +80,7 @@ def _reduced(size: Tensor, large: float) -> tuple[Tensor, Tensor]:
     exact = [_reduced_exactly(v) if v >= large and v != torch.inf else None for v in size.tolist()]
     rests = [r if e is None else e[0] for r, e in zip(rest.tolist(), exact, strict=True)]
     quadrants = [q if e is None else e[1] for q, e in zip(quadrant.tolist(), exact, strict=True)]
-    return torch.tensor(rests, dtype=torch.float32), torch.tensor(quadrants)
+    return torch.tensor(rests, dtype=torch.float32, device=size.device), torch.tensor(quadrants, device=size.device)
 
 
 def _reduced_exactly(size: float) -> tuple[float, int]:

@@ -69,7 +69,7 @@ def log(input: Tensor) -> Tensor:
     x = flushed(input.float()) * _number(_SQRT2)
     mantissa, exponent = torch.frexp(x)
     v = (2 * mantissa) * _number(_SQRT_HALF) - 1
-    found = fma((exponent - 1).float(), _number(math.log(2)).expand_as(v), _quotient(_LOG, v, v))
+    found = fma((exponent - 1).float(), _number(math.log(2)), _quotient(_LOG, v, v))
     return torch.where(x > 0, torch.where(x.isinf(), x, found), torch.where(x == 0, -torch.inf, torch.nan))
 
 
@@ -118,7 +118,7 @@ def cos(input: Tensor) -> Tensor:
 def _turned(x: Tensor) -> Tensor:
     n = -(x * _number(0.15915494)).round()
     for part in _TWO_PI:
-        x = fma(n, _number(part).expand_as(x), x)
+        x = fma(n, _number(part), x)
     return x
 
 

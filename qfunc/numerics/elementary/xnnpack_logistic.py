@@ -33,12 +33,13 @@ def sigmoid(input: Tensor) -> Tensor:
     x = input.float()
     z = -x.abs()
     shift = torch.tensor(1.5 * 2.0**18)  # rounds to a multiple of 1/32
-    n = fma(z, torch.tensor(_LOG2_E).expand_as(z), shift.expand_as(z))
-    power = (2 ** (torch.arange(_STEPS, dtype=torch.float64) / _STEPS)).float()[(n.view(torch.int32) % _STEPS).long()]
+    n = fma(z, torch.tensor(_LOG2_E), shift)
+    powers = (2 ** (torch.arange(_STEPS, dtype=torch.float64) / _STEPS)).float().to(x.device)
+    power = powers[(n.view(torch.int32) % _STEPS).long()]
     n = n - shift
     t = z
     for part in _LN2:
-        t = fma(n, torch.tensor(part).expand_as(z), t)
+        t = fma(n, torch.tensor(part), t)
     polynomial = fma(t * power, fma(t, torch.tensor(0.5), torch.tensor(_LINEAR)), power)
     e = flushed((polynomial.double() * torch.exp2(n.floor().double().clamp(-400, 400))).float())
     e = torch.where(n == -torch.inf, 0.0, e)

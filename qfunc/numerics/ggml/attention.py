@@ -47,7 +47,7 @@ def attend(
     >>> attend(x, x, x, None, 2, 1e4, 1e-6, False).tolist()
     [[[1.0, 1.0]]]
     """
-    positions = torch.arange(q.shape[1])
+    positions = torch.arange(q.shape[1], device=q.device)
     q, k, v = _rotated(q, k, v, norms, head_size, base, eps, positions)
     return _seen(q, k, v, head_size, adjacent)
 
@@ -142,7 +142,7 @@ def _by_keys(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
     before = k.shape[-2] - q.shape[-2]
     scores = dot_float16(q.half().float(), k) * scale
     highest, total = (torch.full_like(q[..., 0], start) for start in (-torch.inf, 0.0))
-    sums = torch.zeros(*q.shape[:-1], v.shape[-1])
+    sums = q.new_zeros(*q.shape[:-1], v.shape[-1])
     for at in range(k.shape[-2]):
         row = slice(max(at - before, 0), None)  # the rows before see no such key
         s, old = scores[..., row, at], highest[..., row]
@@ -169,7 +169,7 @@ def dot_float16(a: Tensor, b: Tensor) -> Tensor:
     shape = (*a.shape[:-2], a.shape[-2], b.shape[-2])
     left, right = (t.expand(*shape, size) for t in (a[..., :, None, :], b[..., None, :, :]))
     end = size // step * step
-    lanes = torch.zeros(*shape, step)
+    lanes = a.new_zeros(*shape, step)
     for start in range(0, end, step):
         lanes = fma(left[..., start : start + step], right[..., start : start + step], lanes)
     found = halves(lanes).double()
@@ -182,12 +182,13 @@ def _tiled(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
     tokens = k.shape[-2]
     before = tokens - q.shape[-2]
     highest, total = (torch.full_like(q[..., 0], start) for start in (-torch.inf, 0.0))
-    sums = torch.zeros(*q.shape[:-1], v.shape[-1])
+    sums = q.new_zeros(*q.shape[:-1], v.shape[-1])
     for start in range(0, tokens, TILE):
         rows, keys = slice(max(start - before, 0), None), k[..., start : start + TILE, :]
         known = keys.shape[-2]
         scores = _chain(q[..., rows, :], keys.transpose(-1, -2)) * scale
-        hidden = torch.arange(start, start + known) > torch.arange(max(start, before), tokens)[:, None]
+        places = torch.arange(tokens, device=q.device)
+        hidden = places[start : start + known] > places[max(start, before) :, None]
         scores = torch.where(hidden, -torch.inf, scores)
         old = highest[..., rows]
         new = torch.maximum(old, scores.amax(-1))
@@ -211,7 +212,7 @@ def _in_order(parts: Tensor) -> Tensor:
 def _chain(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     # a [..., M, K] times b [..., K, N], added one k after the other by fused multiply-adds.
     shape = (*a.shape[:-1], b.shape[-1])
-    total = torch.zeros(shape) if start is None else start
+    total = a.new_zeros(shape) if start is None else start
     for at in range(a.shape[-1]):
         total = fma(a[..., :, at : at + 1].expand(shape), b[..., at : at + 1, :].expand(shape), total)
     return total

@@ -35,7 +35,7 @@ def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[in
     if per_channel.numel() and float(per_channel.max()) >= EXACT_FLOAT32:
         return []
     ends = []
-    running = torch.zeros(per_channel.shape[0], dtype=torch.float64)
+    running = per_channel.new_zeros(per_channel.shape[0])
     for i in range(per_channel.shape[1]):
         running = running + per_channel[:, i]
         if float(running.max()) >= EXACT_FLOAT32:

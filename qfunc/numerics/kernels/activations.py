@@ -193,5 +193,5 @@ def glu_codes(codes: Tensor, dim: int, scale: float, zero_in: int, scale_out: fl
     """
     value, gate = codes.long().chunk(2, dim)
     m, e = fixed_multiplier(torch.tensor(scale / scale_out * 2.0**-GATE_BITS, dtype=torch.float64))
-    product = (value - zero_in) * gate_table(scale, zero_in)[gate + 128]
+    product = (value - zero_in) * gate_table(scale, zero_in).to(codes.device)[gate + 128]
     return (scale_fixed(product, m, e, ["half_up"]) + zero).clamp(low, high).float()

@@ -32,7 +32,7 @@ def softmax_fixed(codes: Tensor, dim: int, scale_in: float, low: int, high: int)
     [[0.0, 0.0]]
     """
     logits = codes.long().movedim(dim, -1)
-    e = exponentials(scale_in)[logits - logits.amax(-1, keepdim=True) + 255]
+    e = exponentials(scale_in).to(codes.device)[logits - logits.amax(-1, keepdim=True) + 255]
     return _shares(e, low, high).movedim(-1, dim)
 
 
@@ -48,7 +48,7 @@ def masked_softmax_fixed(codes: Tensor, drop: Tensor | None, scale_in: float, lo
     dropped = torch.ones_like(codes, dtype=torch.bool).triu(1) if drop is None else drop
     logits = codes.long()
     largest = torch.where(dropped, -(2**31), logits).amax(-1, keepdim=True)
-    e = torch.where(dropped, 0, exponentials(scale_in)[(logits - largest).clamp(-255, 0) + 255])
+    e = torch.where(dropped, 0, exponentials(scale_in).to(codes.device)[(logits - largest).clamp(-255, 0) + 255])
     return _shares(e, low, high)
 
 
@@ -188,7 +188,7 @@ def norm_fixed(
     length = (squares - surplus + k.epsilon).clamp(min=1)
     up = (31 - torch.frexp(length.double()).exponent.long()) & ~1
     unit = length << up
-    y = torch.tensor(ROOTS)[unit >> 23]
+    y = torch.tensor(ROOTS, device=unit.device)[unit >> 23]
     y = shift_right(y * (3 * 2**29 - shift_right(unit * y * y, torch.tensor(16), "half_up")), torch.tensor(7), "half_up")
     centre = ((q << k.h) - _scaled(rest, 2.0**k.h / q.shape[-1])) << (up >> 1)
     normal = shift_right(centre * y, torch.tensor(31), "half_up").reshape(codes.shape)

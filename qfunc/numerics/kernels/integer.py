@@ -234,7 +234,7 @@ def softmax_codes(
     log_limit = float(torch.log(torch.tensor(torch.finfo(torch.float32).max, dtype=torch.float32) / terms.shape[0]))
     shift = max(0.0, log_limit - 5.0) / s
     table = torch.exp((torch.arange(256, dtype=torch.float64) - 255 + shift) * s).float()
-    e = table[terms - terms.amax(0) + 255]
+    e = table.to(codes.device)[terms - terms.amax(0) + 255]
     total = torch.zeros_like(e[0])
     for term in e:
         total += term
@@ -267,7 +267,7 @@ def softmax_table16(codes: Tensor, dim: int, scale_in: float, scale: float, zero
     logits, s = codes.long().movedim(dim, -1), torch.tensor(scale_in, dtype=torch.float32)
     powers = torch.exp((s * torch.arange(-255.0, 1.0)).double()).float()
     table = ((powers * 65535.0).double() + 0.5).floor().clamp(max=65535).long()
-    e = table[logits - logits.amax(-1, keepdim=True) + 255]
+    e = table.to(codes.device)[logits - logits.amax(-1, keepdim=True) + 255]
     total = e.sum(-1, keepdim=True).float() * torch.tensor(scale, dtype=torch.float32)
     y = scale_fixed(e, *fixed_multiplier(1 / total), ("srdhm", "half_away"))
     return (y + zero_point).clamp(low, high).float().movedim(-1, dim)

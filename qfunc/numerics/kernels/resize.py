@@ -28,8 +28,8 @@ def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, position
         return _resize_rational(codes.long(), size, corners, bits, path)
     place = _integer_places if positions == "integer" else _float_places
     (top, bottom, y), (left, right, x) = (
-        place(n, m, corners, bits) for n, m in zip(codes.shape[-2:], size, strict=True)
-    )  # fmt: skip
+        (t.to(codes.device) for t in place(n, m, corners, bits)) for n, m in zip(codes.shape[-2:], size, strict=True)
+    )
     whole = 1 << bits
     total = _interpolate(codes.long(), (top, bottom, y, whole), (left, right, x, whole))
     rounding = "half_away" if positions == "integer" else "half_up"
@@ -49,7 +49,7 @@ def _interpolate(q: Tensor, rows: _Places, columns: _Places) -> Tensor:
 
 
 def _resize_rational(q: Tensor, size: tuple[int, int], corners: bool, bits: int, path: str) -> Tensor:
-    rows, columns = (_rational_places(n, m, corners) for n, m in zip(q.shape[-2:], size, strict=True))
+    rows, columns = (_rational_places(n, m, corners, q.device) for n, m in zip(q.shape[-2:], size, strict=True))
     steps_between = max(rows[3], columns[3])
     if steps_between > 1 << bits:
         raise EmulationError(
@@ -60,9 +60,9 @@ def _resize_rational(q: Tensor, size: tuple[int, int], corners: bool, bits: int,
     return scale_fixed(_interpolate(q, rows, columns), m, e, ["half_up"]).float()
 
 
-def _rational_places(size_in: int, size_out: int, corners: bool) -> _Places:
+def _rational_places(size_in: int, size_out: int, corners: bool, device: torch.device) -> _Places:
     n, d, offset = steps(size_in, size_out, corners)
-    position = torch.arange(size_out) * d + offset
+    position = torch.arange(size_out, device=device) * d + offset
     before = torch.div(position, n, rounding_mode="floor")
     return before.clamp(min=0), (before + 1).clamp(max=size_in - 1), position - before * n, n
 

@@ -23,7 +23,7 @@ def dequantize_sum(codes: Tensor, scale: float, zero_point: int, lanes: int, fus
     [0.25]
     """
     s, flat = torch.tensor(scale), codes.contiguous().reshape(-1)
-    vector = torch.arange(flat.numel()) < flat.numel() // lanes * lanes
+    vector = torch.arange(flat.numel(), device=flat.device) < flat.numel() // lanes * lanes
     shift = s * -float(zero_point)
     summed = fma(flat, s, shift) if fused else flat * s + shift
     return torch.where(vector, summed, (flat - zero_point) * s).reshape(codes.shape)
@@ -77,8 +77,8 @@ def in_vectors(a: Tensor, b: Tensor, lanes: int, channels_last: bool, *, numbers
     """Return `in_vector_loop` of two tensors; with `channels_last`, axis 1 of images is the last in memory."""
     if channels_last and a.ndim == b.ndim == 4:
         last = [t.permute(0, 2, 3, 1).shape for t in (a, b)]
-        return in_vector_loop(last[0], last[1], lanes, numbers=numbers).permute(0, 3, 1, 2)
-    return in_vector_loop(a.shape, b.shape, lanes, numbers=numbers)
+        return in_vector_loop(last[0], last[1], lanes, numbers=numbers).permute(0, 3, 1, 2).to(a.device)
+    return in_vector_loop(a.shape, b.shape, lanes, numbers=numbers).to(a.device)
 
 
 def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int, *, numbers: int = 0) -> Tensor:

@@ -85,20 +85,21 @@ class _Rows:
 
     def interleaved(self) -> Tensor:
         """Return the lanes [lanes, M, N] of kernels for 4 and 8 bits: steps of 128 codes, then single blocks."""
-        lanes = torch.zeros(_LANES, len(self.rows), len(self.columns))
-        step, end = _interleaved(self.block), self.rows.shape[1] // _STEP * _STEP
+        lanes = self.rows.new_zeros(_LANES, len(self.rows), len(self.columns))
+        step, end = _interleaved(self.block).to(lanes.device), self.rows.shape[1] // _STEP * _STEP
         for at in range(0, end, _STEP):
             lanes = fma(*self.sums(step + at), lanes)
         lanes = _halved(lanes) if self.block <= 32 else lanes
-        single = torch.arange(self.block).reshape(min(self.block // 2, len(lanes)), -1)
+        single = torch.arange(self.block, device=lanes.device).reshape(min(self.block // 2, len(lanes)), -1)
         for at in range(end, self.rows.shape[1], self.block):
             lanes = fma(*self.sums(single + at), lanes)
         return lanes
 
     def groups_of_four(self) -> Tensor:
         """Return the lanes of kernels for 2 bits: each group of four blocks b is summed as (b0 + b2) + (b1 + b3) first."""
-        one = torch.arange(self.block).reshape(-1, min(self.block // _DOT, _LANES), _DOT).movedim(0, 1).flatten(1)
-        lanes = torch.zeros(len(one), len(self.rows), len(self.columns))
+        one = torch.arange(self.block, device=self.rows.device).reshape(-1, min(self.block // _DOT, _LANES), _DOT)
+        one = one.movedim(0, 1).flatten(1)
+        lanes = self.rows.new_zeros(len(one), len(self.rows), len(self.columns))
         for first in range(0, self.blocks, 4):
             pair = [torch.zeros_like(lanes)] * 2
             for b in range(first, min(first + 4, self.blocks)):
@@ -145,9 +146,9 @@ def _total(lanes: Tensor, block: int, bits: int) -> Tensor:
         return halves
     quarters = ((lanes[0::4] + lanes[1::4]) + lanes[2::4]) + lanes[3::4]
     m, n = halves.shape
-    in_pair = torch.arange(m)[:, None] < m // 2 * 2
+    in_pair = torch.arange(m, device=lanes.device)[:, None] < m // 2 * 2
     paired = block <= 32 or (block == 64 and bits == 8)
-    tiled = (torch.arange(n) < n // 4 * 4) & (~in_pair | paired)
+    tiled = (torch.arange(n, device=lanes.device) < n // 4 * 4) & (~in_pair | paired)
     return torch.where(tiled, _by_halves(quarters), halves)
 
 

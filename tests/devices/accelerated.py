@@ -1,0 +1,26 @@
+"""Every law of a device, on the test accelerator: a program that prints a line of JSON for each, [law, elements, differing]."""
+
+from __future__ import annotations
+
+import json
+import traceback
+import warnings
+
+from tests.devices.accelerator import start
+
+
+def main() -> None:
+    """Print the laws; a law that raises has its traceback in place of the counts."""
+    warnings.simplefilter("ignore")
+    device = start()
+    from tests.devices.laws import laws
+
+    for name, law in laws():
+        try:
+            print(json.dumps([name, *law(device)]), flush=True)
+        except Exception:
+            print(json.dumps([name, traceback.format_exc()]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
