@@ -122,7 +122,7 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Raises:
         CaptureError: not a module, a length below 3, beyond a table of positions or where rotary frequencies change, a model without
             such a cache or not in float32, one that reads the position of one row for all, one whose logits depend on the
-            length of the cache, or one that torch.export refuses.
+            length of the cache, one with sizes that depend on positions, or one that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
@@ -199,7 +199,7 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
     try:
         program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
-        do = "Check that its forward has no branch on the values of a tensor."
+        do = "Check that no branch and no size in its forward depends on the values of a tensor."
         raise CaptureError(where=where, found=first_line(e), wanted="a model that torch.export accepts", do=do) from e
     name = next(iter(program.graph_signature.user_inputs))
     (first,) = (n for n in program.graph.nodes if n.name == name)

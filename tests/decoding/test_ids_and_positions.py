@@ -155,6 +155,28 @@ def test_a_window_that_depends_on_the_length_of_the_cache_is_refused() -> None:
     )
 
 
+class Growing(Learned):
+    """Its mask has the size of a cache that grows with each token, as Falcon's with ALiBi."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        x = (self.word(input_ids) + self.place(position_ids))[:, None]
+        k, v = past_key_values.update(x, x, 0)
+        sizes = torch.ones((1, input_ids.shape[1] + past_key_values.get_seq_length()))
+        seen = torch.arange(k.shape[2]) <= position_ids[:, None, :, None]
+        mask = torch.where(seen, sizes.cumsum(-1)[:, : k.shape[2]], -1e9)
+        return (self.head(F.scaled_dot_product_attention(x, k, v, attn_mask=mask)[:, 0]),)
+
+
+def test_sizes_that_depend_on_positions_are_refused() -> None:
+    with pytest.raises(CaptureError) as error:
+        qfunc.decoder(PLACES)(Growing().eval())
+    assert re.sub(r"expression .* wanted", "expression E, wanted", str(error.value)) == (
+        "decoder, Growing: found RuntimeError: Runtime assertion failed for expression E, wanted a graph that runs at each "
+        "position from 0 to 5. A size in its forward may be past_key_values.get_seq_length(), as with ALiBi in Falcon: read "
+        "position_ids instead."
+    )
+
+
 def test_models_of_16_bits_are_refused() -> None:
     with pytest.raises(CaptureError) as error:
         qfunc.decoder(PLACES)(Learned().bfloat16().eval())
