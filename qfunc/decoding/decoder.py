@@ -120,9 +120,9 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
-        CaptureError: not a module, a length below 3, beyond a table of positions or where rotary frequencies change, a model without
-            such a cache or not in float32, one that reads the position of one row for all, one whose logits depend on the
-            length of the cache, one with sizes that depend on positions, or one that torch.export refuses.
+        CaptureError: not a module, a length below 3, beyond a table of positions or where rotary frequencies change, a model
+            without such a cache or not in float32, one that reads the position of one row for all, one whose logits depend on
+            the length of the cache, one with sizes that depend on positions, or one that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):

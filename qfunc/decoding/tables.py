@@ -70,7 +70,9 @@ def require_positions(program: torch.export.ExportedProgram, last: Sequence[Tens
             do=f"Write qfunc.{call}(model).",
         ) from None
     except Exception as e:  # an assertion of torch.export
-        do = "A size in its forward may be past_key_values.get_seq_length(), as with ALiBi in Falcon: read position_ids instead."
+        do = (
+            "A size in its forward may be past_key_values.get_seq_length(), as in Falcon with ALiBi: read position_ids instead."
+        )
         found, wanted = first_line(e), f"a graph that runs at each position from 0 to {position}"
         raise CaptureError(where=where, found=found, wanted=wanted, do=do) from e
 

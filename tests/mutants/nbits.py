@@ -45,10 +45,31 @@ NBITS = (
     ),
     Mutation(
         "ids-of-batches-unchecked",
-        "qfunc.graph.input_limits:require_ids",
+        "qfunc.graph.input_limits.ids:require_ids",
         "low < 0 or high >= table.rows",
         "False",
         "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
+    ),
+    Mutation(
+        "positions-from-the-end",
+        "qfunc.graph.input_limits.positions:wrong_position",
+        "low < 0 or high >= length",
+        "high >= length",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
+    ),
+    Mutation(
+        "positions-that-repeat",
+        "qfunc.graph.input_limits.positions:WrittenPositions.wrong",
+        "apart and self.along is not None",
+        "False",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
+    ),
+    Mutation(
+        "positions-of-slices-unchecked",
+        "qfunc.lowering.onnxruntime.written_positions:_inserted",
+        "min(ends) >= _END",
+        "False",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
     ),
     Mutation(
         "positions-of-the-first-token",
