@@ -30,6 +30,13 @@ NBITS = (
         "tests/decoding/test_cached_codes.py::test_a_model_without_a_cache_is_refused",
     ),
     Mutation(
+        "units-of-any-op",
+        "qfunc.placement.without_effect.required_units:_has",
+        "matches(select, g.root, plan.context)",
+        "True",
+        "tests/lowering/onnxruntime/test_block_tables.py::test_a_model_without_tables_is_refused",
+    ),
+    Mutation(
         "stacked-experts-of-any-form",
         "qfunc.placement.mixtures:of_one_form",
         "len(forms) == 3",
