@@ -20,6 +20,7 @@ from qfunc.graph.input_limits.positions import require_positions, written_positi
 from qfunc.graph.input_limits.sizes import require_sizes
 from qfunc.graph.record import TensorInfo, record_of
 
+_ONE_BATCH = "Put the inputs of each batch into a tuple, and a single batch into a list: [(a, b)]."
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
@@ -61,6 +62,7 @@ class Binder:
             CalibrationError: too few inputs, unknown or missing keys, or another structure.
             CaptureError: other sizes than torch.export fixed, ids outside of a table, or positions outside of a state.
         """
+        given = batch
         if isinstance(batch, Tensor) or (isinstance(batch, Mapping) and self.takes_dict and self.names[0] not in batch):
             batch = (batch,)
         if isinstance(batch, Mapping):
@@ -74,7 +76,8 @@ class Binder:
         if rest and all(name in self.fixed for name in rest) and len(batch):
             batch = (*batch, *map(self.fixed.__getitem__, rest))
         if len(batch) < self.required:
-            raise self._error(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
+            one = isinstance(given, Tensor) and self.required_count > 1
+            raise self._error(step, f"{len(batch)} input{'s' * (len(batch) != 1)}", do=_ONE_BATCH if one else "")
         if len(batch) > self.required and not self.warned:
             self.warned = True
             text = f"{step}: batches of {len(batch)} elements for {self.required} required inputs; extra elements are ignored."
@@ -120,9 +123,9 @@ class Binder:
             return spec.type(self._ordered(v, spec.child(i), step, f"{place}[{i}]") for i, v in enumerate(value))
         return value
 
-    def _error(self, step: str, found: str, wanted: str = "") -> CalibrationError:
+    def _error(self, step: str, found: str, wanted: str = "", do: str = "") -> CalibrationError:
         wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required_count} required)"
-        do = "Pass batches with the arguments of the model's forward."
+        do = do or "Pass batches with the arguments of the model's forward."
         do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 
