@@ -29,18 +29,19 @@ def with_fixed_frequencies(model: nn.Module, length: int, where: str) -> nn.Modu
     """
     for path, module in model.named_modules():
         for layers, kind in _scalings(module):
-            prefix = f"{layers}_" if layers else ""
             limit = _limit(module, layers, kind)
             if length > limit:
                 found = f"a length of {length} with the rotary scaling {kind!r} in {path!r}, whose frequencies change there"
                 do = f"Write qfunc.decoder({limit})(model)."
                 raise CaptureError(where=where, found=found, wanted=f"at most {limit}", do=do)
-            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").clone())
-            if layers:
-                module.rope_type = {**module.rope_type, layers: "default"}
-            else:
-                module.rope_type = "default"
+            _fix(module, layers)
     return model
+
+
+def _fix(module: Any, layers: str) -> None:
+    prefix = f"{layers}_" if layers else ""
+    setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").clone())
+    module.rope_type = {**module.rope_type, layers: "default"} if layers else "default"
 
 
 def _scalings(module: Any) -> Iterator[tuple[str, str]]:

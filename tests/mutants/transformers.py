@@ -16,7 +16,7 @@ TRANSFORMERS = (
         "tests/decoding/test_rotary.py::test_frequencies_are_those_of_short_texts_or_the_length_is_refused",
     ),
     Mutation(
-        "frequencies-of-the-last-text", "qfunc.decoding.rotary:with_fixed_frequencies",
+        "frequencies-of-the-last-text", "qfunc.decoding.rotary:_fix",
         'getattr(module, f"{prefix}original_inv_freq")',
         'getattr(module, f"{prefix}inv_freq")',
         "tests/decoding/test_rotary.py::test_frequencies_are_those_of_short_texts_or_the_length_is_refused",

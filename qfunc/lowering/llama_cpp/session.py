@@ -83,7 +83,7 @@ class LlamaSession:
         if not others:
             return [np.stack([self._step(np.asarray(sequence))[0] for sequence in ids])]
         positions, *cache = others
-        length = cache[0].shape[2]
+        length = np.size(cache[0], 2)
         if found := wrong_position(torch.tensor(positions), length, None):
             wanted = f"consecutive positions from 0 to {length - 1}, as the cache has {length}"
             raise VerifyError(where="LlamaCppRunner, inputs", found=found, wanted=wanted, do=PASS_POSITIONS)
