@@ -154,7 +154,8 @@ def _source(index: fx.Node, axis: int) -> tuple[fx.Node, int | None, int]:
 def _inserted(view: fx.Node) -> tuple[int, ...] | None:
     # The axes that a view with all entries inserts; None for other ops.
     kind = kind_of(view)
-    if kind in ("cast", "expand") or (view.target is clamp_to_bounds and not view.args[1]):  # as an emulation has it
+    clamps_nothing = view.target is clamp_to_bounds and not view.args[1]  # as an emulation has it
+    if kind == "cast" or kind == "expand" or clamps_nothing:
         return ()
     if kind == "unsqueeze":
         return (axis,) if (axis := attribute(view, "dim")) >= 0 else None
