@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import cure
 from qfunc.specs._values import short
 
-__all__ = ["entry", "of_kind"]
+__all__ = ["entry", "made", "of_kind"]
 
 Value = TypeVar("Value")
 
@@ -33,6 +33,26 @@ def entry(where: str, name: Any, table: Mapping[str, Value]) -> Value:
     near = difflib.get_close_matches(name.upper(), table, 1) if type(name) is str else []
     do = f"Write {near[0]!r}." if near else "Choose one of them."
     raise SpecError(where=where, found=short(name), wanted="one of " + ", ".join(map(repr, table)), do=do)
+
+
+def made(where: str, make: Callable[..., Value], *arguments: Any, **options: Any) -> Value:
+    """Return `make(*arguments, **options)`, whose refusal is that of an argument of the user's.
+
+    Args:
+        where: The function and the argument, for the message.
+        make: A class of specs, or a function.
+        arguments: Its arguments.
+        options: Its arguments by name.
+    Raises:
+        SpecError: that of `make`, at `where`.
+
+    >>> made("chip, weights", tuple, [4, 8])
+    (4, 8)
+    """
+    try:
+        return make(*arguments, **options)
+    except SpecError as e:
+        raise SpecError(where=where, found=e.found, wanted=e.wanted, do=e.do) from None
 
 
 def of_kind(where: str, value: Any, kind: type[Value]) -> Value:

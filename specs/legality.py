@@ -176,26 +176,30 @@ class RequireSizes:
             raise refuse(self, "rank, elements, axes", None, "at least one of them", "Give a requirement of the chip.")
 
 
+def _unit(instance: Any, attribute: Any, value: Any) -> None:
+    (_of_ops if isinstance(value, Selector) else instance_of(*ARITHMETIC))(instance, attribute, value)
+
+
 @readable
 @frozen
 class RequireUnit:
-    """The target has a setting for units of one arithmetic, so that a model without such a unit is refused.
+    """The target has a setting for units of one kind, so that a model without such a unit is refused.
 
     A model that is quantized in parts needs one unit in any of them.  `qfunc.testing` draws networks without it.
 
     Args:
-        arithmetic: That of the units: of a kernel, or `ExpertSums`.
+        unit: The arithmetic of the units, of a kernel or `ExpertSums`; or a selector of their ops.
         because: Which units the runtime computes so, with its place.
         do: What users can do, as a sentence of the error.
     Raises:
-        SpecError: another value than an arithmetic, or an empty text.
+        SpecError: another value than an arithmetic or a selector, or an empty text.
 
     >>> from qfunc.specs import CachedAttention
     >>> RequireUnit(CachedAttention(), because="attention to a cache (the operator's page)", do="Drop it.").do
     'Drop it.'
     """
 
-    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    unit: Arithmetic | Selector = field(validator=_unit)
     because: str = field(kw_only=True, validator=text())
     do: str = field(kw_only=True, validator=text())
 

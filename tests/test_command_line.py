@@ -20,6 +20,7 @@ from qfunc import targets
 from qfunc.__main__ import main
 from qfunc.command_line.target_argument import target_of
 from qfunc.errors import SpecError
+from qfunc.lowering import TransformersRunner
 from qfunc.lowering.saved_check import check_saved
 from qfunc.specs import diff, edit, to_json
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -163,6 +164,16 @@ def test_artifacts_with_weights_in_blocks(target: Any, tmp_path: Path, capsys: A
         assert lines[0].startswith(f"{target.name}: ")
         assert lines[0].endswith(" of 3 units on integers, 2 quantized tensors")
         assert sum("in blocks" in line for line in lines) == (0 if target.name.endswith("w8a8") else 2)
+
+
+def test_a_checkpoint_without_an_architecture_is_not_run(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    """Also where compressed-tensors is installed: the file is for an engine that knows the model."""
+    monkeypatch.setattr(TransformersRunner, "missing", lambda _: "")
+    target, net = targets.compressed_tensors("NVFP4A16"), nn.Sequential(nn.Linear(64, 32))
+    done = qfunc.calibrate([torch.randn(3, 64)], progress=False)(qfunc.quantize(target)(net))
+    assert main(["verify", str(qfunc.deploy(target)(done).save(tmp_path / "a"))]) == 0
+    lines = [" ".join(line.split()) for line in said(capsys)[0].splitlines()]
+    assert "run skipped config.json has no architectures, by which transformers finds the model" in lines
 
 
 def test_a_target_with_the_users_own_classes_is_skipped(artifact: Path, capsys: Any) -> None:

@@ -13,6 +13,7 @@ from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
 from qfunc.decoding.experts import with_separate_experts
 from qfunc.decoding.prompts import ids_of, positions_of
+from qfunc.decoding.rotary import with_fixed_frequencies
 from qfunc.decoding.tables import require_positions, require_rows
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import device_of, own_copy
@@ -119,9 +120,9 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
     Args:
         length: The number of tokens of prompt and answer together, at least 3.
     Raises:
-        CaptureError: not a module, a length below 3 or beyond a table of positions, a model without such a cache or not in
-            float32, one that reads the position of one row for all, one whose logits depend on the length of the cache, or one
-            that torch.export refuses.
+        CaptureError: not a module, a length below 3, beyond a table of positions or where rotary frequencies change, a model
+            without such a cache or not in float32, one that reads the position of one row for all, one whose logits depend on
+            the length of the cache, one with sizes that depend on positions, or one that torch.export refuses.
 
     >>> class Echo(nn.Module):
     ...     def forward(self, input_ids, position_ids, past_key_values, use_cache):
@@ -139,18 +140,19 @@ def decoder(length: int) -> Callable[[nn.Module], Decoder]:
         if not isinstance(model, nn.Module):
             do = "Pass a model like LlamaForCausalLM, that computes logits from tokens."
             raise CaptureError(where="decoder", found=a_or_an(type(model)), wanted="a causal language model", do=do)
-        return _exported(with_separate_experts(own_copy(model)).eval(), length)
+        where = f"decoder, {type(model).__name__}"
+        own = with_fixed_frequencies(with_separate_experts(own_copy(model)), length, where)
+        return _exported(own.eval(), length, where)
 
     return Transform(decoder, {"length": length}, transform)
 
 
-def _exported(model: nn.Module, length: int) -> Decoder:
+def _exported(model: nn.Module, length: int, where: str) -> Decoder:
     device = device_of(model)
-    state = _state(model, length, device)
+    state = _state(model, length, device, where)
     ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device).expand(2, 3)
     auto = torch.export.Dim.AUTO
     shapes = ({0: auto, 1: auto}, {0: auto, 1: auto}, tuple({0: auto} for _ in state))
-    where = f"decoder, {type(model).__name__}"
     made = Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
     require_positions(made.program, (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device)), where)
     _require_own_positions(made, device, where)
@@ -197,7 +199,7 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
     try:
         program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
-        do = "Check that its forward has no branch on the values of a tensor."
+        do = "Check that no branch and no size in its forward depends on the values of a tensor."
         raise CaptureError(where=where, found=first_line(e), wanted="a model that torch.export accepts", do=do) from e
     name = next(iter(program.graph_signature.user_inputs))
     (first,) = (n for n in program.graph.nodes if n.name == name)
@@ -210,17 +212,17 @@ def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: i
 
 
 @torch.no_grad()
-def _state(model: nn.Module, length: int, device: torch.device) -> tuple[TensorInfo, ...]:
+def _state(model: nn.Module, length: int, device: torch.device, where: str) -> tuple[TensorInfo, ...]:
     cache, wanted = Recorder(), "a model that calls past_key_values.update(keys, values, layer) in each layer"
     do = "Pass a causal language model of transformers with attention in each layer."
     ids, positions = torch.zeros(1, 2, dtype=torch.int64, device=device), torch.arange(2, device=device)[None]
     try:
         _logits(model, ids, positions, cache)
     except Exception as e:
-        raise CaptureError(where=f"decoder, {type(model).__name__}", found=first_line(e), wanted=wanted, do=do) from e
+        raise CaptureError(where=where, found=first_line(e), wanted=wanted, do=do) from e
     if (found := cache.tensors(1)) is None:
         updates = f"updates of the layers {sorted(cache.seen)}"
-        raise CaptureError(where=f"decoder, {type(model).__name__}", found=updates, wanted=wanted, do=do)
+        raise CaptureError(where=where, found=updates, wanted=wanted, do=do)
     return infos(found[0], length)
 
 

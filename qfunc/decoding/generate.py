@@ -13,7 +13,8 @@ from qfunc.errors import QfuncError, VerifyError, a_or_an, first_line
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
 from qfunc.execution.progress import tracked
-from qfunc.graph.input_limits import id_tables, require_ids
+from qfunc.graph.input_limits.ids import id_tables, require_ids
+from qfunc.graph.input_limits.positions import PASS_POSITIONS, wrong_position
 from qfunc.graph.record import record_of
 from qfunc.lowering.artifact import Artifact
 
@@ -47,7 +48,8 @@ def generate(
         generator: The source of the draws, with a temperature; it is copied, so that its state does not change.
         progress: Show the progress on standard error.
     Raises:
-        VerifyError: inputs that are no prompt, more tokens than the state holds, or a model that is no decoder.
+        VerifyError: inputs that are no prompt, positions outside of the state or twice in a row, more tokens than the state
+            holds, or a model that is no decoder.
         CaptureError: ids outside of the model's table of embeddings.
 
     >>> def counts(given):
@@ -156,3 +158,6 @@ def require_prompt(where: str, inputs: Any, count: Any) -> None:
         do = f"Write qfunc.decoder({last})(model), or ask for fewer tokens."
         found, wanted = f"{last} tokens before the last one", f"at most {length}, the length of the state"
         raise VerifyError(where=where, found=found, wanted=wanted, do=do)
+    if found := wrong_position(inputs[1], length, inputs[1]):
+        wanted = f"positions from 0 to {length - 1}, each once in a row"
+        raise VerifyError(where=f"{where}, inputs", found=found, wanted=wanted, do=PASS_POSITIONS)

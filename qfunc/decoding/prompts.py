@@ -50,6 +50,8 @@ def _require_ids(where: str, ids: Any, rank: int) -> None:
     found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else a_or_an(type(ids))
     wanted = "integers [N, T]" if rank == 2 else "integers [T]"
     do = "Pass the ids of the tokenizer: a tensor [N, T], or a list of tensors [T] of any lengths."
+    if isinstance(ids, list | tuple):
+        do = "Write decoder.inputs([torch.tensor(row) for row in rows]); rows may have any lengths."
     raise CaptureError(where=where, found=found, wanted=wanted, do=do)
 
 

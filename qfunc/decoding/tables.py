@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.errors import CaptureError
+from qfunc.errors import CaptureError, first_line
 
 __all__ = ["require_positions", "require_rows"]
 
@@ -43,19 +43,21 @@ def require_rows(program: torch.export.ExportedProgram, ids: Tensor) -> None:
 
 
 def require_positions(program: torch.export.ExportedProgram, last: Sequence[Tensor], where: str) -> None:
-    """Raise if a table of positions ends before the last position of the cache.
+    """Raise if a table of positions ends before the last position of the cache, or a program runs at its end only.
 
     Args:
         program: (ids, positions, *state) -> (logits, *state).
         last: Inputs of one token at the last position.
         where: The step, for the message.
     Raises:
-        CaptureError: names the table and its rows.
+        CaptureError: names the table and its rows, or the error.
     """
     position = int(last[1].max())
     try:
         with torch.no_grad():
-            _Lookups(program.module(check_guards=False)).run(*last)
+            module: Any = program.module(check_guards=False)
+            _Lookups(module).run(*last)
+            module(last[0], torch.zeros_like(last[1]), *last[2:])
     except _BeyondTheEnd as e:
         path, rows, row = e.table.removeprefix("model."), e.rows, e.row
         step = where.partition(",")[0]
@@ -67,6 +69,12 @@ def require_positions(program: torch.export.ExportedProgram, last: Sequence[Tens
             wanted=f"at most {length}",
             do=f"Write qfunc.{call}(model).",
         ) from None
+    except Exception as e:  # an assertion of torch.export
+        do = (
+            "A size in its forward may be past_key_values.get_seq_length(), as in Falcon with ALiBi: read position_ids instead."
+        )
+        found, wanted = first_line(e), f"a graph that runs at each position from 0 to {position}"
+        raise CaptureError(where=where, found=found, wanted=wanted, do=do) from e
 
 
 class _BeyondTheEnd(Exception):

@@ -11,7 +11,7 @@ from qfunc._transform import Transform
 from qfunc.analysis.verification_report import Report
 from qfunc.decoding.generate import Step, generate, require_prompt, step_of
 from qfunc.decoding.token_report import TokenDifference, TokenReport
-from qfunc.graph.input_limits import id_tables, require_ids
+from qfunc.graph.input_limits.ids import id_tables, require_ids
 from qfunc.specs import Target
 from qfunc.specs.protocols import LoadingRunner, Runner
 from qfunc.transforms.deploy import deploy

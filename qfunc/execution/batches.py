@@ -15,9 +15,12 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.graph.arguments import fixed_arguments, flatten, free_arguments, require_batch
-from qfunc.graph.input_limits import id_tables, require_ids, require_sizes
+from qfunc.graph.input_limits.ids import id_tables, require_ids
+from qfunc.graph.input_limits.positions import require_positions, written_positions
+from qfunc.graph.input_limits.sizes import require_sizes
 from qfunc.graph.record import TensorInfo, record_of
 
+_ONE_BATCH = "Put the inputs of each batch into a tuple, and a single batch into a list: [(a, b)]."
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
@@ -50,15 +53,16 @@ class Binder:
         else:
             self.takes_dict = needed == 1 and any(isinstance(key, str) for user in nodes[0].users for key in user.args)
         self.warned = False
-        self.tables = id_tables(network)
+        self.tables, self.written = id_tables(network), written_positions(network)
 
     def __call__(self, batch: Any, step: str) -> tuple[Any, ...]:
         """Return the positional arguments of one batch.
 
         Raises:
             CalibrationError: too few inputs, unknown or missing keys, or another structure.
-            CaptureError: other sizes than torch.export fixed, or ids outside of a table of embeddings.
+            CaptureError: other sizes than torch.export fixed, ids outside of a table, or positions outside of a state.
         """
+        given = batch
         if isinstance(batch, Tensor) or (isinstance(batch, Mapping) and self.takes_dict and self.names[0] not in batch):
             batch = (batch,)
         if isinstance(batch, Mapping):
@@ -72,7 +76,8 @@ class Binder:
         if rest and all(name in self.fixed for name in rest) and len(batch):
             batch = (*batch, *map(self.fixed.__getitem__, rest))
         if len(batch) < self.required:
-            raise self._error(step, f"{len(batch)} input{'s' * (len(batch) != 1)}")
+            one = isinstance(given, Tensor) and self.required_count > 1
+            raise self._error(step, f"{len(batch)} input{'s' * (len(batch) != 1)}", do=_ONE_BATCH if one else "")
         if len(batch) > self.required and not self.warned:
             self.warned = True
             text = f"{step}: batches of {len(batch)} elements for {self.required} required inputs; extra elements are ignored."
@@ -90,12 +95,17 @@ class Binder:
     def _like_the_model(self, arguments: tuple[Any, ...], step: str) -> tuple[Any, ...]:
         require_batch(record_of(self.network), arguments)
         if self.spec is None:
-            require_ids(self.tables, arguments, f"{step}, batch")
+            self._require_indices(arguments, step)
             return arguments
         ordered = tuple(self._ordered(v, self.spec[i], step, self.names[i]) for i, v in enumerate(arguments))
         require_sizes(record_of(self.network), ordered)
-        require_ids(self.tables, flatten(ordered), f"{step}, batch")
+        self._require_indices(flatten(ordered), step)
         return ordered
+
+    def _require_indices(self, arguments: Iterable[Any], step: str) -> None:
+        inputs, where = list(arguments), f"{step}, batch"
+        require_ids(self.tables, inputs, where)
+        require_positions(self.written, inputs, where)
 
     def _ordered(self, value: Any, spec: Any, step: str, place: str) -> Any:
         # The order of keys does not matter in a dict, but it does in the flattened inputs.
@@ -113,9 +123,9 @@ class Binder:
             return spec.type(self._ordered(v, spec.child(i), step, f"{place}[{i}]") for i, v in enumerate(value))
         return value
 
-    def _error(self, step: str, found: str, wanted: str = "") -> CalibrationError:
+    def _error(self, step: str, found: str, wanted: str = "", do: str = "") -> CalibrationError:
         wanted = wanted or f"a tensor, tuple or dict for the inputs {', '.join(self.names)} ({self.required_count} required)"
-        do = "Pass batches with the arguments of the model's forward."
+        do = do or "Pass batches with the arguments of the model's forward."
         do = "Convert arrays: torch.from_numpy(array)." if found == "an ndarray" else do
         return CalibrationError(where=f"{step}, batch", found=found, wanted=wanted, do=do)
 

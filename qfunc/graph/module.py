@@ -16,7 +16,9 @@ from torch import fx, nn
 from qfunc._collection import paused_collection
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import free_arguments
-from qfunc.graph.input_limits import id_tables, require_ids, require_sizes_of_call
+from qfunc.graph.input_limits.ids import id_tables, require_ids
+from qfunc.graph.input_limits.positions import require_positions, written_positions
+from qfunc.graph.input_limits.sizes import require_sizes_of_call
 from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
 from qfunc.graph.record import record_of
 from qfunc.graph.state_dict import mismatches
@@ -49,9 +51,10 @@ class CapturedModule(fx.GraphModule):
         require_sizes_of_call(self, args, kwargs)
         try:
             return super().__call__(*args, **kwargs)
-        except IndexError:
+        except (IndexError, RuntimeError):  # of torch.scatter
             named = [kwargs.get(str(n.target)) for n in self.graph.nodes if n.op == "placeholder"][len(args) :]
             require_ids(id_tables(self), [*args, *named], "call of a captured model")
+            require_positions(written_positions(self), [*args, *named], "call of a captured model")
             raise
 
     def train(self, mode: bool = True) -> CapturedModule:

@@ -8,12 +8,12 @@ import os
 import platform
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qfunc.errors import QfuncError, VerifyError, first_line
+from qfunc.errors import QfuncError, VerifyError, a_or_an, first_line
 from qfunc.specs.cpus import FEATURES, Cpu
 
 _X86 = ("x86_64", "AMD64")
@@ -30,6 +30,19 @@ _REPORTED = {
 def not_installed(module: str, package: str) -> str:
     """Return "" if a module can be imported, else the message that its package is not installed."""
     return "" if importlib.util.find_spec(module) is not None else f"the package {package} is not installed"
+
+
+def files_of(artifact: Any, runner: str) -> Mapping[str, bytes]:
+    """Return the files of an artifact.
+
+    Raises:
+        VerifyError: another value, such as a model or a path.
+    """
+    files = getattr(artifact, "files", None)
+    if not isinstance(files, Mapping):
+        do = "Pass the result of qfunc.deploy(target)(calibrated)."
+        raise VerifyError(where=runner, found=a_or_an(type(artifact)), wanted="an artifact", do=do)
+    return files
 
 
 def require(missing: str, where: str, extra: str, wanted: str) -> None:
@@ -125,6 +138,7 @@ bits are exact."""
 __all__ = [
     "FOURS",
     "SATURATES",
+    "files_of",
     "has",
     "loading",
     "not_installed",

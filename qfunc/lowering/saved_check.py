@@ -17,6 +17,7 @@ from qfunc.files.folder import read_file, read_folder
 from qfunc.files.json_text import parse
 from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact, digests
+from qfunc.lowering.compressed_tensors.runner import TransformersRunner
 from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, read_report, read_target
@@ -24,7 +25,7 @@ from qfunc.specs import Scheme, Target
 from qfunc.specs.protocols import InspectableRunner, OptionalRunner, Runner
 
 _INNER = "inner"
-_MODEL, _TENSORS = "model.onnx", "model.safetensors"
+_MODEL, _TENSORS, _CONFIG = "model.onnx", "model.safetensors", "config.json"
 _MOST = 1 << 28  # elements of inputs that are drawn
 
 
@@ -215,6 +216,8 @@ def _runs(artifact: Artifact, report: dict[str, Any], runner_of_target: Any, for
     missing = optional.missing() if isinstance(optional, OptionalRunner) else ""
     if foreign and isinstance(runner, OnnxRuntimeRunner):
         missing = f"ops of {foreign}, which ONNX Runtime does not have"
+    if isinstance(runner, TransformersRunner) and b'"architectures"' not in artifact.files.get(_CONFIG, b""):
+        missing = missing or f"{_CONFIG} has no architectures, by which transformers finds the model"
     if missing:
         yield Check("run", "skipped", missing)
         return

@@ -40,7 +40,8 @@ def fuse_cached_attention(network: fx.GraphModule, target: Target) -> fx.GraphMo
     for write in [n for n in network.graph.nodes if _writes_state(n)]:
         readers = [call for call, read in reads.items() if write in (read.keys, read.values)]
         if len(readers) != 1:
-            raise _refused(network, write, f"a cache that {len(readers) or 'no'} calls of scaled_dot_product_attention read")
+            found = f"a cache that {len(readers) or 'no'} calls of scaled_dot_product_attention read"
+            raise _refused(network, write, found, "Drop" if readers else _USE_SDPA)
         if not _path(write, readers[0]).issuperset(write.users):
             raise _refused(network, write, "a cache that is also read outside of scaled_dot_product_attention")
     for call, read in reads.items():
@@ -54,9 +55,12 @@ def fuse_cached_attention(network: fx.GraphModule, target: Target) -> fx.GraphMo
     return network
 
 
-def _refused(network: fx.GraphModule, node: fx.Node, found: str) -> CaptureError:
+_USE_SDPA = 'Load a model of transformers with attn_implementation="sdpa", or drop'
+
+
+def _refused(network: fx.GraphModule, node: fx.Node, found: str, do: str = "Drop") -> CaptureError:
     wanted = "one causal scaled_dot_product_attention to the whole cache of a qfunc.decoder, as GroupQueryAttention is"
-    do = "Drop cache_bits; edit.state() holds a cache in codes for any attention."
+    do += " cache_bits; edit.state() holds a cache in codes for any attention."
     return CaptureError(where=f"op {path_of(network, node)!r}", found=found, wanted=wanted, do=do)
 
 

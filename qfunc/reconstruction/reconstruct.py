@@ -19,7 +19,7 @@ from qfunc.execution.progress import Progress
 from qfunc.execution.time_budget import Budget
 from qfunc.functions import AdaRound
 from qfunc.graph.float_network import float_network
-from qfunc.graph.input_limits import require_any_batch
+from qfunc.graph.input_limits.sizes import require_any_batch
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.submodules import require_submodules, with_submodules

@@ -9,7 +9,7 @@ from typing import Any
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import one_line
 from qfunc.specs.legality import Refuse, RequireSizes, RequireUnit
-from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, ModuleType, Multiple, Name, Not, Op
+from qfunc.specs.selectors import AllOf, AnyOf, Attr, Everything, ModuleType, Multiple, Name, Not, Op, Selector
 
 _WIDTH = 116
 
@@ -113,7 +113,8 @@ def _constraint(rule: Any) -> list[str]:
     if type(rule) is Refuse:
         return [f"refused: {selected(rule.select)}", f"    because {rule.because}", f"    {rule.do}"]
     if type(rule) is RequireUnit:
-        return [f"a unit of {one_line(rule.arithmetic)}", f"    because {rule.because}", f"    {rule.do}"]
+        unit = selected(rule.unit) if isinstance(rule.unit, Selector) else f"of {one_line(rule.unit)}"
+        return [f"a unit {unit}", f"    because {rule.because}", f"    {rule.do}"]
     if type(rule) is RequireSizes:
         sizes = [("axes", rule.rank), ("elements", rule.elements), *((f"along axis {axis}", span) for axis, span in rule.axes)]
         lines = [f"    {span.words()} {what}" for what, span in sizes if span is not None]

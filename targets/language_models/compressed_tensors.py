@@ -40,7 +40,7 @@ from qfunc.specs import (
     Unknown,
     ZeroPoint,
 )
-from qfunc.specs.arguments import entry
+from qfunc.specs.arguments import entry, made
 
 SMALLEST = 1 / (448 * 512)
 INT4 = Scheme(Int(4), Scale(PerBlock(-1, 128), format=BFLOAT16, divisor="half_range"))
@@ -86,13 +86,14 @@ def compressed_tensors(scheme: str, block: int = 128, config: str = "{}") -> Tar
     """
     weight, inputs = entry("compressed_tensors, scheme", scheme, SCHEMES)
     in_int4 = weight in (INT4, INT4_AFFINE)
+    shared = made("compressed_tensors, block", PerBlock, -1, block)
     return Target(
         name=f"compressed_tensors_{scheme.lower()}" + (f"_b{block}" if in_int4 else ""),
         rules=(
             Rule(
                 Op("linear"),
                 input=inputs,
-                weight=evolve(weight, scale=evolve(weight.scale, shared=PerBlock(-1, block))) if in_int4 else weight,
+                weight=evolve(weight, scale=evolve(weight.scale, shared=shared)) if in_int4 else weight,
             ),
         ),
         fused_readers=Op("linear"),

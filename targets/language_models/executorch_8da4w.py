@@ -33,6 +33,7 @@ from qfunc.specs import (
     ZeroPoint,
     cpus,
 )
+from qfunc.specs.arguments import made
 
 INPUT = Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(nudge="nearest"), division=False)
 PRODUCT = DynamicProduct(INPUT, zero_point=WeightSums(16, offset=128), denormals=False, clamps=True)
@@ -69,13 +70,14 @@ def executorch_8da4w(block: int = 32) -> Target:
     >>> executorch_8da4w(128).rules[0].weight.scale.shared
     PerBlock(-1, size=128)
     """
+    shared = made("executorch_8da4w, block", PerBlock, -1, block)
     return Target(
         name=f"executorch_8da4w_b{block}",
         rules=(
             Rule(
                 Op("linear"),
                 input=INPUT,
-                weight=Scheme(Int(4), Scale(PerBlock(-1, block), format=BFLOAT16, divisor="half_range", low=SMALLEST)),
+                weight=Scheme(Int(4), Scale(shared, format=BFLOAT16, divisor="half_range", low=SMALLEST)),
             ),
         ),
         kernels=(

@@ -1,6 +1,7 @@
 """GGUF files: linear layers of any network for ggml, or whole decoders for llama.cpp."""
 
 from qfunc.specs import DecoderConfig, Target
+from qfunc.specs.arguments import made
 from qfunc.targets.language_models.ggml import of_layers
 from qfunc.targets.language_models.llama_cpp import of_decoder
 
@@ -18,4 +19,4 @@ def gguf(kind: str, decoder: DecoderConfig | None = None) -> Target:
     >>> gguf("Q4_0").name
     'gguf_q4_0'
     """
-    return of_layers(kind) if decoder is None else of_decoder(kind, decoder)
+    return made("gguf, kind", of_layers, kind) if decoder is None else of_decoder(kind, decoder)

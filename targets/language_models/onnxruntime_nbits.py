@@ -42,7 +42,7 @@ from qfunc.specs import (
     Tie,
     cpus,
 )
-from qfunc.specs.arguments import of_kind
+from qfunc.specs.arguments import made, of_kind
 from qfunc.targets.onnxruntime import FLOAT_KERNELS, IN_FLOAT
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))
@@ -63,6 +63,8 @@ NO_KERNEL = (
 DO = "Choose another block, such as 32."
 NO_LOOKUP = "onnxruntime 1.31, gather_block_quantized.cc: 2, 4 and 8 bits, in blocks of powers of 2, of at least 16"
 DO_LOOKUP = "Choose another block, at most 8 bits, or embedding_bits=None."
+LOOKUPS = "onnxruntime 1.31, GatherBlockQuantized: a table of embeddings"
+DO_LOOKUPS = "Pass a model with embeddings, or drop embedding_bits."
 NO_CACHE = "onnxruntime 1.31, group_query_attention.cc: kv_cache_bit_width is 8 or 4"
 DO_CACHE = "Choose cache_bits=8, 4 or None."
 NO_EXPERTS = "onnxruntime 1.31, moe_quantization_cpu.cc: products on int8 have weights of 3 to 8 bits, at level 4"
@@ -113,7 +115,7 @@ def onnxruntime_nbits(
     With `cache_bits`, 8 or 4, the cache of a `qfunc.decoder` is in codes with one static scale for keys and one for values, and
     attention to it is GroupQueryAttention; else both stay in float.
 
-    `quantize` refuses models to which `cache_bits` or `stacked_experts` makes no difference.
+    `quantize` refuses models to which `embedding_bits`, `cache_bits` or `stacked_experts` makes no difference.
 
     >>> onnxruntime_nbits(8, 64).rules[0].weight.scale.shared
     PerBlock(-1, size=64, partial=True)
@@ -121,20 +123,22 @@ def onnxruntime_nbits(
     level = of_kind("onnxruntime_nbits, accuracy_level", accuracy_level, int)
     stacked = of_kind("onnxruntime_nbits, stacked_experts", stacked_experts, bool)
     symmetric = of_kind("onnxruntime_nbits, scheme", scheme, Scheme).symmetric
-    shared = PerBlock(-1, block, partial=True)
+    shared = made("onnxruntime_nbits, block", PerBlock, -1, block, partial=True)
     inputs = evolve(IN_BLOCKS, scale=evolve(IN_BLOCKS.scale, shared=shared))
 
-    weight = evolve(scheme, format=Int(bits, signed=symmetric), scale=evolve(scheme.scale, shared=shared))
-    table = evolve(weight, format=Int(bits if embedding_bits is None else embedding_bits, signed=symmetric))
+    width = made("onnxruntime_nbits, bits", Int, bits, signed=symmetric)
+    weight = evolve(scheme, format=width, scale=evolve(scheme.scale, shared=shared))
+    of_table = bits if embedding_bits is None else embedding_bits
+    table = evolve(weight, format=made("onnxruntime_nbits, embedding_bits", Int, of_table, signed=symmetric))
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
-    product = FloatMatmul(threads=threads)
+    product = made("onnxruntime_nbits, threads", FloatMatmul, threads=threads)
     in_float = (
         *((Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),) if threads > 1 else ()),
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)
     stackable = level == 4 and bits > 2
-    held = Int(8 if cache_bits is None else cache_bits)
+    held = made("onnxruntime_nbits, cache_bits", Int, 8 if cache_bits is None else cache_bits)
     cached = Scheme(held, division=False)
     cache = () if cache_bits is None else (Rule(Op("index_put"), input=cached, output=cached),)
     append = AppendCodes(held.qmin if held.bits == 4 else 0)  # bytes that are not written are 0: the least codes of 4 bits
@@ -170,13 +174,19 @@ def onnxruntime_nbits(
             *((Refuse(Op("linear"), because=NO_EXPERTS, do=DO_EXPERTS),) if stacked and not stackable else ()),
             *((Refuse(Op("index_put"), because=NO_CACHE, do=DO_CACHE),) if cache and cache_bits not in (4, 8) else ()),
             *((RequireUnit(CachedAttention(), because=ATTENTION, do=DO_ATTENTION),) if cache else ()),
+            *((RequireUnit(Op("embedding"), because=LOOKUPS, do=DO_LOOKUPS),) if tables else ()),
             *((RequireUnit(ExpertSums(threads), because=MIXTURES, do=DO_MIXTURES),) if stacked and stackable else ()),
             *((Require(Op("index_put"), ENDS, formats=(held,), zero_point=False, because=HELD),) if cache else ()),
         ),
         runtime=Runtime(
             "onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(threads=threads), (Build(cpus.x86_64_vnni),)
         ),
-        lowering=MatMulNBitsLowering(accuracy_level=level, experts=ExpertSums(threads) if stacked and stackable else None),
+        lowering=made(
+            "onnxruntime_nbits, accuracy_level",
+            MatMulNBitsLowering,
+            accuracy_level=level,
+            experts=ExpertSums(threads) if stacked and stackable else None,
+        ),
         source=(
             "onnxruntime 1.31 CPUExecutionProvider, docs/ContribOperators.md, com.microsoft.MatMulNBits; measurements",
             "onnxruntime, contrib_ops/cpu/quantization/gather_block_quantized.cc: (q - z) s in float32",

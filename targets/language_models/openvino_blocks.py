@@ -30,7 +30,7 @@ from qfunc.specs import (
     Target,
     cpus,
 )
-from qfunc.specs.arguments import of_kind
+from qfunc.specs.arguments import made, of_kind
 
 GROUP = 32
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, GROUP), dynamic=True), division=False)
@@ -47,15 +47,15 @@ def openvino_blocks(bits: int = 4, block: int = 128, scheme: Scheme = MATMUL_4BI
     PerBlock(-1, size=64)
     """
     symmetric = of_kind("openvino_blocks, scheme", scheme, Scheme).symmetric
+    width = made("openvino_blocks, bits", Int, bits, signed=symmetric)
+    shared = made("openvino_blocks, block", PerBlock, -1, block)
     return Target(
         name=f"openvino_w{bits}_block{block}",
         rules=(
             Rule(
                 LAYERS,
                 input=INPUT,
-                weight=evolve(
-                    scheme, format=Int(bits, signed=symmetric), scale=evolve(scheme.scale, shared=PerBlock(-1, block))
-                ),
+                weight=evolve(scheme, format=width, scale=evolve(scheme.scale, shared=shared)),
             ),
         ),
         kernels=(Kernel(LAYERS, PRODUCT, formats=REALS),),

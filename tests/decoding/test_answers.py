@@ -22,6 +22,7 @@ GROUPED = SMALL | {"num_key_value_heads": 2}
 LAYERS = ["sliding_attention", "full_attention"]
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
     "smollm": ("LlamaForCausalLM", "LlamaConfig", GROUPED | {"tie_word_embeddings": True, "num_key_value_heads": 1}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED | {"head_dim": 8}),

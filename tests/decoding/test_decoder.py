@@ -118,7 +118,8 @@ def test_a_branch_on_values_is_refused() -> None:
         qfunc.decoder(8)(Branching(Shape()))
     assert str(e.value).startswith("decoder, Branching: found ")
     assert str(e.value).endswith(
-        ", wanted a model that torch.export accepts. Check that its forward has no branch on the values of a tensor."
+        ", wanted a model that torch.export accepts. Check that no branch and no size in its forward depends on the values of "
+        "a tensor."
     )
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.decoding.decoder import Decoder
 from qfunc.errors import CaptureError, QfuncError
+from qfunc.specs import edit
 from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 
 WORDS, PLACES = 8, 6
 IN_CODES = targets.onnxruntime_nbits(4, 32, embedding_bits=4)
+CACHE_IN_CODES = targets.onnxruntime_nbits(4, 16, cache_bits=8)
 
 
 class Ids(nn.Module):
@@ -155,6 +159,28 @@ def test_a_window_that_depends_on_the_length_of_the_cache_is_refused() -> None:
     )
 
 
+class Growing(Learned):
+    """Its mask has the size of a cache that grows with each token, as Falcon's with ALiBi."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        x = (self.word(input_ids) + self.place(position_ids))[:, None]
+        k, v = past_key_values.update(x, x, 0)
+        sizes = torch.ones((1, input_ids.shape[1] + past_key_values.get_seq_length()))
+        seen = torch.arange(k.shape[2]) <= position_ids[:, None, :, None]
+        mask = torch.where(seen, sizes.cumsum(-1)[:, : k.shape[2]], -1e9)
+        return (self.head(F.scaled_dot_product_attention(x, k, v, attn_mask=mask)[:, 0]),)
+
+
+def test_sizes_that_depend_on_positions_are_refused() -> None:
+    with pytest.raises(CaptureError) as error:
+        qfunc.decoder(PLACES)(Growing().eval())
+    assert re.sub(r"expression .* wanted", "expression E, wanted", str(error.value)) == (
+        "decoder, Growing: found RuntimeError: Runtime assertion failed for expression E, wanted a graph that runs at each "
+        "position from 0 to 5. A size in its forward may be past_key_values.get_seq_length(), as in Falcon with ALiBi: read "
+        "position_ids instead."
+    )
+
+
 def test_models_of_16_bits_are_refused() -> None:
     with pytest.raises(CaptureError) as error:
         qfunc.decoder(PLACES)(Learned().bfloat16().eval())
@@ -181,3 +207,71 @@ def test_verify_tokens_refuses_ids_outside_of_the_vocabulary() -> None:
         "verify_tokens, input 'ids': found the id 8, wanted ids from 0 to 7, as the table 'model.word.weight' has 8 rows. Pass "
         "ids of the model's own tokenizer or table."
     )
+
+
+class Turned(Learned):
+    """It reads no table of positions."""
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, past_key_values: Any, use_cache: bool) -> tuple[Tensor]:
+        x = (self.word(input_ids) * position_ids[..., None].to(torch.float32).cos())[:, None]
+        k, v = past_key_values.update(x, x, 0)
+        seen = torch.arange(k.shape[2]) <= position_ids[:, None, :, None]
+        return (self.head(F.scaled_dot_product_attention(x, k, v, attn_mask=seen)[:, 0]),)
+
+
+@cache
+def of_target(name: str) -> tuple[Decoder, fx.GraphModule, Any, Any]:
+    """(decoder, calibrated, target, runner of one artifact), with a cache in float, in codes beside float, or in codes."""
+    torch.manual_seed(0)
+    target = {"float": ONNXRUNTIME, "state": edit.state()(ONNXRUNTIME), "codes": CACHE_IN_CODES}[name]
+    decoder = qfunc.decoder(PLACES)(Turned().eval())
+    prompt = decoder.inputs(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    calibrated = qfunc.calibrate([prompt], progress=False)(qfunc.quantize(target)(decoder.program))
+    return decoder, calibrated, target, target.runtime.runner.loaded(qfunc.deploy(target)(calibrated))
+
+
+WRONG = {
+    "-1": ([[0, 1, 2], [-1, 0, 1]], "the position -1"),
+    "6": ([[4, 6, 5], [0, 1, 2]], "the position 6"),
+    "twice": ([[2, 0, 1], [3, 4, 3]], "the position 3 twice in row 1"),
+}
+IN_CALLS = {
+    "generate": ("generate, inputs", lambda made, given: qfunc.generate(made[0].module, given, 1, progress=False)),
+    "generate, runner": ("generate, inputs", lambda made, given: qfunc.generate(made[3], given, 1, progress=False)),
+    "verify_tokens": ("verify_tokens, inputs", lambda made, given: qfunc.verify_tokens(made[2], 1)(made[1], given)),
+    "calibrate": (
+        "calibrate, batch, input 'positions'",
+        lambda made, given: qfunc.calibrate([given], progress=False)(qfunc.quantize(made[2])(made[0].program)),
+    ),
+    "verify": ("verify, batch, input 'positions'", lambda made, given: qfunc.verify(made[2])(made[1], [given])),
+    "runner": ("OnnxRuntimeRunner, input 'positions'", lambda made, given: made[3](given)),
+}
+
+
+@pytest.mark.parametrize("target", ["float", "state", "codes"])
+@pytest.mark.parametrize("call", IN_CALLS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_positions_outside_of_the_cache_and_twice_are_refused(target: str, call: str, wrong: str) -> None:
+    made, (positions, found), (where, run) = of_target(target), WRONG[wrong], IN_CALLS[call]
+    ids, right, *state = made[0].inputs(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    run(made, (ids, right, *state))
+    run(made, (ids, right.flip(1), *state))  # as those of padding, each in the cache
+    with pytest.raises(QfuncError) as error:
+        run(made, (ids, torch.tensor(positions), *state))
+    last = "" if where.endswith(", inputs") else ", as the state 'state_0' has 6"
+    assert str(error.value) == (
+        f"{where}: found {found}, wanted positions from 0 to 5, each once in a row{last}. Pass the positions of "
+        "decoder.inputs(ids), and after them last + 1; or write a larger qfunc.decoder(length)."
+    )
+
+
+@pytest.mark.parametrize("target", ["float", "state", "codes"])
+@pytest.mark.parametrize("wrong", ["-1", "6"])
+def test_calls_outside_of_the_cache_are_refused(target: str, wrong: str) -> None:
+    decoder, calibrated, of, _ = of_target(target)
+    ids, _, *state = decoder.inputs(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    positions, found = WRONG[wrong]
+    for model in (calibrated, qfunc.emulate(of)(calibrated)):
+        with pytest.raises(CaptureError) as error:
+            model(ids, torch.tensor(positions), *state)
+        assert str(error.value).startswith(f"call of a captured model, input 'positions': found {found}, wanted ")

@@ -143,6 +143,7 @@ IDS, LEFT = tokens(2, 3), (
 )  # fmt: skip
 ONES = "wanted zeros and then ones, at least one: padding on the left"
 IN_ROWS = "Pass the ids of the tokenizer: a tensor [N, T], or a list of tensors [T] of any lengths."
+TENSORS = "Write decoder.inputs([torch.tensor(row) for row in rows]); rows may have any lengths."
 REFUSED = [
     ([], None, f"Decoder.inputs: found no rows, wanted integers [N, T], or a list of rows. {IN_ROWS}"),
     (7, None, f"Decoder.inputs: found an int, wanted integers [N, T], or a list of rows. {IN_ROWS}"),
@@ -152,7 +153,7 @@ REFUSED = [
     ),
     (IDS > 0, None, f"Decoder.inputs: found torch.bool [2, 3], wanted integers [N, T]. {IN_ROWS}"),
     ([IDS[0], IDS[0][:0]], None, f"Decoder.inputs, row 1: found torch.int64 [0], wanted integers [T]. {IN_ROWS}"),
-    ([IDS[0], [1, 2]], None, f"Decoder.inputs, row 1: found a list, wanted integers [T]. {IN_ROWS}"),
+    ([IDS[0], [1, 2]], None, f"Decoder.inputs, row 1: found a list, wanted integers [T]. {TENSORS}"),
     (
         [IDS[0]], torch.ones(1, 3),
         "Decoder.inputs: found a list of rows and an attention_mask, wanted one of them. Pass either a list of rows, or a "

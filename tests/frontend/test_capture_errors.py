@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_the_other_road_works(kind: type[nn.Module]) -> None:
     text = message(model)
     assert text == f"{place(model)}: found {ONE_ROAD[kind]}, {TRACED}. {EXPORT}"
     assert torch.equal(capture((X,))(model)(X), model(X))
+
+
+@pytest.mark.parametrize(("kind", "example"), [(Unpacks, None), (OnValues, (X,))])
+@pytest.mark.parametrize("both", [False, True])
+def test_language_models_are_captured_by_decoder(kind: type[Any], example: Any, both: bool) -> None:
+    """Those of transformers have the method `prepare_inputs_for_generation`, and may have an encoder."""
+    model = kind()
+    model.config, model.prepare_inputs_for_generation = SimpleNamespace(is_encoder_decoder=both), str
+    do = "Write decoder = qfunc.decoder(length)(model), and quantize decoder.program."
+    if both:
+        do = "Write qfunc.encoder_decoder(length, features)(model), and quantize its encoder and its decoder.program."
+    assert message(model, example).endswith(f". {do}")
 
 
 def test_tensors_made_in_forward() -> None:

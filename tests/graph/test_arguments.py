@@ -77,6 +77,21 @@ def test_what_examples_fix_may_be_left_out() -> None:
     assert qfunc.verify(TARGET)(done, [X]).agreement.startswith("bit-exact: 0 of ")
 
 
+class Two(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+
+def test_the_inputs_of_one_batch_are_no_batches() -> None:
+    quantized = qfunc.quantize(TARGET)(Two())
+    with pytest.raises(CalibrationError) as e:
+        qfunc.calibrate((X, X), progress=False)(quantized)
+    assert str(e.value) == (
+        "calibrate, batch: found 1 input, wanted a tensor, tuple or dict for the inputs a, b (2 required). Put the inputs of "
+        "each batch into a tuple, and a single batch into a list: [(a, b)]."
+    )
+
+
 WRONG: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {
     "another flag": (None, {}, (X, False), {}, "flag=False, wanted flag=True, to which capture fixed it. Capture or quantize "
                      "the model with concrete_args={'flag': False}."),

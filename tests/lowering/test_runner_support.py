@@ -10,7 +10,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import SpecError
+from qfunc.errors import SpecError, VerifyError
 from qfunc.lowering import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner, TosaRunner
 from qfunc.lowering import runner_support as runtimes
 from qfunc.lowering.ncnn.runner import APART
@@ -152,3 +152,16 @@ def test_weights_of_seven_bits_do_not_saturate(
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(edit.weights(bits=bits)(target))(nn.Conv2d(3, 2, 1)))
     artifact = qfunc.deploy(edit.weights(bits=bits)(target))(model)
     assert said(monkeypatch, "AMD64", "avx2 fma bmi", artifact).get(repr(runner), "") == wanted
+
+
+@pytest.mark.parametrize("given", ["model", "path"])
+@pytest.mark.parametrize("call", ["run", "loaded", "inside"])
+def test_what_is_no_artifact_is_refused(call: str, given: str) -> None:
+    value: Any = nn.Linear(2, 2) if given == "model" else "out"
+    runner = OnnxRuntimeRunner()
+    with pytest.raises(VerifyError) as error:
+        getattr(runner, call)(value, *([[]] if call == "run" else []))
+    found = "a Linear" if given == "model" else "a str"
+    assert str(error.value) == (
+        f"OnnxRuntimeRunner: found {found}, wanted an artifact. Pass the result of qfunc.deploy(target)(calibrated)."
+    )

@@ -30,6 +30,13 @@ NBITS = (
         "tests/decoding/test_cached_codes.py::test_a_model_without_a_cache_is_refused",
     ),
     Mutation(
+        "units-of-any-op",
+        "qfunc.placement.without_effect.required_units:_has",
+        "matches(select, g.root, plan.context)",
+        "True",
+        "tests/lowering/onnxruntime/test_block_tables.py::test_a_model_without_tables_is_refused",
+    ),
+    Mutation(
         "stacked-experts-of-any-form",
         "qfunc.placement.mixtures:of_one_form",
         "len(forms) == 3",
@@ -45,10 +52,31 @@ NBITS = (
     ),
     Mutation(
         "ids-of-batches-unchecked",
-        "qfunc.graph.input_limits:require_ids",
+        "qfunc.graph.input_limits.ids:require_ids",
         "low < 0 or high >= table.rows",
         "False",
         "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
+    ),
+    Mutation(
+        "positions-from-the-end",
+        "qfunc.graph.input_limits.positions:wrong_position",
+        "low < 0 or high >= length",
+        "high >= length",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
+    ),
+    Mutation(
+        "positions-that-repeat",
+        "qfunc.graph.input_limits.positions:WrittenPositions.wrong",
+        "apart and self.along is not None",
+        "False",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
+    ),
+    Mutation(
+        "positions-of-slices-unchecked",
+        "qfunc.lowering.onnxruntime.written_positions:_inserted",
+        "min(ends) >= _END",
+        "False",
+        "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
     ),
     Mutation(
         "positions-of-the-first-token",

@@ -81,7 +81,7 @@ NETWORKS = (
         "tests/frontend/test_exported_sizes.py::test_another_batch_is_refused",
     ),
     Mutation(
-        "entries-of-a-program-in-any-order", "qfunc.graph.input_limits:require_sizes_of_call",
+        "entries-of-a-program-in-any-order", "qfunc.graph.input_limits.sizes:require_sizes_of_call",
         "[_in_order(value, spec) for value, spec in inputs]",
         "[value for value, _ in inputs]",
         "tests/frontend/test_exported_sizes.py::test_keywords_and_entries_come_in_any_order",

@@ -10,6 +10,18 @@ TRANSFORMERS = (
         "tests/decoding/test_decoder.py::test_any_split_of_a_text_has_the_logits_of_the_whole[llama]",
     ),
     Mutation(
+        "caches-where-frequencies-change", "qfunc.decoding.rotary:with_fixed_frequencies",
+        "length > limit",
+        "False",
+        "tests/decoding/test_rotary.py::test_frequencies_are_those_of_short_texts_or_the_length_is_refused",
+    ),
+    Mutation(
+        "frequencies-of-the-last-text", "qfunc.decoding.rotary:_fix",
+        'getattr(module, f"{prefix}original_inv_freq")',
+        'getattr(module, f"{prefix}inv_freq")',
+        "tests/decoding/test_rotary.py::test_frequencies_are_those_of_short_texts_or_the_length_is_refused",
+    ),
+    Mutation(
         "keys-of-the-encoder-are-computed-again", "qfunc.decoding.cache:StateCache.update",
         "return self.cross[2 * layer], self.cross[2 * layer + 1]",
         "return keys, values",

@@ -163,6 +163,22 @@ def test_it_composes_saves_and_leaves_the_model(network: nn.Module, tmp_path: Pa
     assert all(torch.equal(value, rounded[site]) for site, (_, value, _) in weights(second).items())
 
 
+@pytest.mark.parametrize("name", ["nbits4", "gguf"])
+def test_calibration_may_follow_where_only_weights_have_static_scales(network: nn.Module, name: str) -> None:
+    target = ENGINES[name]
+    rounded = qfunc.gptq(BATCHES, progress=False)(qfunc.quantize(target)(export(network, tokens(2, 7))))
+    after = qfunc.calibrate(BATCHES, progress=False)(rounded)
+    before = qfunc.gptq(BATCHES, progress=False)(nearest(network, target))
+    found, wanted = (qfunc.deploy(target)(model).files for model in (after, before))
+    assert dict(found) == dict(wanted)
+
+
+def test_static_scales_of_activations_are_calibrated_first(network: nn.Module) -> None:
+    quantized = qfunc.quantize(targets.academic(3, 8))(export(network, tokens(2, 7)))
+    with pytest.raises(CalibrationError, match=r"^gptq: found a quantized model without qparams at site '.*', wanted a "):
+        qfunc.gptq(BATCHES, progress=False)(quantized)
+
+
 def test_selected_layers(network: nn.Module) -> None:
     before = nearest(network, ENGINES["nbits4"])
     result = qfunc.gptq(BATCHES, progress=False, select=edit.name("down"))(before)

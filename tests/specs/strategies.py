@@ -297,7 +297,9 @@ legalities |= st.builds(
     st.integers(-4, 4),
     words,
 )
-legalities |= st.builds(RequireUnit, st.sampled_from((CachedAttention(), ExpertSums(3))), because=words, do=words)
+legalities |= st.builds(
+    RequireUnit, st.sampled_from((CachedAttention(), ExpertSums(3), Op("embedding"))), because=words, do=words
+)
 targets = st.builds(
     Target,
     name=words,

@@ -81,9 +81,44 @@ SCHEMES = (
         ),
         (
             lambda: targets.onnxruntime_nbits(embedding_bits=0),
-            "Int.bits: found 0, wanted an int in [2, 64]. Give such a number.",
+            "onnxruntime_nbits, embedding_bits: found 0, wanted an int in [2, 64]. Give such a number.",
         ),
-        (lambda: targets.onnxruntime_nbits(cache_bits=0), "Int.bits: found 0, wanted an int in [2, 64]. Give such a number."),
+        (
+            lambda: targets.onnxruntime_nbits(cache_bits=0),
+            "onnxruntime_nbits, cache_bits: found 0, wanted an int in [2, 64]. Give such a number.",
+        ),
+        (
+            lambda: targets.onnxruntime_nbits(bits=1),
+            "onnxruntime_nbits, bits: found 1, wanted an int in [2, 64]. Give such a number.",
+        ),
+        (
+            lambda: targets.onnxruntime_nbits(block="32"),
+            "onnxruntime_nbits, block: found '32', wanted an int in [1, inf]. Give such a number.",
+        ),
+        (
+            lambda: targets.onnxruntime_nbits(threads=0),
+            "onnxruntime_nbits, threads: found 0, wanted an int in [1, inf]. Give such a number.",
+        ),
+        (
+            lambda: targets.onnxruntime_nbits(accuracy_level=9),
+            "onnxruntime_nbits, accuracy_level: found 9, wanted an int in [0, 4]. Give such a number.",
+        ),
+        (
+            lambda: targets.openvino_blocks(bits=0),
+            "openvino_blocks, bits: found 0, wanted an int in [2, 64]. Give such a number.",
+        ),
+        (
+            lambda: targets.openvino_blocks(block=0),
+            "openvino_blocks, block: found 0, wanted an int in [1, inf]. Give such a number.",
+        ),
+        (
+            lambda: targets.executorch_8da4w(block=0),
+            "executorch_8da4w, block: found 0, wanted an int in [1, inf]. Give such a number.",
+        ),
+        (
+            lambda: targets.compressed_tensors("W4A16", block=0),
+            "compressed_tensors, block: found 0, wanted an int in [1, inf]. Give such a number.",
+        ),
     ],
 )  # fmt: skip
 def test_messages_of_the_functions(make: Any, message: str) -> None:

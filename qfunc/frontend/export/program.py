@@ -17,7 +17,7 @@ from qfunc.frontend.export.norms import form_of, is_decomposed, norms_as_modules
 from qfunc.frontend.export.recompose import recompose
 from qfunc.frontend.export.recurrent import expand_recurrent
 from qfunc.frontend.functionalize import functionalize
-from qfunc.frontend.fx.tracer import packed_sequence_error
+from qfunc.frontend.fx.tracer import decoder_call, packed_sequence_error
 from qfunc.frontend.source_location import packs_sequences, user_line
 from qfunc.graph.module import CapturedModule, ensure_submodule
 from qfunc.graph.record import attach, record_of
@@ -69,7 +69,7 @@ def _export_error(model: nn.Module, error: Exception) -> CaptureError:
         where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
         found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
         wanted=wanted,
-        do=do,
+        do=decoder_call(model) or do,
     )
 
 

@@ -128,6 +128,15 @@ def packed_sequence_error(where: str) -> CaptureError:
     return CaptureError(where=where, found=found, wanted=wanted, do=do)
 
 
+def decoder_call(model: nn.Module) -> str:
+    """Return the call that captures a language model of `transformers`, as a sentence; "" for another model."""
+    if not callable(getattr(model, "prepare_inputs_for_generation", None)):
+        return ""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return "Write qfunc.encoder_decoder(length, features)(model), and quantize its encoder and its decoder.program."
+    return "Write decoder = qfunc.decoder(length)(model), and quantize decoder.program."
+
+
 def tracing_error(error: Exception, model: nn.Module) -> CaptureError:
     """Return the error for a failed trace, with the file and line of the user's model and torch.export as the alternative."""
     if packs_sequences(error.__traceback__):
@@ -137,5 +146,5 @@ def tracing_error(error: Exception, model: nn.Module) -> CaptureError:
         where=user_line(error.__traceback__) or type(model).__name__,
         found=f"{type(error).__name__}: {first}",
         wanted="a forward that can be traced symbolically",
-        do=_USE_EXPORT,
+        do=decoder_call(model) or _USE_EXPORT,
     )

@@ -15,7 +15,7 @@ from attrs import frozen
 from qfunc.errors import VerifyError
 from qfunc.execution.batches import tensors_of
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.runner_support import loading, not_installed, require
+from qfunc.lowering.runner_support import files_of, loading, not_installed, require
 from qfunc.specs._values import readable
 
 _CONFIG, _TENSORS = "config.json", "model.safetensors"
@@ -51,7 +51,7 @@ class TransformersRunner:
         Raises:
             VerifyError: as of `run`.
         """
-        model, names = self.model(artifact), json.loads(file_of(artifact.files, _CONFIG))["qfunc"]
+        model, names = self.model(artifact), json.loads(file_of(files_of(artifact, "TransformersRunner"), _CONFIG))["qfunc"]
 
         def run(inputs: Sequence[Any]) -> list[Any]:
             given = {name: torch.as_tensor(value) for name, value in zip(names["inputs"], inputs, strict=True)}
@@ -71,7 +71,7 @@ class TransformersRunner:
         """
         require(self.missing(), "TransformersRunner", "transformers", "transformers 5.23 and compressed-tensors 0.20")
         transformers: Any = importlib.import_module("transformers")
-        config = json.loads(file_of(artifact.files, _CONFIG))
+        config = json.loads(file_of(files_of(artifact, "TransformersRunner"), _CONFIG))
         names = config.get("architectures") or [""]
         kind = getattr(transformers, names[0], None)
         if kind is None:
@@ -83,7 +83,7 @@ class TransformersRunner:
             groups = config["quantization_config"]["config_groups"].values()
             config["quantization_config"]["dequantize"] = not any(group["input_activations"] for group in groups)
             (Path(folder) / _CONFIG).write_text(json.dumps(config))
-            (Path(folder) / _TENSORS).write_bytes(file_of(artifact.files, _TENSORS))
+            (Path(folder) / _TENSORS).write_bytes(file_of(files_of(artifact, "TransformersRunner"), _TENSORS))
             model = kind.from_pretrained(folder, dtype=torch.float32).eval()
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithReals
 from qfunc.lowering.gguf.engine import PACKAGE, engine
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.runner_support import files_of, loading, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
@@ -82,8 +82,8 @@ class GgmlRunner:
         from qfunc.lowering.gguf.session import GgmlSession
 
         with loading("GgmlRunner", "ggml"):
-            graph = read_model(file_of(artifact.files, "model.onnx"))
-            return GgmlSession(engine(), file_of(artifact.files, "model.gguf"), graph, self.threads)
+            graph = read_model(file_of(files_of(artifact, "GgmlRunner"), "model.onnx"))
+            return GgmlSession(engine(), file_of(files_of(artifact, "GgmlRunner"), "model.gguf"), graph, self.threads)
 
 
 __all__ = ["GgmlRunner"]

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.runner_support import files_of, loading, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
@@ -53,7 +53,7 @@ class LlamaCppRunner:
         from qfunc.lowering.llama_cpp.session import LlamaSession
 
         with loading("LlamaCppRunner", "llama.cpp"):
-            return LlamaSession(file_of(artifact.files, "model.gguf"), self.threads).run
+            return LlamaSession(file_of(files_of(artifact, "LlamaCppRunner"), "model.gguf"), self.threads).run
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this llama.cpp computes as the target describes, else the reason why it may not."""

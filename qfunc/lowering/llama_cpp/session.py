@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
 
 from qfunc.errors import VerifyError
+from qfunc.graph.input_limits.positions import PASS_POSITIONS, wrong_position
 from qfunc.lowering.llama_cpp.state import Array, packed, unpacked
 
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
@@ -66,7 +68,8 @@ class LlamaSession:
         """Return [logits] of token ids [B, T], or [logits, *cache] of ids, their positions [B, T] and a cache.
 
         Raises:
-            VerifyError: other inputs, ids that the vocabulary does not have, or a batch that llama.cpp does not compute.
+            VerifyError: other inputs, ids that the vocabulary does not have, positions outside of the cache, or a batch that
+                llama.cpp does not compute.
         """
         ids, *others = (np.asarray(value) for value in inputs) if inputs else [np.zeros(0)]
         if ids.ndim != 2 or ids.dtype.kind != "i" or (others and not _is_cache(others, ids)):
@@ -80,6 +83,10 @@ class LlamaSession:
         if not others:
             return [np.stack([self._step(np.asarray(sequence))[0] for sequence in ids])]
         positions, *cache = others
+        length = np.size(cache[0], 2)
+        if found := wrong_position(torch.tensor(positions), length, None):
+            wanted = f"consecutive positions from 0 to {length - 1}, as the cache has {length}"
+            raise VerifyError(where="LlamaCppRunner, inputs", found=found, wanted=wanted, do=PASS_POSITIONS)
         rows = [self._with_cache(np.asarray(row), int(positions[i, 0]), [t[i] for t in cache]) for i, row in enumerate(ids)]
         return [np.stack(parts) for parts in zip(*rows, strict=True)]
 

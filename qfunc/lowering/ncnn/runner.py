@@ -15,7 +15,7 @@ from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import code_names
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.ncnn.session import FILES, Session
-from qfunc.lowering.runner_support import has, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.runner_support import files_of, has, not_installed, other_kernels, require, this_cpu
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu, x86_64_avx2, x86_64_sse4, x86_64_vnni
@@ -56,7 +56,7 @@ class NcnnRunner:
         Raises:
             VerifyError: ncnn is not installed.
         """
-        return self.session(artifact.files).run
+        return self.session(files_of(artifact, "NcnnRunner")).run
 
     def inside(self, artifact: Any) -> SessionWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -64,7 +64,7 @@ class NcnnRunner:
         Raises:
             VerifyError: ncnn is not installed.
         """
-        session = self.session(artifact.files)
+        session = self.session(files_of(artifact, "NcnnRunner"))
         wanted = code_names(artifact)
         codes = tuple(b for b in sorted(session.blobs) if split_axis(b)[0] in wanted)
         return SessionWithCodes(session, codes, tuple(sorted(session.blobs - {*codes})))
@@ -73,7 +73,7 @@ class NcnnRunner:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
         if reason := other_kernels() or ("" if has("fma") else "without FMA its convolutions round twice"):
             return reason
-        files = {} if artifact is None else artifact.files
+        files = {} if artifact is None else files_of(artifact, "NcnnRunner")
         known = any(name.endswith(".ncnn.param") for name in files)
         layers = read_param(file_of(files, FILES[0]), FILES[0]) if known else []
         nine = any(map(_is_depthwise_of_nine, layers))

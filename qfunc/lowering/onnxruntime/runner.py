@@ -16,7 +16,8 @@ from qfunc.lowering.onnxruntime.looked_up_ids import with_checked_ids
 from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.onnxruntime.unoptimized_model import UnoptimizedModel, unoptimized_model
-from qfunc.lowering.runner_support import FOURS, SATURATES, has, loading, other_kernels, this_cpu
+from qfunc.lowering.onnxruntime.written_positions import with_checked_positions
+from qfunc.lowering.runner_support import FOURS, SATURATES, files_of, has, loading, other_kernels, this_cpu
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
@@ -46,11 +47,12 @@ class OnnxRuntimeRunner:
         """Return `run` of one artifact, which is loaded once.
 
         Raises:
-            VerifyError: ONNX Runtime does not load the file; of the function: ids outside of a table.
+            VerifyError: ONNX Runtime does not load the file; of the function: ids outside of a table, or positions outside of a
+                state.
         """
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            model = with_real_ends(file_of(artifact.files, "model.onnx"))
-            return with_checked_ids(self.session(model).run, model)
+            model = with_real_ends(file_of(files_of(artifact, "OnnxRuntimeRunner"), "model.onnx"))
+            return with_checked_positions(with_checked_ids(self.session(model).run, model), model)
 
     def session(self, model: bytes) -> Any:
         """Return a loaded model, which runs many batches."""
@@ -63,7 +65,7 @@ class OnnxRuntimeRunner:
         """
         view = optimized_model if self.optimise else unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
-            model = with_real_ends(file_of(artifact.files, "model.onnx"))
+            model = with_real_ends(file_of(files_of(artifact, "OnnxRuntimeRunner"), "model.onnx"))
             products = model_with_products(model, self.threads, self.machine) if self.optimise else None
             return products or view(model, self.threads, self.machine)
 

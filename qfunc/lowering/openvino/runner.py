@@ -16,7 +16,7 @@ from attrs import field, frozen
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.openvino.units import float_products
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.lowering.runner_support import FOURS, SATURATES, has, loading, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import FOURS, SATURATES, files_of, has, loading, not_installed, other_kernels, require
 
 
 @frozen
@@ -53,7 +53,7 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return partial(_values, SizedModel(self, file_of(artifact.files, "model.onnx")))
+        return partial(_values, SizedModel(self, file_of(files_of(artifact, "OpenVinoRunner"), "model.onnx")))
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return the model with the activations after each FakeQuantize as codes.
@@ -64,7 +64,7 @@ class OpenVinoRunner:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.files.onnx_model import read_model
 
-        model = file_of(artifact.files, "model.onnx")
+        model = file_of(files_of(artifact, "OpenVinoRunner"), "model.onnx")
         activations = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
         pairs = [(tensor, site) for site in activations for tensor in site["tensors"]]
         counts = Counter(name for name, _ in pairs)  # a tensor with two sites is left out: its name is not unique

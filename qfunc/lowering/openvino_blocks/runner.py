@@ -14,7 +14,7 @@ from attrs import frozen
 
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithReals
-from qfunc.lowering.runner_support import has, loading, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import files_of, has, loading, not_installed, other_kernels, require
 from qfunc.specs._values import readable
 
 _MODEL = "model.onnx"
@@ -49,7 +49,7 @@ class OpenVinoBlocksRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return self._session(file_of(artifact.files, _MODEL))
+        return self._session(file_of(files_of(artifact, "OpenVinoBlocksRunner"), _MODEL))
 
     def inside(self, artifact: Any) -> ModelWithReals:
         """Return the model with the results of its linear layers, and what they read, as outputs.
@@ -60,7 +60,7 @@ class OpenVinoBlocksRunner:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.files.onnx_model import read_model
 
-        content = file_of(artifact.files, _MODEL)
+        content = file_of(files_of(artifact, "OpenVinoBlocksRunner"), _MODEL)
         nodes = read_model(content).graph.node
         constants = {n.output[0] for n in nodes if n.op_type == "DequantizeLinear"}
         computed = {o for n in nodes if n.op_type != "DequantizeLinear" for o in n.output}

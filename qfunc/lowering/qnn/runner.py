@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from qfunc.errors import VerifyError, first_line
 from qfunc.lowering.artifact import file_of
-from qfunc.lowering.runner_support import not_installed, require
+from qfunc.lowering.runner_support import files_of, not_installed, require
 from qfunc.specs._check import integer
 
 EP = "QNNExecutionProvider"
@@ -49,7 +49,7 @@ class QnnHtpRunner:
         Raises:
             VerifyError: onnxruntime-qnn is not installed, or the HTP rejects the model.
         """
-        return self.session(artifact.files).run
+        return self.session(files_of(artifact, "QnnHtpRunner")).run
 
     def comparable(self, artifact: Any = None) -> str:
         """Return the reason why no target describes its codes exactly."""

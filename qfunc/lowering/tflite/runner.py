@@ -13,7 +13,7 @@ from qfunc.errors import VerifyError
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, code_names, with_code_outputs
 from qfunc.lowering.machines.process import Machine, is_machine, opened
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.runner_support import files_of, loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.tflite.session import RESOLVERS, Session
 from qfunc.lowering.tflite.units import changed_kernels, written_units
 from qfunc.specs._check import integer, one_of, refuse
@@ -61,7 +61,8 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.tflite")).run
+        file = file_of(files_of(artifact, "LiteRtRunner"), "model.tflite")
+        run: Callable[[Sequence[Any]], list[Any]] = self.session(file).run
         return run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
@@ -70,7 +71,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.session(file_of(artifact.files, "model.tflite"), listed=True)
+        plain = self.session(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), listed=True)
         content, last, executed = with_outputs(artifact, "LiteRtRunner")
         exposed = self.session(content, listed=True)
         before, after = (frozenset(session.facts.get("delegated", ())) for session in (plain, exposed))  # LiteRT.js tells none
@@ -107,7 +108,7 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], di
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading(runner, "TensorFlow Lite"):
-        model = schema.ModelT.InitFromPackedBuf(file_of(artifact.files, "model.tflite"), 0)
+        model = schema.ModelT.InitFromPackedBuf(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), 0)
         graph = model.subgraphs[0]
         names = [t.name.decode() for t in graph.tensors]
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
@@ -146,7 +147,7 @@ class TfliteMicroRunner:
         Raises:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
-        return self.session(file_of(artifact.files, "model.tflite")).run(inputs)
+        return self.session(file_of(files_of(artifact, "TfliteMicroRunner"), "model.tflite")).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -154,7 +155,7 @@ class TfliteMicroRunner:
         Raises:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
-        plain = self.session(file_of(artifact.files, "model.tflite"))
+        plain = self.session(file_of(files_of(artifact, "TfliteMicroRunner"), "model.tflite"))
         exposed, last, executed = with_outputs(artifact, "TfliteMicroRunner")
         return ModelWithCodes(plain.run, self.session(exposed).run, last, executed=executed)
 

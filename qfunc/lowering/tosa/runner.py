@@ -20,7 +20,7 @@ from qfunc.files.json_text import damage_error, parse
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, with_code_outputs
 from qfunc.lowering.flatbuffer import Table
-from qfunc.lowering.runner_support import not_installed, require
+from qfunc.lowering.runner_support import files_of, not_installed, require
 from qfunc.lowering.tosa.schema import VALUES, block_of, serialize_block
 
 
@@ -53,7 +53,7 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed, or rejects the file.
         """
-        return self.session(artifact.files).run
+        return self.session(files_of(artifact, "TosaRunner")).run
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -61,13 +61,13 @@ class TosaRunner:
         Raises:
             VerifyError: the reference model is not installed.
         """
-        block = block_of(file_of(artifact.files, "model.tosa"))
-        values = _values(artifact.files)
+        block = block_of(file_of(files_of(artifact, "TosaRunner"), "model.tosa"))
+        values = _values(files_of(artifact, "TosaRunner"))
         named = with_code_outputs(artifact, values["tensors"].items())
         outputs = [*block["outputs"], *(entry["tensor"] for entry in named.values())]
         exposed = Session(self._model(), serialize_block(Table(block.kind, {**block.fields, "outputs": outputs})), values)
         channels_last = {name: bool(entry["last"]) for name, entry in named.items()}
-        return ModelWithCodes(self.session(artifact.files).run, exposed.codes, channels_last, joined=True)
+        return ModelWithCodes(self.session(files_of(artifact, "TosaRunner")).run, exposed.codes, channels_last, joined=True)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "": the model computes on integers, so that every CPU gives the same results."""

@@ -15,7 +15,7 @@ from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithCodes, ModelWithReals, with_code_outputs
 from qfunc.lowering.flatbuffer import Table, parse, table
 from qfunc.lowering.machines.process import Machine, is_machine, opened
-from qfunc.lowering.runner_support import loading, not_installed, other_kernels, require, this_cpu
+from qfunc.lowering.runner_support import files_of, loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.xnnpack.pte import PROGRAM, delegate_of, program
 from qfunc.lowering.xnnpack.schema import VALUES, delegate, read
 from qfunc.lowering.xnnpack.session import Session
@@ -56,7 +56,8 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        run: Callable[[Sequence[Any]], list[Any]] = self.session(file_of(artifact.files, "model.pte")).run
+        file = file_of(files_of(artifact, "ExecuTorchRunner"), "model.pte")
+        run: Callable[[Sequence[Any]], list[Any]] = self.session(file).run
         return run
 
     def inside(self, artifact: Any) -> ModelWithCodes | ModelWithReals:
@@ -65,8 +66,8 @@ class ExecuTorchRunner:
         Raises:
             VerifyError: ExecuTorch is not installed.
         """
-        file, name = file_of(artifact.files, "model.pte"), "model.values.json"
-        values = require_fields(VALUES, parse_json(file_of(artifact.files, name), name), name)
+        file, name = file_of(files_of(artifact, "ExecuTorchRunner"), "model.pte"), "model.values.json"
+        values = require_fields(VALUES, parse_json(file_of(files_of(artifact, "ExecuTorchRunner"), name), name), name)
         graph, _ = read(delegate_of(file))
         if quantizes_at_run_time(graph):
             exposed = self.session(_with_outputs(file, list(values.values())))

@@ -12,7 +12,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import matches
 from qfunc.placement.mixtures import mixtures, of_one_form
 from qfunc.placement.place import Plan
-from qfunc.specs import ExpertSums, RequireUnit, Scheme, Target
+from qfunc.specs import ExpertSums, RequireUnit, Scheme, Selector, Target
 from qfunc.specs.arithmetic.kernel import Arithmetic
 
 __all__ = ["require_units", "without_required_units"]
@@ -25,10 +25,10 @@ def require_units(target: Target, plans: Sequence[Plan]) -> None:
         SpecError: there is none.
     """
     for rule in target.legality:
-        if isinstance(rule, RequireUnit) and not any(_has(plan, target, rule.arithmetic) for plan in plans):
+        if isinstance(rule, RequireUnit) and not any(_has(plan, target, rule.unit) for plan in plans):
             raise SpecError(
                 where=f"target {target.name!r}",
-                found=f"a model without a unit of {rule.arithmetic!r}",
+                found=f"a model without a unit of {rule.unit!r}",
                 wanted=f"at least one: {rule.because}",
                 do=rule.do,
             )
@@ -39,9 +39,9 @@ def without_required_units(target: Target) -> Target:
     return evolve(target, legality=tuple(rule for rule in target.legality if not isinstance(rule, RequireUnit)))
 
 
-def _has(plan: Plan, target: Target, arithmetic: Arithmetic) -> bool:
+def _has(plan: Plan, target: Target, unit: Arithmetic | Selector) -> bool:
     nodes = list(plan.context.model.graph.nodes)
-    if isinstance(arithmetic, ExpertSums):
+    if isinstance(unit, ExpertSums):
         schemes = {(p.tensor, reader): p.site.scheme for p in plan.placed for reader in p.readers}
 
         def scheme(weight: fx.Node, reader: fx.Node) -> Scheme | None:
@@ -49,5 +49,5 @@ def _has(plan: Plan, target: Target, arithmetic: Arithmetic) -> bool:
 
         found = mixtures(plan.context, nodes)
         return any(of_one_form(m, scheme, lambda weight: read_attr(plan.context.model, weight)) for m in found)
-    kernels = [k for k in target.kernels if k.arithmetic == arithmetic]
-    return any(matches(k.unit, g.root, plan.context) for k in kernels for g in plan.groups.groups)
+    selectors = [unit] if isinstance(unit, Selector) else [k.unit for k in target.kernels if k.arithmetic == unit]
+    return any(matches(select, g.root, plan.context) for select in selectors for g in plan.groups.groups)

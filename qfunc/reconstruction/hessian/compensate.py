@@ -63,7 +63,7 @@ def gptq(
     values for the columns rounded so far.  Scales and zero points stay those of the calibrated model, so that the result is
     an ordinary calibrated model for the same target.  The float weights stay, too: the quantizers store the rounding
     (`Compensation`).  An output for which rounding to nearest has a smaller error keeps its codes.  The model itself is not
-    changed.
+    changed.  Where only weights have static scales, as for `gguf`, `calibrate` may also follow.
 
     Cost: each op runs twice on each batch.  Memory: all batches, and twice the values that later layers read, of all batches.
     With earlier_errors=0 the float network does not run, which halves both.
@@ -83,8 +83,8 @@ def gptq(
         group: As for `calibrate`: the sums are those of the batches of all its processes, of which each needs one, added in
             order of rank in float64.  All processes get the same model.
     Raises:
-        CalibrationError: no batches, NaN or infinite inputs of a layer, a model that is not calibrated, or one without
-            quantized weights of linear layers.
+        CalibrationError: no batches, NaN or infinite inputs of a layer, a site without qparams, or no quantized weights of
+            linear layers.
         SpecError: damping, passes or earlier_errors out of bounds, a selector that matches no such layer, a weight with a
             function that Compensation cannot wrap, or a group that is none.
     Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ with its factor a, Li et al.,

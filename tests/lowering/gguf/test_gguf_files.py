@@ -148,7 +148,7 @@ def test_the_kinds_are_eleven() -> None:
     with pytest.raises(SpecError) as caught:
         targets.gguf("Q4_K_M")
     assert str(caught.value) == (
-        "GgufLowering.kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'MXFP4', 'Q6_K', 'Q5_K', "
+        "gguf, kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'MXFP4', 'Q6_K', 'Q5_K', "
         "'Q4_K', 'Q3_K', 'Q2_K'. Choose one of them; a mix, such as Q4_K_M, is for a whole decoder: "
         "targets.gguf(kind, qfunc.lowering.decoder_config(model.config))."
     )

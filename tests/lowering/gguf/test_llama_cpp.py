@@ -316,6 +316,12 @@ def test_what_is_damaged_or_foreign_is_named() -> None:
     assert refusal(artifact, torch.full((1, 4), 96)) == (
         "LlamaCppRunner, inputs: found ids in [96, 96], wanted [0, 95]. Give ids of the model's tokenizer."
     )
+    for first, found in ((-1, -1), (2, 5)):
+        places = torch.arange(first, first + 4)[None]
+        assert refusal(artifact, tokens(1, 4, d), places, torch.zeros(1, 2, 5, 16), torch.zeros(1, 2, 5, 16)) == (
+            f"LlamaCppRunner, inputs: found the position {found}, wanted consecutive positions from 0 to 4, as the cache has "
+            "5. Pass the positions of decoder.inputs(ids), and after them last + 1; or write a larger qfunc.decoder(length)."
+        )
 
 
 @pytest.mark.skipif(INSTALLED, reason="llama-cpp-python is installed")

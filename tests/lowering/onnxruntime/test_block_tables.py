@@ -122,6 +122,15 @@ def test_tables_stay_in_float_by_default() -> None:
     assert [n.op_type for n in graph.node if "Gather" in n.op_type] == ["Gather"]
 
 
+def test_a_model_without_tables_is_refused() -> None:
+    with pytest.raises(SpecError) as e:
+        qfunc.quantize(targets.onnxruntime_nbits(4, 32, embedding_bits=8))(nn.Linear(64, 32))
+    assert str(e.value) == (
+        "target 'onnxruntime_w4_block32_level4_e8': found a model without a unit of Op('embedding'), wanted at least one: "
+        "onnxruntime 1.31, GatherBlockQuantized: a table of embeddings. Pass a model with embeddings, or drop embedding_bits."
+    )
+
+
 @pytest.mark.parametrize(("bits", "block"), [(4, 24), (4, 8), (16, 32)])
 def test_what_the_operator_lacks_is_refused(bits: int, block: int) -> None:
     program, _ = drawn(5, 64, 0)

@@ -235,9 +235,7 @@ WITNESSES = {
     "RequireSizes.axes": of_legality(SIZE, see=sizes, axes=((1, Span(4)),)),
     "RequireSizes.because": of_legality(FALSE, see=sizes, because="the manual"),
     "RequireSizes.do": of_legality(FALSE, see=sizes, do="Begin."),
-    "RequireUnit.arithmetic": witness(
-        chip(CUT, legality=UNIT), UNIT, evolve(UNIT, arithmetic=CUT.arithmetic), LAYER, X, see=refusal
-    ),
+    "RequireUnit.unit": witness(chip(CUT, legality=UNIT), UNIT, evolve(UNIT, unit=CUT.arithmetic), LAYER, X, see=refusal),
     "RequireUnit.because": of_legality(UNIT, because="the manual"),
     "RequireUnit.do": of_legality(UNIT, do="Begin."),
     "Span.low": of_legality(evolve(WIDE, axes=((3, Span(5, 9)),)), see=sizes, axes=((3, Span(6, 9)),)),
