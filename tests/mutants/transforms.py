@@ -112,7 +112,7 @@ TRANSFORMS = (
         "tests/transforms/test_purity_mutants.py::test_a_quantized_model_stays_uncalibrated_when_a_calibrated_one_is_made",
     ),
     Mutation(
-        "emulation-shares-its-tensors", "qfunc.transforms.emulate:emulate",
+        "emulation-shares-its-tensors", "qfunc.transforms.emulate:_emulation",
         "_owning(copy_user_attributes(build_emulation(",
         "(copy_user_attributes(build_emulation(",
         "tests/transforms/test_purity.py::test_an_emulation_owns_its_tensors",
