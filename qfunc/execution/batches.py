@@ -164,6 +164,36 @@ def require_repeatable(batches: Any, step: str, name: str, progress: Any, call: 
         raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
 
 
+def require_some(batches: Iterable[Any], step: str, name: str) -> None:
+    """Refuse batches whose number is known to be 0.
+
+    Raises:
+        CalibrationError: names the argument.
+    """
+    try:
+        empty = len(batches) == 0  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):  # a stream
+        return
+    if empty:
+        raise _no_batches(step, name)
+
+
+def first_batch(batches: Iterable[Any], step: str, name: str) -> Any:
+    """Return the first batch.
+
+    Raises:
+        CalibrationError: there is none.
+    """
+    for batch in batches:
+        return batch
+    raise _no_batches(step, name)
+
+
+def _no_batches(step: str, name: str) -> CalibrationError:
+    do = "Pass a list or a DataLoader that has batches."
+    return CalibrationError(where=f"{step}, {name}", found="no batches", wanted="at least one", do=do)
+
+
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     """Return shape and dtype of every tensor in the arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
