@@ -78,7 +78,8 @@ class Stored:
         os.replace(draft, path)
 
     def _digest(self, target: Target) -> str:
-        return hashlib.sha256(f"{self.digest}\n{_or_new('targets', lambda: digest(target))}".encode()).hexdigest()
+        found = _or_new("targets", lambda: digest(target))
+        return hashlib.sha256(f"{self.digest}\n{found}".encode()).hexdigest()
 
 
 def shared_digest(network: fx.GraphModule, functions: Mapping[str, Any], batches: Mapping[str, Iterable[Any]]) -> str:

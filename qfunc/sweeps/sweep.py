@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from functools import partial
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
 from qfunc.analysis.report_format import name_of
-from qfunc.diagnosis.latency import fastest_in_turns
 from qfunc.diagnosis.scoring import Metric, Scorer, binder_for
 from qfunc.errors import SpecError, first_line
 from qfunc.execution.batches import first_batch, require_repeatable, require_some, tensors_of
@@ -25,10 +23,10 @@ from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target
-from qfunc.specs.protocols import LoadingRunner
 from qfunc.sweeps.measure import Predict, Task, measured, reason
 from qfunc.sweeps.report import Sweep, SweepRow
 from qfunc.sweeps.stored import Stored, shared_digest
+from qfunc.sweeps.timing import timed
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.validate import describe, require_target_value
@@ -171,7 +169,7 @@ class _Study:
                 artifacts[row.name] = artifact
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
-        rows |= self._timed(rows, artifacts, tensors_of(bind(next(iter(self.batches)))))
+        rows |= timed(self.targets, rows, artifacts, tensors_of(bind(next(iter(self.batches)))), self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
 
@@ -179,9 +177,9 @@ class _Study:
         if self.folder is None:
             return None
         functions = {"metric": self.metric, "then": self.then, "predict": self.predict}
-        batches = {"batches": self.batches} | (
-            {"calibration": self.calibration} if self.calibration is not self.batches else {}
-        )
+        batches = {"batches": self.batches}
+        if self.calibration is not self.batches:
+            batches["calibration"] = self.calibration
         return Stored(self.folder, self.targets, shared_digest(network, functions, batches))
 
     def _quantized(self, name: str, model: Any) -> fx.GraphModule:
@@ -237,29 +235,6 @@ class _Study:
                 yield future.result()
             except Exception as e:  # the process died, or the task cannot be sent to it
                 yield SweepRow(futures[future], why=f"sweep, executor: {first_line(e)}"), None
-
-    def _timed(self, rows: dict[str, SweepRow], artifacts: dict[str, Artifact], inputs: list[Any]) -> dict[str, SweepRow]:
-        found, loaded = dict[str, SweepRow](), dict[str, Callable[[Sequence[Any]], Any]]()
-        for name, artifact in artifacts.items():
-            runner: Any = self.targets[name].runtime.runner
-            try:
-                missing = "no runner" if runner is None else getattr(runner, "missing", lambda: "")()
-                if missing:
-                    found[name] = evolve(rows[name], why=f"no time: {missing}")
-                    continue
-                loaded[name] = runner.loaded(artifact) if isinstance(runner, LoadingRunner) else partial(runner.run, artifact)
-            except Exception as e:
-                found[name] = evolve(rows[name], why=reason(e))
-
-        def run(name: str, given: Sequence[Any]) -> None:
-            if name not in found:
-                try:
-                    loaded[name](given)
-                except Exception as e:
-                    found[name] = evolve(rows[name], why=reason(e))
-
-        seconds = fastest_in_turns([partial(run, name) for name in loaded], inputs, self.runs)
-        return {name: evolve(rows[name], seconds=s) for name, s in zip(loaded, seconds, strict=True)} | found
 
 
 __all__ = ["sweep"]

@@ -25,7 +25,7 @@ class Two(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 5)
 
-    def forward(self, features: Tensor, shift: Tensor = torch.zeros(1)) -> Tensor:
+    def forward(self, features: Tensor, shift: Any = 0.0) -> Tensor:
         """Return [N, 5]."""
         return self.b(torch.relu(self.a(features + shift)))
 

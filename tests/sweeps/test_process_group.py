@@ -1,4 +1,4 @@
-"""In a process group of several processes `sweep` and `diagnose` are refused, where they would mix the ranks' batches or wait."""
+"""In a process group of several processes `sweep` and `diagnose` are refused: they would mix the ranks' batches, or wait."""
 
 from __future__ import annotations
 
