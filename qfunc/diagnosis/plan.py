@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from qfunc.execution.labelled_batches import Inputs, without_labels
+from qfunc.diagnosis.labelled_batches import Inputs, without_labels
 from qfunc.specs import Target, edit
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize

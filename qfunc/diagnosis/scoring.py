@@ -10,10 +10,10 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.analysis.metrics import Sums
+from qfunc.diagnosis.labelled_batches import without_labels
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import Binder, tensors_of
 from qfunc.execution.evaluate import evaluated_value
-from qfunc.execution.labelled_batches import without_labels
 from qfunc.transforms.scores import raised
 
 Metric = Callable[[list[Tensor], Any], Any]

@@ -20,8 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from qfunc.errors import CalibrationError, first_line
-from qfunc.execution.batch_digest import sample
-from qfunc.execution.batches import tensors_of
+from qfunc.execution.batches import sample, tensors_of
 from qfunc.execution.distributed import map_tensors
 from qfunc.execution.observers import Observer
 from qfunc.files.json_text import damage_error, parse

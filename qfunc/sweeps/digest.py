@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from qfunc.errors import a_or_an
-from qfunc.execution.batch_digest import sample
+from qfunc.execution.batches import sample
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, type(...), torch.dtype, torch.device)
 _LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))

@@ -14,11 +14,11 @@ from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
 from qfunc.analysis.report_format import name_of
+from qfunc.diagnosis.labelled_batches import Inputs, without_labels
 from qfunc.diagnosis.scoring import Metric, Scorer, binder_for
 from qfunc.errors import SpecError, first_line
 from qfunc.execution.batches import first_batch, require_repeatable, require_some, tensors_of
 from qfunc.execution.distributed import require_one_process
-from qfunc.execution.labelled_batches import Inputs, without_labels
 from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact

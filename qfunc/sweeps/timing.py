@@ -26,10 +26,12 @@ def timed(
     """Return the rows of the artifacts with the least seconds of one batch, or with the reason why there are none."""
     failed, loaded = dict[str, str](), dict[str, Callable[[Sequence[Any]], Any]]()
     for name, artifact in artifacts.items():
-        runner: Any = targets[name].runtime.runner
+        runner = targets[name].runtime.runner
+        if runner is None:
+            failed[name] = "no time: no runner"
+            continue
         try:
-            missing = "no runner" if runner is None else getattr(runner, "missing", lambda: "")()
-            if missing:
+            if missing := getattr(runner, "missing", lambda: "")():
                 failed[name] = f"no time: {missing}"
                 continue
             loaded[name] = runner.loaded(artifact) if isinstance(runner, LoadingRunner) else partial(runner.run, artifact)

@@ -68,7 +68,7 @@ SWEEPS = (
     ),
     Mutation(
         "misspelt-arguments-as-labels",
-        "qfunc.execution.labelled_batches:without_labels",
+        "qfunc.diagnosis.labelled_batches:without_labels",
         "cutoff=CLOSE",
         "cutoff=1.0",
         "tests/sweeps/test_labelled_batches.py::test_missing_and_misspelt_arguments_are_refused",
