@@ -78,7 +78,10 @@ class _Digest:
     def _parts(self, value: Any) -> Iterable[bytes]:
         kind = type(value).__qualname__.encode()
         if isinstance(value, Tensor):
-            return kind, self.tensor(value)
+            try:
+                return kind, self.tensor(value)
+            except (RuntimeError, TypeError) as e:  # of a sparse one, or one without elements in memory
+                raise UnstableError(f"a {value.layout} tensor on {value.device}") from e
         if isinstance(value, Mapping):
             return kind, *(self(part) for pair in value.items() for part in pair)
         if isinstance(value, tuple | list):

@@ -145,6 +145,10 @@ def test_values_that_no_other_process_can_recognise() -> None:
         digest(lambda outputs, batch: lock)
     with pytest.raises(UnstableError, match=r"^a generator$"):
         digest(partial(len, (i for i in ())))
+    with pytest.raises(UnstableError, match=r"^a torch.strided tensor on meta$"):
+        digest([torch.zeros(2, device="meta")])
+    with pytest.raises(UnstableError, match=r"^a torch.sparse_coo tensor on cpu$"):
+        digest_of_batches([torch.zeros(2, 2).to_sparse()])
 
 
 def test_batches_count_by_number_order_and_labels() -> None:
