@@ -19,9 +19,10 @@ from qfunc.diagnosis.latency import Latency
 from qfunc.diagnosis.plan import Plan, Setting
 from qfunc.diagnosis.remedies import keep_float
 from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
-from qfunc.diagnosis.scoring import Metric, Score, Scorer
+from qfunc.diagnosis.scoring import Metric, Score, Scorer, binder_for
 from qfunc.errors import DeployError, QfuncError, SpecError
-from qfunc.execution.batches import Binder, require_repeatable, tensors_of
+from qfunc.execution.batches import require_repeatable, require_some, tensors_of
+from qfunc.execution.distributed import require_one_process
 from qfunc.execution.progress import tracked
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
@@ -77,7 +78,7 @@ def diagnose(
         batches: The evaluated batches; they are iterated many times.
         metric: A function (outputs, batch) -> one number per example, higher is better, such as
             `outputs[0].argmax(1) == batch[1]`. The outputs are the list of the model's output tensors, those of a dict in
-            its order.
+            its order. The batch may have labels behind the inputs of a tuple, or under other keys of a dict.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         example_inputs: As for `quantize`.
         latency: A function (artifacts, inputs) -> seconds of each, such as `RunTime(target.runtime.runner)`. Each plan is then
@@ -85,7 +86,8 @@ def diagnose(
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
-        SpecError: the target refuses the model; or `metric` or `latency` is not a function.
+        SpecError: the target refuses the model; `metric` or `latency` is not a function; or there is a default process group
+            of several processes.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -97,10 +99,12 @@ def diagnose(
     >>> report.causes[0].kind, report.choose().recovered > 0.5
     ('channels of weights', True)
     """
+    require_one_process("diagnose", _ALONE)
     require_target_value(target, "diagnose")
     for name, given in (("batches", batches), ("calibration", calibration)):
         if given is not None:
             require_repeatable(given, "diagnose", name, progress, "qfunc.diagnose(target, batches)(model)")
+            require_some(given, "diagnose", name)
     if metric is not None and not callable(metric):
         do = "Pass a function (outputs, batch) -> one number per example."
         raise SpecError(where="diagnose, metric", found=describe(metric), wanted="a function", do=do)
@@ -113,14 +117,19 @@ def diagnose(
     setting = Setting(target, batches, batches if calibration is None else calibration, example_inputs)
 
     def transform(model: nn.Module | ExportedProgram) -> Diagnosis:
+        require_one_process("diagnose", _ALONE)
         with torch.inference_mode(False):
-            return _Study(setting, metric, latency, model, progress).diagnosis()
+            given = setting if metric is None else setting.without_labels(model)
+            return _Study(given, batches, metric, latency, model, progress).diagnosis()
 
     arguments = {
         "target": target, "batches": batches, "metric": metric, "calibration": calibration,
         "example_inputs": example_inputs, "latency": latency, "progress": progress,
     }  # fmt: skip
     return Transform(diagnose, arguments, transform)
+
+
+_ALONE = "Call it in one process, before init_process_group."
 
 
 @frozen(eq=False)
@@ -132,16 +141,23 @@ class _Remedy:
 class _Study:
     """The measurements of one model."""
 
-    def __init__(self, setting: Setting, metric: Metric | None, latency: Latency | None, model: Any, progress: bool) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        batches: Iterable[Any],
+        metric: Metric | None,
+        latency: Latency | None,
+        model: Any,
+        progress: bool,
+    ) -> None:
         self.setting, self.latency, self.model, self.progress = setting, latency, model, progress
         self.artifacts: dict[Plan, Artifact] = {}
         calibrated = setting.calibrated(Plan(), model)
         self.view = QuantizedModel(calibrated)
         self.metric = "SQNR, dB" if metric is None else name_of(metric, "metric")
-        binder = Binder(calibrated)
-        binder.warned = metric is not None  # it reads the labels that are behind the inputs
+        bind = binder_for(calibrated, metric, "diagnose")
         network = self.view.float_network
-        self.scorer = Scorer(network, lambda batch: binder(batch, "diagnose"), setting.batches, metric, "diagnose")
+        self.scorer = Scorer(network, bind, batches, metric, "diagnose")
         self.base = self._trial(Plan(), (), calibrated, None)
 
     def diagnosis(self) -> Diagnosis:

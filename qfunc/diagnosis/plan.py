@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from qfunc.diagnosis.labelled_batches import Inputs, without_labels
 from qfunc.specs import Target, edit
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
@@ -95,6 +96,15 @@ class Setting:
     batches: Iterable[Any] = field(repr=False, eq=False)
     calibration: Iterable[Any] = field(repr=False, eq=False)
     example_inputs: tuple[Any, ...] | None = field(default=None, repr=False, eq=False)
+
+    def without_labels(self, model: Any) -> Setting:
+        """Return a setting whose batches have only what a model reads."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `calibrated` quantizes again
+            inputs = without_labels(quantize(self.target, self.example_inputs)(model))
+        batches = Inputs(self.batches, inputs)
+        calibration = batches if self.calibration is self.batches else Inputs(self.calibration, inputs)
+        return evolve(self, batches=batches, calibration=calibration)
 
     def calibrated(self, plan: Plan, model: Any) -> Any:
         """Return a float model, quantized and calibrated by a plan.

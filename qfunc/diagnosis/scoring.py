@@ -10,13 +10,27 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.analysis.metrics import Sums
+from qfunc.diagnosis.labelled_batches import without_labels
 from qfunc.errors import CalibrationError
-from qfunc.execution.batches import tensors_of
+from qfunc.execution.batches import Binder, tensors_of
 from qfunc.execution.evaluate import evaluated_value
 from qfunc.transforms.scores import raised
 
 Metric = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the original batch) -> one number per example, or one for all; higher is better."""
+
+
+def binder_for(network: fx.GraphModule, metric: Metric | None, step: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function from a batch to the arguments of a network; with a metric, the batch may have labels.
+
+    Raises:
+        CalibrationError: by the function, as `Binder` does.
+    """
+    binder = Binder(network)
+    if metric is None:
+        return lambda batch: binder(batch, step)
+    inputs, binder.warned = without_labels(network), True  # the metric reads what is behind the inputs
+    return lambda batch: binder(inputs(batch), step)
 
 
 @frozen
@@ -98,4 +112,4 @@ class Scorer:
         return float(torch.cat(found).mean())
 
 
-__all__ = ["Metric", "Score", "Scorer"]
+__all__ = ["Metric", "Score", "Scorer", "binder_for"]

@@ -174,6 +174,36 @@ def require_repeatable(batches: Any, step: str, name: str, progress: Any, call: 
         raise CalibrationError(where=where, found="an iterator", wanted="batches that can be iterated again", do=do)
 
 
+def require_some(batches: Iterable[Any], step: str, name: str) -> None:
+    """Refuse batches whose number is known to be 0.
+
+    Raises:
+        CalibrationError: names the argument.
+    """
+    try:
+        empty = len(batches) == 0  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):  # a stream
+        return
+    if empty:
+        raise _no_batches(step, name)
+
+
+def first_batch(batches: Iterable[Any], step: str, name: str) -> Any:
+    """Return the first batch.
+
+    Raises:
+        CalibrationError: there is none.
+    """
+    for batch in batches:
+        return batch
+    raise _no_batches(step, name)
+
+
+def _no_batches(step: str, name: str) -> CalibrationError:
+    do = "Pass a list or a DataLoader that has batches."
+    return CalibrationError(where=f"{step}, {name}", found="no batches", wanted="at least one", do=do)
+
+
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     """Return shape and dtype of every tensor in the arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))
@@ -182,3 +212,19 @@ def infos(arguments: Any) -> tuple[TensorInfo, ...]:
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in nested tuples, lists and dicts, in order."""
     return [v for v in flatten(value) if isinstance(v, Tensor)]
+
+
+SAMPLE = 4096
+"""The number of elements of each tensor of a batch by which other batches are recognised."""
+
+
+def sample(tensor: Tensor) -> bytes:
+    r"""Return the dtype, the shape and up to 2 SAMPLE elements of a tensor, for a digest; all of them if it has no more.
+
+    >>> sample(torch.tensor([1, 2], dtype=torch.uint8))
+    b'torch.uint8 (2,)\x01\x02'
+    """
+    # At equal odd distances, so that they are not all in one column of a table of even width.
+    flat = tensor.detach().reshape(-1)
+    some = flat[:: flat.numel() // SAMPLE | 1].cpu().contiguous()
+    return f"{tensor.dtype} {tuple(tensor.shape)}".encode() + some.view(torch.uint8).numpy().tobytes()

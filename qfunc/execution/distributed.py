@@ -88,6 +88,17 @@ def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
     return group if group is not None and group.size() > 1 else None
 
 
+def require_one_process(step: str, do: str) -> None:
+    """Refuse a default group of several processes, for a step that cannot share its work.
+
+    Raises:
+        SpecError: there is such a group.
+    """
+    if (group := ranks(None)) is not None:
+        found, wanted = f"a default process group of {group.size()} processes", "one process"
+        raise SpecError(where=step, found=found, wanted=wanted, do=do)
+
+
 _ALONE = ContextVar("alone", default=False)
 
 
@@ -269,5 +280,5 @@ def map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 __all__ = [
     "Observer", "Statistic", "alone", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
-    "require_mergeable", "tell_failure",
+    "require_mergeable", "require_one_process", "tell_failure",
 ]  # fmt: skip

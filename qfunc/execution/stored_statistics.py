@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from qfunc.errors import CalibrationError, first_line
-from qfunc.execution.batches import tensors_of
+from qfunc.execution.batches import sample, tensors_of
 from qfunc.execution.distributed import map_tensors
 from qfunc.execution.observers import Observer
 from qfunc.files.json_text import damage_error, parse
@@ -35,9 +35,6 @@ __all__ = ["StoredStatistics"]
 
 INTERVAL = 60.0
 """Seconds between two writes."""
-
-SAMPLE = 4096
-"""The number of elements of each tensor of a batch by which other batches are recognised."""
 
 
 class StoredStatistics:
@@ -107,7 +104,7 @@ class StoredStatistics:
         if self.path is None:
             return False
         for tensor in tensors_of(batch):
-            self.seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode() + _sample(tensor))
+            self.seen.update(sample(tensor))
         if number == 1:
             self.first = self.seen.hexdigest()
         stored = number <= self.count
@@ -153,13 +150,6 @@ class StoredStatistics:
 
     def _refuse(self, found: str, wanted: str, do: str) -> NoReturn:
         raise CalibrationError(where=f"calibrate, resume={str(self.path)!r}", found=found, wanted=wanted, do=do)
-
-
-def _sample(tensor: Tensor) -> bytes:
-    # Up to 2 SAMPLE elements at equal odd distances, so that they are not all in one column of a table of even width.
-    flat = tensor.detach().reshape(-1)
-    some = flat[:: flat.numel() // SAMPLE | 1].cpu().contiguous()
-    return some.view(torch.uint8).numpy().tobytes()
 
 
 def _key(observers: Iterable[Observer], processes: int) -> str:

@@ -7,6 +7,9 @@ from attrs import field, frozen
 from qfunc.analysis.report_format import HtmlReport, Section, page, section, table
 from qfunc.analysis.svg_plots import Series, scatter_plot
 
+NO_LOWERING = "no files: the target has no lowering"
+"""The reason of a row that is whole although it has no files."""
+
 
 @frozen
 class SweepRow:
@@ -120,4 +123,4 @@ def _cells(row: SweepRow, first: bool, timed: bool) -> tuple[str, ...]:
     return (row.name, value, integer, size, *seconds, "*" if first else "", row.why)
 
 
-__all__ = ["Sweep", "SweepRow"]
+__all__ = ["NO_LOWERING", "Sweep", "SweepRow"]

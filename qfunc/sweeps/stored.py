@@ -7,18 +7,21 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import asdict
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.errors import FileError
+from qfunc.execution.batches import warn_caller
 from qfunc.files.folder import is_plain_name
 from qfunc.lowering.artifact import Artifact
-from qfunc.sweeps.report import SweepRow
+from qfunc.specs import Target
+from qfunc.sweeps.digest import UnstableError, digest, digest_of_batches
+from qfunc.sweeps.report import NO_LOWERING, SweepRow
 
 
 class Stored:
@@ -26,7 +29,7 @@ class Stored:
 
     Args:
         folder: New or empty, or that of an earlier sweep.
-        digest: The digest of all that the targets share.
+        digest: The digest of all that the targets share, of `shared_digest`.
     Raises:
         FileError: the path is a file, or a name of a target is no name of a file.
     """
@@ -41,26 +44,28 @@ class Stored:
                 do = "Pass a dict of short names to targets."
                 raise FileError(where="sweep, targets", found=repr(name), wanted="names of files", do=do)
 
-    def row(self, name: str, text: str) -> SweepRow | None:
-        """Return the stored row of a target whose `repr` is `text`; None if there is none, or if it is of other values."""
+    def row(self, name: str, target: Target) -> SweepRow | None:
+        """Return the stored row of a target; None if there is none, if it is of other values, or if a step failed."""
         path = self.folder / f"{name}.json"
         if not path.is_file():
             return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            if found["digest"] != self._digest(text):
+            if found["digest"] != self._digest(target):
                 return None
             row = SweepRow(**found["row"])
         except (ValueError, KeyError, TypeError) as e:
             do = "Delete it, so that the target is measured again."
             raise FileError(where=str(path), found=f"a damaged row ({e})", wanted="a row of sweep", do=do) from e
+        if row.why not in ("", NO_LOWERING):
+            return None
         return row if row.size is None or (self.folder / name).is_dir() else None
 
     def artifact(self, name: str) -> Artifact:
         """Return the stored files of a target."""
         return Artifact({path.name: path.read_bytes() for path in (self.folder / name).iterdir()})
 
-    def write(self, text: str, row: SweepRow, artifact: Artifact | None) -> None:
+    def write(self, target: Target, row: SweepRow, artifact: Artifact | None) -> None:
         """Store the files of a target, then its row."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{row.name}.json"
@@ -69,30 +74,31 @@ class Stored:
         if artifact is not None:
             artifact.save(self.folder / row.name)
         draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-        draft.write_text(json.dumps({"digest": self._digest(text), "row": asdict(row)}, indent=1), encoding="utf-8")
+        draft.write_text(json.dumps({"digest": self._digest(target), "row": asdict(row)}, indent=1), encoding="utf-8")
         os.replace(draft, path)
 
-    def _digest(self, text: str) -> str:
-        return hashlib.sha256(f"{self.digest}\n{text}".encode()).hexdigest()
+    def _digest(self, target: Target) -> str:
+        found = _or_new("targets", lambda: digest(target))
+        return hashlib.sha256(f"{self.digest}\n{found}".encode()).hexdigest()
 
 
-def digest_of(network: fx.GraphModule, tensors: Iterable[Tensor], functions: Iterable[Any]) -> str:
-    """Return a digest of a float network, of tensors such as those of the first batches, and of the names of functions."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        found.update(name.encode() + _bytes(tensor))
-    found.update(network.code.encode() + b"".join(map(_bytes, tensors)))
-    found.update("\n".join(_name(f) for f in functions).encode())
-    return found.hexdigest()
+def shared_digest(network: fx.GraphModule, functions: Mapping[str, Any], batches: Mapping[str, Iterable[Any]]) -> str:
+    """Return a digest of a float network, of functions, and of batches, both by the name of their argument.
+
+    Where no digest is possible it is a new one, so that no stored row has it; one warning names the argument.
+    """
+    found = [digest((str(network.code), sorted(network.state_dict().items())))]
+    found += [_or_new(name, partial(digest, function)) for name, function in functions.items()]
+    found += [_or_new(name, partial(digest_of_batches, given)) for name, given in batches.items()]
+    return hashlib.sha256(" ".join(found).encode()).hexdigest()
 
 
-def _name(function: Any) -> str:
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+def _or_new(name: str, make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except (UnstableError, RecursionError) as e:
+        warn_caller(f"sweep, {name}: no digest can be made of {e}, so rows are measured again.")
+        return secrets.token_hex(32)
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    value = tensor.detach().cpu().contiguous()
-    return f"{value.dtype}{list(value.shape)}".encode() + value.flatten().view(torch.uint8).numpy().tobytes()
-
-
-__all__ = ["Stored", "digest_of"]
+__all__ = ["Stored", "shared_digest"]

@@ -8,24 +8,25 @@ from concurrent.futures import Executor, as_completed
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
 from qfunc.analysis.report_format import name_of
-from qfunc.diagnosis.latency import fastest_in_turns
-from qfunc.diagnosis.scoring import Metric, Scorer
-from qfunc.errors import QfuncError, SpecError
-from qfunc.execution.batches import require_repeatable, tensors_of
+from qfunc.diagnosis.labelled_batches import Inputs, without_labels
+from qfunc.diagnosis.scoring import Metric, Scorer, binder_for
+from qfunc.errors import SpecError, first_line
+from qfunc.execution.batches import first_batch, require_repeatable, require_some, tensors_of
+from qfunc.execution.distributed import require_one_process
 from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target
-from qfunc.specs.protocols import LoadingRunner
-from qfunc.sweeps.measure import Predict, Task, binder_of, measured, reason
+from qfunc.sweeps.measure import Predict, Task, measured, reason
 from qfunc.sweeps.report import Sweep, SweepRow
-from qfunc.sweeps.stored import Stored, digest_of
+from qfunc.sweeps.stored import Stored, shared_digest
+from qfunc.sweeps.timing import timed
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.validate import describe, require_target_value
@@ -47,13 +48,14 @@ def sweep(
 ) -> Callable[[nn.Module | ExportedProgram], Sweep]:
     """Return a function from a float model to a `Sweep`: accuracy, size and time of the model on each of several targets.
 
-    All targets are calibrated in one pass over the batches.  A target that refuses the model gets a row with its reason.
+    All targets are calibrated in one pass over the batches.  A target that refuses the model, or a step that fails, gets a row
+    with the reason.
     The score of a target is the mean of the metric over its simulation, or over the network that `predict` returns.
 
     Args:
         targets: Name -> target, or targets of different names.  Edits make variants: `edit.weights(bits=4)(target)`.
         batches: The evaluated batches; they are iterated many times.
-        metric: As for `diagnose`; None for the SQNR of the outputs, in dB.
+        metric: As for `diagnose`; None for the SQNR of the outputs, in dB.  With one, batches may have labels.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         then: A transform of each calibrated model, such as `qfunc.correct_bias(batches)`.
         predict: `qfunc.emulate` scores the emulation instead of the simulation.
@@ -61,13 +63,13 @@ def sweep(
             artifacts run in turns in this process, after all else.  0 measures no time.
         executor: Runs the rows: an executor of `concurrent.futures`, or one with its interface.  Batches, metric, `then` and
             `predict` are then sent to its processes.  None runs them here, one after the other.
-        folder: Stores the row and the files of each target as soon as they are known.  A sweep of the same model, first
-            batches and functions goes on where an earlier one was stopped.
+        folder: Stores the row and the files of each target as soon as they are known.  A sweep of the same model, batches and
+            functions goes on where an earlier one was stopped, and tries again what failed.
         example_inputs: As for `quantize`.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
-        SpecError: no targets, two of one name, or arguments of another type.
+        SpecError: no targets, two of one name, arguments of another type, or a default process group of several processes.
         FileError: `folder` is a file, or has a damaged row.
 
     >>> from qfunc import targets
@@ -75,10 +77,12 @@ def sweep(
     >>> [row.name for row in report.rows], report["onnxruntime"].integer
     (['onnxruntime', 'tensorrt'], 1.0)
     """
+    require_one_process("sweep", _ALONE)
     chosen = _by_name(targets)
     for name, given in (("batches", batches), ("calibration", calibration)):
         if given is not None:
             require_repeatable(given, "sweep", name, progress, "qfunc.sweep(targets, batches)(model)")
+            require_some(given, "sweep", name)
     for name, function in (("metric", metric), ("then", then), ("predict", predict)):
         if function is not None and not callable(function):
             do = "See the arguments of qfunc.sweep."
@@ -92,6 +96,7 @@ def sweep(
     study = _Study(chosen, batches, given_batches, metric, then, predict, runs, executor, folder, example_inputs, progress)
 
     def transform(model: nn.Module | ExportedProgram) -> Sweep:
+        require_one_process("sweep", _ALONE)
         with torch.inference_mode(False), torch.no_grad():
             return study.of(model)
 
@@ -100,6 +105,9 @@ def sweep(
         "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs, "progress": progress,
     }  # fmt: skip
     return Transform(sweep, arguments, transform)
+
+
+_ALONE = "Call it in one process, before init_process_group, and share the rows by executor=ProcessPoolExecutor(4)."
 
 
 def _by_name(targets: Any) -> dict[str, Target]:
@@ -135,20 +143,19 @@ class _Study:
 
     def of(self, model: Any) -> Sweep:
         """Return the report of a model."""
+        first_batch(self.batches, "sweep", "batches")
+        first_batch(self.calibration, "sweep", "calibration")
         quantized, refused = self._each(self.targets, lambda name: self._quantized(name, model))
         first = next(iter(quantized.values()), None)
         scored_by = "SQNR, dB" if self.metric is None else name_of(self.metric, "metric")
         if first is None:
             return Sweep(scored_by, None, 0, tuple(refused.values()))
-        network, bind = QuantizedModel(first).float_network, binder_of(first, self.metric)
-        best = Scorer(network, bind, self.batches, self.metric, "sweep").best
+        network, bind = QuantizedModel(first).float_network, binder_for(first, self.metric, "sweep")
         rows, artifacts = dict(refused), dict[str, Artifact]()
-        stored = None
-        if self.folder is not None:
-            examples = [t for one in (self.batches, self.calibration) for t in tensors_of(bind(next(iter(one))))]
-            digest = digest_of(network, examples, (self.metric, self.then, self.predict))
-            stored = Stored(self.folder, self.targets, digest)
-            found = {name: stored.row(name, repr(self.targets[name])) for name in quantized}
+        stored = self._stored(network)
+        best = Scorer(network, bind, self.batches, self.metric, "sweep").best
+        if stored is not None:
+            found = {name: stored.row(name, self.targets[name]) for name in quantized}
             rows |= {name: row for name, row in found.items() if row is not None}
         calibrated, others = self._calibrated({n: m for n, m in quantized.items() if n not in rows})
         rows |= others
@@ -157,14 +164,23 @@ class _Study:
         for row, artifact in self._measured(tasks):
             rows[row.name] = row
             if stored is not None:
-                stored.write(repr(self.targets[row.name]), row, artifact)
+                stored.write(self.targets[row.name], row, artifact)
             elif artifact is not None and self.runs:
                 artifacts[row.name] = artifact
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
-        rows |= self._timed(rows, artifacts, [t.cpu() for t in tensors_of(bind(next(iter(self.batches))))])
+        rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in tensors_of(bind(next(iter(self.batches))))], self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
+
+    def _stored(self, network: fx.GraphModule) -> Stored | None:
+        if self.folder is None:
+            return None
+        functions = {"metric": self.metric, "then": self.then, "predict": self.predict}
+        batches = {"batches": self.batches}
+        if self.calibration is not self.batches:
+            batches["calibration"] = self.calibration
+        return Stored(self.folder, self.targets, shared_digest(network, functions, batches))
 
     def _quantized(self, name: str, model: Any) -> fx.GraphModule:
         made: fx.GraphModule = quantize(self.targets[name], example_inputs=self.example_inputs)(model)
@@ -177,7 +193,7 @@ class _Study:
         for name in names:
             try:
                 made[name] = make(name)
-            except QfuncError as e:
+            except Exception as e:
                 refused[name] = SweepRow(name, why=reason(e))
         return made, refused
 
@@ -185,50 +201,40 @@ class _Study:
         # In one pass; if a target refuses what calibration finds, such as a size, without those that refuse the first batch.
         if not models:
             return {}, {}
+        batches = self.calibration
+        if self.metric is not None:
+            batches = Inputs(batches, without_labels(next(iter(models.values()))))
         try:
-            return self._in_one_pass(models), {}
-        except QfuncError as error:
-            start = [next(iter(self.calibration))]
+            return self._in_one_pass(models, batches), {}
+        except Exception as error:
+            start = [next(iter(batches))]
             accepted, refused = self._each(models, lambda name: calibrate(start, progress=False)(models[name]))
             if len(refused) in (0, len(models)):
                 raise error
-            return self._in_one_pass({name: models[name] for name in accepted}), refused
+            return self._in_one_pass({name: models[name] for name in accepted}, batches), refused
 
-    def _in_one_pass(self, models: dict[str, fx.GraphModule]) -> dict[str, fx.GraphModule]:
-        found = calibrate(self.calibration, self.progress)(tuple(models.values()))
+    def _in_one_pass(self, models: dict[str, fx.GraphModule], batches: Iterable[Any]) -> dict[str, fx.GraphModule]:
+        found = calibrate(batches, self.progress)(tuple(models.values()))
         return dict(zip(models, found, strict=True))
 
     def _measured(self, tasks: list[Task]) -> Iterator[tuple[SweepRow, Artifact | None]]:
         with Progress("sweep", len(tasks), "target", self.progress) as bar:
-            if self.executor is None:
-                results: Iterable[Any] = map(measured, tasks)
-            else:
-                futures = [self.executor.submit(measured, task) for task in tasks]
-                results = (future.result() for future in as_completed(futures))
-            for result in results:
+            for result in map(measured, tasks) if self.executor is None else self._submitted(tasks):
                 yield result
                 bar.advance()
 
-    def _timed(self, rows: dict[str, SweepRow], artifacts: dict[str, Artifact], inputs: list[Any]) -> dict[str, SweepRow]:
-        found, loaded = dict[str, SweepRow](), dict[str, Callable[[Sequence[Any]], Any]]()
-        for name, artifact in artifacts.items():
-            runner: Any = self.targets[name].runtime.runner
-            missing = "no runner" if runner is None else getattr(runner, "missing", lambda: "")()
-            if missing:
-                found[name] = evolve(rows[name], why=f"no time: {missing}")
-                continue
+    def _submitted(self, tasks: list[Task]) -> Iterator[tuple[SweepRow, Artifact | None]]:
+        futures = dict[Any, str]()
+        for task in tasks:
             try:
-                run = runner.loaded(artifact) if isinstance(runner, LoadingRunner) else _each_time(runner, artifact)
-                run(inputs)
-                loaded[name] = run
-            except QfuncError as e:
-                found[name] = evolve(rows[name], why=reason(e))
-        seconds = fastest_in_turns(list(loaded.values()), inputs, self.runs)
-        return found | {name: evolve(rows[name], seconds=s) for name, s in zip(loaded, seconds, strict=True)}
-
-
-def _each_time(runner: Any, artifact: Artifact) -> Callable[[Sequence[Any]], Any]:
-    return lambda inputs: runner.run(artifact, inputs)
+                futures[self.executor.submit(measured, task)] = task.name
+            except Exception as e:  # of an executor that can run no more, because a process of it died
+                yield SweepRow(task.name, why=f"sweep, executor: {first_line(e)}"), None
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except Exception as e:  # the process died, or the task cannot be sent to it
+                yield SweepRow(futures[future], why=f"sweep, executor: {first_line(e)}"), None
 
 
 __all__ = ["sweep"]

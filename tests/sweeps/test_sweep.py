@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -161,7 +164,10 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert (tmp_path / "2" / "3 bits" / "qfunc.json").is_file()
 
 
-@pytest.mark.parametrize("change", ["target", "weights", "batches", "functions", "files"])
+CHANGED = ("target", "weights", "batches", "more batches", "calibration", "functions", "files")
+
+
+@pytest.mark.parametrize("change", CHANGED)
 def test_rows_of_other_values_are_measured_again(change: str, tmp_path: Path) -> None:
     batches, net = [x for x, _ in labelled(1)], model()
     run = partial(qfunc.sweep, folder=tmp_path, progress=False)
@@ -170,7 +176,11 @@ def test_rows_of_other_values_are_measured_again(change: str, tmp_path: Path) ->
     stored["row"]["value"] = 123.0
     (tmp_path / "a.json").write_text(json.dumps(stored))
     assert run({"a": targets.tensorrt}, batches)(net)["a"].value == 123.0
-    target, then = targets.tensorrt, None
+    target, then, calibration = targets.tensorrt, None, None
+    if change == "more batches":
+        batches = [x for x, _ in labelled(4)]
+    if change == "calibration":
+        calibration = [x for x, _ in labelled(2)]
     if change == "target":
         target = COARSE
     if change == "weights":
@@ -183,7 +193,61 @@ def test_rows_of_other_values_are_measured_again(change: str, tmp_path: Path) ->
         for path in (tmp_path / "a").iterdir():
             path.unlink()
         (tmp_path / "a").rmdir()
-    assert run({"a": target}, batches, then=then)(net)["a"].value != 123.0
+    assert run({"a": target}, batches, then=then, calibration=calibration)(net)["a"].value != 123.0
+
+
+def test_an_edited_metric_is_measured_again(tmp_path: Path) -> None:
+    def metric_of(text: str) -> Any:
+        return eval(f"lambda outputs, batch: {text}")
+
+    texts = ("outputs[0].sum(1)", "outputs[0].sum(1) * 2", "outputs[0].mean(1)")
+    for text in (*texts, *reversed(texts)):
+        run = partial(qfunc.sweep, [COARSE], [x for x, _ in labelled(1)], metric_of(text), progress=False)
+        assert run(folder=tmp_path)(model()).rows == run()(model()).rows
+
+
+def test_a_function_without_a_digest_is_measured_again_with_a_warning(tmp_path: Path) -> None:
+    lock, calls, batches = Lock(), list[int](), [x for x, _ in labelled(1)]
+
+    def locked(outputs: list[Tensor], batch: Any) -> Tensor:
+        with lock:
+            calls.append(1)
+            return outputs[0].sum(1)
+
+    run = qfunc.sweep([COARSE], batches, locked, folder=tmp_path, progress=False)
+    for _ in range(2):
+        calls.clear()
+        text = r"^sweep, metric: no digest can be made of a lock, so rows are measured again\.$"
+        with pytest.warns(UserWarning, match=text):
+            run(model())
+        assert len(calls) == 2  # the float network and the target
+
+
+PROGRAM = """
+import sys, torch, qfunc
+from qfunc import targets
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+model, loader = torch.nn.Sequential(torch.nn.Linear(8, 4)).eval(), DataLoader(torch.randn(64, 8), 16)
+class Metric:
+    def __init__(self, names): self.names = names
+    def __call__(self, outputs, batch): return outputs[0].sum(1)
+then = qfunc.correct_bias(loader, progress=False)
+run = qfunc.sweep([targets.tensorrt], loader, Metric({"a", "b", "c"}), then=then, folder=sys.argv[1], progress=False)
+print(run(model).rows[0].value)
+"""
+
+
+def test_another_process_goes_on(tmp_path: Path) -> None:
+    def value() -> float:
+        command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, str(tmp_path)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    value()
+    stored = json.loads((tmp_path / "tensorrt.json").read_text())
+    stored["row"]["value"] = 123.0
+    (tmp_path / "tensorrt.json").write_text(json.dumps(stored))
+    assert value() == 123.0
 
 
 def test_times_are_those_of_runtimes_that_run_here() -> None:
