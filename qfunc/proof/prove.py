@@ -65,10 +65,10 @@ def prove(
 
     def transform(calibrated: fx.GraphModule, batch: Any) -> Artifact:
         require_whole(calibrated, "prove")
-        calibrated, batch = on_cpu(calibrated), map_tensors(batch, Tensor.cpu)
         require_stage(calibrated, "calibrated", "prove")
         require_target(calibrated, target, "prove")
         require_public(target)
+        calibrated, batch = on_cpu(calibrated), map_tensors(batch, Tensor.cpu)
         arguments = Binder(calibrated)(batch, "prove")
         deployed = deployment(with_sizes_of(calibrated, arguments, target), target)
         files = write_artifact(deployed) if artifact is None else artifact

@@ -74,6 +74,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             wanted = "the model first, and then the batches"
             raise CalibrationError(where="verify", found=describe(batches), wanted=wanted, do=do)
         require_batches(batches, "verify")
+        require_submodules(calibrated, "calibrated", "verify")
         given, calibrated = calibrated, on_cpu(calibrated)  # a runtime computes there
         each = require_submodules(calibrated, "calibrated", "verify")
         for part in each.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -34,7 +35,7 @@ def exact_chunks(weight: Tensor, largest_input: float, axis: int = 1) -> list[in
     if per_channel.numel() and float(per_channel.max()) >= EXACT_FLOAT32:
         return []
     ends = []
-    running = per_channel.new_zeros(per_channel.shape[0])
+    running = torch.zeros(per_channel.shape[0], dtype=torch.float64, device=per_channel.device)
     for i in range(per_channel.shape[1]):
         running = running + per_channel[:, i]
         if float(running.max()) >= EXACT_FLOAT32:
