@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,11 +82,18 @@ def require_group(group: Any, step: str = "calibrate") -> None:
 
 
 def ranks(group: ProcessGroup | None) -> ProcessGroup | None:
-    """Return the group, or the default group for None; return None if it has only this process, or if this one is alone."""
+    """Return the group, or the default group for None; return None if it has only this process, or if this one is alone.
+
+    Warns:
+        UserWarning: `torchrun` started several processes, and there is no default group.
+    """
     import torch.distributed as dist
 
     if group is None and not _ALONE.get():
         group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+        if group is None and (count := os.environ.get("WORLD_SIZE", "1")) != "1" and "RANK" in os.environ:
+            text = f"found WORLD_SIZE={count} and no process group: each process works alone, on its own batches. "
+            warnings.warn(text + "Call torch.distributed.init_process_group() first.", UserWarning, stacklevel=3)
     return group if group is not None and group.size() > 1 else None
 
 

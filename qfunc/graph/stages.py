@@ -93,6 +93,18 @@ def require_stage(model: Any, stage: str, step: str) -> Record:
     return record
 
 
+def require_float32(model: nn.Module, step: str) -> None:
+    """Refuse parameters of 16 bits, for a step that computes weights in float32.
+
+    Raises:
+        CalibrationError: the first of them.
+    """
+    for path, parameter in model.named_parameters():
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            found, do = f"the parameter {path!r} in {parameter.dtype}", "Quantize model.float(), and calibrate it."
+            raise CalibrationError(where=step, found=found, wanted="a model in float32", do=do)
+
+
 _BEFORE = {"quantized": "qfunc.quantize(target)(model)", "calibrated": "qfunc.calibrate(batches)(quantized)"}
 
 

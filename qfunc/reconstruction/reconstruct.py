@@ -22,6 +22,7 @@ from qfunc.graph.float_network import float_network
 from qfunc.graph.input_limits.sizes import require_any_batch
 from qfunc.graph.record import record_of
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.graph.stages import require_float32
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.reconstruction.cache import Collector
 from qfunc.reconstruction.checkpoint import Checkpoint
@@ -81,10 +82,10 @@ def reconstruct(
             process keeps its own.  Mini-batches and dropped elements are those of one process, and all processes get the
             same bits: those of one process with their `parts`.
     Raises:
-        CalibrationError: a model that is not calibrated or has no weights to round, a program exported for one batch
-            size, fewer than three images, batches of different shapes, a tensor between units without a batch axis, or
-            one inside a unit and several parts, a directory with other content, no time for the first unit, parts of another
-            number of batches, or an exception in another process.
+        CalibrationError: a model that is not calibrated, has no weights to round or parameters of 16 bits, a program
+            exported for one batch size, fewer than three images, batches of different shapes, a tensor between units without a
+            batch axis, or one inside a unit and several parts, a directory with other content, no time for the first unit,
+            parts of another number of batches, or an exception in another process.
         SpecError: no method; seconds that are not positive; a selector that matches no such op; a weight with a function
             that AdaRound cannot wrap; parts that are no numbers of batches; or a group that is none.
 
@@ -124,6 +125,7 @@ def reconstruct(
                 models = require_submodules(calibrated, "calibrated", "reconstruct")
                 for model in models.values():
                     require_any_batch(record_of(model), "reconstruct")
+                    require_float32(model, "reconstruct")
                 collectors, count = _collect(calibrated, models, batches)
             gather_counts((), count, list(models), processes, "reconstruct")
             inputs = {path: gathered_inputs(c, count, parts, processes) for path, c in collectors.items()}

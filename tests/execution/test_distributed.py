@@ -293,3 +293,16 @@ def test_what_is_no_group(group: Any) -> None:
         with pytest.raises(SpecError) as caught:
             step()
         assert str(caught.value) == f"{name}, group: found {group!r}, wanted {wanted}. {do}"
+
+
+def test_processes_without_a_group_are_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torchrun` sets these variables; a group of another process, or none, is not waited for."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    quantized, x = qfunc.quantize(targets.onnxruntime)(torch.nn.Linear(2, 2)), [torch.ones(1, 2)]
+    with pytest.warns(UserWarning, match="no process group") as told:
+        qfunc.calibrate(x, progress=False)(quantized)
+    text = "found WORLD_SIZE=2 and no process group: each process works alone, on its own batches. "
+    assert [str(w.message) for w in told] == [text + "Call torch.distributed.init_process_group() first."]
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    qfunc.calibrate(x, progress=False)(quantized)  # a warning is an error of these tests

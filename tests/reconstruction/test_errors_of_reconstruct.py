@@ -17,6 +17,7 @@ from qfunc.specs import edit
 from tests.reconstruction.small_nets import Chain, calibrated, images
 
 X = [images(4)]
+NARROW = [x.bfloat16() for x in X]
 ONE = qfunc.adaround(iterations=1)
 
 
@@ -106,6 +107,12 @@ USES = [
     (lambda: qfunc.reconstruct(ONE, X)(calibrated(Chain(1), X, DOREFA)),
      "reconstruct, site 'body.0.weight': found the function DoReFa(largest=1.0), wanted a function that AdaRound can wrap: a "
      "function that quantizes x itself. Use edit.weights(function=Fixed()) first, or exclude the op with select=."),
+    (lambda: qfunc.reconstruct(ONE, NARROW)(calibrated(Chain(1).bfloat16(), NARROW)),
+     "reconstruct: found the parameter 'body.0.weight' in torch.bfloat16, wanted a model in float32. Quantize model.float(), "
+     "and calibrate it."),
+    (lambda: qfunc.gptq(NARROW)(calibrated(Chain(1).bfloat16(), NARROW)),
+     "gptq: found the parameter 'body.0.weight' in torch.bfloat16, wanted a model in float32. Quantize model.float(), "
+     "and calibrate it."),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, 
 from qfunc.execution.feed import feed_all
 from qfunc.execution.progress import Progress
 from qfunc.graph.float_network import float_network
+from qfunc.graph.stages import require_float32
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.moments import damped, matching_weight, mixed_moments, second_moments
@@ -83,8 +84,8 @@ def gptq(
         group: As for `calibrate`: the sums are those of the batches of all its processes, of which each needs one, added in
             order of rank in float64.  All processes get the same model.
     Raises:
-        CalibrationError: no batches, NaN or infinite inputs of a layer, a site without qparams, or no quantized weights of
-            linear layers.
+        CalibrationError: no batches, NaN or infinite inputs of a layer, a site without qparams, parameters of 16 bits, or
+            no quantized weights of linear layers.
         SpecError: damping, passes or earlier_errors out of bounds, a selector that matches no such layer, a weight with a
             function that Compensation cannot wrap, or a group that is none.
     Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ with its factor a, Li et al.,
@@ -116,6 +117,8 @@ def gptq(
 
     def transform(calibrated: Model) -> Model:
         parts, processes = require_submodules(calibrated, "calibrated", "gptq"), ranks(group)
+        for part in parts.values():
+            require_float32(part, "gptq")
         with torch.inference_mode(False), torch.no_grad():
             graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
             _require_layers(graphs.values(), select)
