@@ -1,4 +1,4 @@
-"""Every law of a device, on the test accelerator: a program that prints a line of JSON for each, [law, elements, differing]."""
+"""Every law of a device and every step, on the test accelerator: a program that prints a line of JSON for each, [law, elements, differing]."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     device = start()
     from tests.devices.laws import laws
+    from tests.devices.steps import steps
 
-    for name, law in laws():
+    for name, law in (*laws(), *steps()):
         try:
             print(json.dumps([name, *law(device)]), flush=True)
         except Exception:

@@ -93,6 +93,12 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return pytree.tree_map_only(Tensor, placed, result)
 
 
+class _Generator(torch.Generator):
+    # Random numbers of the accelerator are those of the CPU.
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        return super().__new__(cls, "cpu")
+
+
 def start() -> str:
     """Make the accelerator of this process, and return its name."""
     backend_registration._setup_privateuseone_for_python_backend(NAME)
@@ -106,5 +112,6 @@ def start() -> str:
         return made.to(device or (data.device if isinstance(data, Away) else _CPU))
 
     torch.tensor = tensor  # it reads no tensors of Python backends
+    torch.Generator = _Generator
     torch.inference_mode = lambda mode=True: torch.no_grad() if mode else nullcontext()  # nor have these a version
     return NAME

@@ -1,4 +1,4 @@
-"""An accelerator whose tensors mix with no others: every law of a device holds there, where nobody has a GPU, too."""
+"""An accelerator whose tensors mix with no others: every law of a device holds there, and every step gives the CPU's bits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from torch.utils import backend_registration
 
 from tests.devices.laws import laws
+from tests.devices.steps import steps
 
 ROOT = Path(__file__).parents[2]
-LAWS = [name for name, _ in laws()]
+LAWS = [name for name, _ in (*laws(), *steps())]
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ class _Layers:
     def write(self, node: fx.Node, by: Tensor) -> None:
         """Multiply the outputs of a layer or a table, the vectors along their last axis, by a matrix."""
         weight, bias = self[node]
-        weight = weight @ by if kind_of(node) == "embedding" else _parts(weight.T, by).T
+        weight = weight @ by.to(weight.device) if kind_of(node) == "embedding" else _parts(weight.T, by).T
         self.of[node] = weight, None if bias is None else _parts(bias, by)
 
     def read(self, node: fx.Node, by: Tensor, gain: Tensor | None = None) -> None:
@@ -119,7 +119,7 @@ class _Layers:
 
 
 def _parts(vectors: Tensor, by: Tensor) -> Tensor:
-    parts: Tensor = vectors.reshape(*vectors.shape[:-1], -1, len(by)) @ by
+    parts: Tensor = vectors.reshape(*vectors.shape[:-1], -1, len(by)) @ by.to(vectors.device)
     return parts.reshape(vectors.shape)
 
 
