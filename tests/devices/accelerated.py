@@ -1,4 +1,4 @@
-"""Every law of a device and every step, on the test accelerator: a program that prints a line of JSON for each, [law, elements, differing]."""
+"""The laws of a device and the steps on the test accelerator: prints a line of JSON for each, [law, elements, differing]."""
 
 from __future__ import annotations
 
