@@ -79,7 +79,7 @@ class EmulationBuilder:
             module = getattr(module, part)
         while name in module._buffers or hasattr(module, name):
             name += "_"
-        module.register_buffer(name, value)
+        module.register_buffer(name, value.detach())  # a copy of the emulation needs leaves
         return self.graph.create_node("get_attr", f"{owner}.{name}", name=self._name(path))
 
     def real(self, value: Value, name: str) -> fx.Node:

@@ -11,7 +11,8 @@ import torch
 from torch import fx, nn
 
 import qfunc
-from qfunc.specs import edit
+from qfunc import targets
+from qfunc.specs import Target, edit
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, calibrated, equal, leaves, same_state, state
 from tests.transforms.nets import NAMES, network
@@ -101,6 +102,16 @@ def test_an_emulation_owns_its_tensors(name: str) -> None:
         for tensor in (*emulation.parameters(), *emulation.buffers()):
             tensor.zero_()
     assert same_state(state(done), {k: v * 2 for k, v in before.items()})
+
+
+@pytest.mark.parametrize("target", [targets.vitis, targets.onnxruntime, targets.litert, targets.ncnn], ids=lambda t: t.name)
+def test_an_emulation_can_be_copied(target: Target) -> None:
+    """Its constants have no history of derivatives, which copies refuse."""
+    x = torch.randn(2, 3, 5, 6)
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2)).eval()
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, example_inputs=(x,))(model))
+    emulation = qfunc.emulate(target)(done)
+    assert torch.equal(copy.deepcopy(emulation)(x), emulation(x))
 
 
 def test_evaluation_semantics_whatever_the_mode() -> None:
