@@ -22,7 +22,7 @@ from qfunc.errors import CalibrationError
 from qfunc.graph.view import QuantizedModel
 from qfunc.sweeps.report import SweepRow
 
-CHOSEN = {"first": targets.onnxruntime, "fails": targets.tensorrt, "last": targets.litert}
+CHOSEN = {"first": targets.onnxruntime, "fails": targets.tensorrt, "last": targets.vitis}
 BATCHES = [torch.randn(16, 8, generator=torch.Generator().manual_seed(0))]
 
 

@@ -58,6 +58,7 @@ def test_only_empty_batches() -> None:
     told(lambda: qfunc.calibrate([x[:0]])(made), "CalibrationError", text)
 
 
+BARE = "Put the inputs of each batch into a tuple, and a single batch into a list: [(a, b)]."
 FORWARD = "Pass batches with the arguments of the model's forward."
 
 
@@ -82,7 +83,8 @@ def test_the_wrong_structure_of_a_batch(export: bool) -> None:
         assert required in caught.value.wanted
         if names:
             wanted = f"a tensor, tuple or dict for the inputs {names} ({required})"
-            assert str(caught.value) == f"calibrate, batch: found {found}, wanted {wanted}. {FORWARD}"
+            do = BARE if batch is a else FORWARD
+            assert str(caught.value) == f"calibrate, batch: found {found}, wanted {wanted}. {do}"
 
 
 def test_shapes_that_the_model_does_not_take() -> None:
