@@ -43,6 +43,7 @@ def work(rank: int, folder: str) -> None:
     """One of two processes."""
     made = {name: make() for name, make in steps().items()}
     dist.init_process_group("gloo", init_method=Path(folder, "meet").as_uri(), rank=rank, world_size=2)
+    dist.barrier()  # a process that ends while the other one still connects breaks its connection
     found = {}
     for name, make in steps().items():
         found[name] = message(make), message(lambda name=name: made[name](nn.Linear(8, 4)))
