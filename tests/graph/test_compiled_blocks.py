@@ -16,7 +16,7 @@ from qfunc import recipes, targets
 
 X = torch.linspace(-2, 2, 24).view(4, 6)
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.compile itself warns
-BLOCKS = 20  # torch.compile compiles eight graphs of one code object, then warns and runs eagerly
+BLOCKS = 10  # torch.compile compiles eight graphs of one code object, then warns and runs eagerly
 
 
 class Counts:

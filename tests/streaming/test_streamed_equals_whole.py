@@ -57,7 +57,7 @@ def shapes(draw: Any) -> Shape:
     )  # fmt: skip
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(shapes(), st.sampled_from([*GGUF, *SCHEMES]), st.booleans())
 def test_drawn_decoders(shape: Shape, kind: str, rounded: bool) -> None:
     """GPTQ rounds no types with minimums."""
