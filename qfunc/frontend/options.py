@@ -161,13 +161,18 @@ class _Bound:
 
 
 def bind(tracer: fx.Tracer, concrete: Mapping[str, Any]) -> fx.Tracer:
-    """Make the tracer bind values to arguments of the root's forward instead of placeholders, and return the tracer."""
+    """Make the tracer bind values to arguments of the root's forward instead of placeholders, and return the tracer.
+
+    While it traces, the tracer raises CaptureError for an argument that defaults to a tensor and has no value.
+    """
     proxy, arguments = tracer.create_proxy, tracer.create_args_for_root
 
     def create_proxy(kind: str, target: Any, *rest: Any, **more: Any) -> Any:
         if kind == "placeholder" and target in concrete:
             return _Bound(concrete[target])
         default = rest[0][0] if kind == "placeholder" and rest and rest[0] else _Bound()
+        if isinstance(default, torch.Tensor):
+            raise _tensor_default_error(tracer.root, str(target), default)
         if default is None or isinstance(default, bool | str):
             return default
         return proxy(kind, target, *rest, **more)
@@ -179,6 +184,15 @@ def bind(tracer: fx.Tracer, concrete: Mapping[str, Any]) -> fx.Tracer:
     tracer.create_proxy = create_proxy  # type: ignore[method-assign]
     tracer.create_args_for_root = create_args_for_root  # type: ignore[method-assign]
     return tracer
+
+
+def _tensor_default_error(root: nn.Module, name: str, default: torch.Tensor) -> CaptureError:
+    return CaptureError(
+        where=f"capture, argument {name!r} of {type(root).__name__}.forward",
+        found=f"a Tensor of shape {list(default.shape)} as its default",
+        wanted="None, a number, a bool or a string: a traced graph holds no tensor as a default",
+        do=f"Register the tensor as a buffer, or fix the argument by qfunc.capture(concrete_args={{{name!r}: ...}}).",
+    )
 
 
 def custom_tracer(given: Any, is_leaf: Callable[[nn.Module, str], bool]) -> fx.Tracer:

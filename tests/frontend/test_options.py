@@ -189,6 +189,24 @@ def test_concrete_arguments_that_forward_does_not_have() -> None:
     )
 
 
+class Shifted(nn.Module):
+    def forward(self, x: Tensor, shift: Tensor = torch.ones(1, 3)) -> Tensor:
+        return x + shift
+
+
+def test_a_tensor_as_default_needs_a_value() -> None:
+    with pytest.raises(CaptureError) as caught:
+        qfunc.quantize(TARGET)(Shifted())
+    assert str(caught.value) == (
+        "capture, argument 'shift' of Shifted.forward: found a Tensor of shape [1, 3] as its default, wanted None, a number, "
+        "a bool or a string: a traced graph holds no tensor as a default. "
+        "Register the tensor as a buffer, or fix the argument by qfunc.capture(concrete_args={'shift': ...})."
+    )
+    x, shift = torch.ones(2, 3), torch.full((1, 3), 2.0)
+    assert torch.equal(capture(concrete_args={"shift": shift})(Shifted())(x), x + 2)
+    assert torch.equal(capture((x,))(Shifted())(x), x + 1)
+
+
 class Opaque(fx.Tracer):
     """Keeps every module that is no container as it is, as torch.fx does with those of torch.nn."""
 
