@@ -1,4 +1,4 @@
-"""Garbage collection is paused while a graph is built."""
+"""Garbage collection is paused while a graph is built, and skips what is older while many are collected."""
 
 from __future__ import annotations
 
@@ -32,4 +32,29 @@ def paused_collection() -> Iterator[None]:
         gc.enable()
 
 
-__all__ = ["paused_collection"]
+@contextmanager
+def older_objects_skipped() -> Iterator[None]:
+    """Make each `gc.collect()` inside skip the objects that are older than this, as `gc.freeze` does.
+
+    After `import torch` there are about a million of them, and a collection that walks over all takes 0.3 s. Where the
+    caller has frozen objects, nothing is frozen, because `gc.unfreeze` at the end would release the caller's.
+
+    >>> import gc
+    >>> with older_objects_skipped():
+    ...     gc.get_freeze_count() > 0
+    True
+    >>> gc.get_freeze_count()
+    0
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # what is garbage now is not kept to the end
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+__all__ = ["older_objects_skipped", "paused_collection"]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from qfunc import specs
+from qfunc._collection import older_objects_skipped
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, CaptureError, DeployError, SpecError, a_or_an
 from qfunc.execution.batches import infos, require_batches, tensors_of
@@ -114,7 +115,7 @@ def stream(
             "target": specs.to_json(target), "checkpoint": weights.identity, "batches": _digest(given),
             "rounding": _described(rounding), "model": repr(model),
         })  # fmt: skip
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), older_objects_skipped():
             return _Stream(target, network, parts, rounding, states).run(given, progress)
 
     return Transform(

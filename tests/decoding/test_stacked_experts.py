@@ -68,7 +68,7 @@ def test_experts_are_added_in_the_order_of_their_tokens(threads: int) -> None:
 
 @exact
 @given(drawn=drawn_mixtures())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_no_bit_of_a_mixture_differs(drawn: tuple[Target, Mixture, Tensor]) -> None:
     """The sums depend on how many tokens the experts have, and on the threads."""
     target, mixture, x = drawn
