@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from qfunc.lowering.qdq_reader import Array, QdqModel
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import QdqModel
 
 __all__ = ["folded", "folded_constants"]
 

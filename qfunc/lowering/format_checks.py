@@ -15,7 +15,7 @@ from qfunc.specs import Int
 if TYPE_CHECKING:
     import onnx
 
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 
 _INT8, _INT32 = Int(8), Int(32)

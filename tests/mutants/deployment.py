@@ -133,13 +133,13 @@ DEPLOYMENT = (
         "tests/lowering/onnx/test_qdq_nodes.py::test_logarithmic_activations_are_a_function_of_the_model_s_own",
     ),
     Mutation(
-        "float-model-forgets-zero-points", "qfunc.lowering.qdq_reader:dequantized",
+        "float-model-forgets-zero-points", "qfunc.lowering.qdq.qparams:dequantized",
         "(codes.astype(np.int64) - zero)",
         "(codes.astype(np.int64))",
         "tests/lowering/onnx/test_qdq_nodes.py::test_zero_points_of_weights_are_subtracted",
     ),
     Mutation(
-        "float-model-on-another-axis", "qfunc.lowering.qdq_reader:dequantized",
+        "float-model-on-another-axis", "qfunc.lowering.qdq.qparams:dequantized",
         "-1 if i == qparams.axis % codes.ndim and",
         "-1 if i == 1 and",
         "tests/lowering/onnx/test_qdq_nodes.py::test_the_float_model_has_the_quantized_weights_and_no_quantizers",

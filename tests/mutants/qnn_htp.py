@@ -17,7 +17,7 @@ QNN_HTP = (
         LEFT,
     ),
     Mutation(
-        "htp-relu-has-no-bound", "qfunc.lowering.qdq_reader:QdqModel.bounds",
+        "htp-relu-has-no-bound", "qfunc.lowering.qdq.reader:QdqModel.bounds",
         "return 0.0, None",
         "return None, None",
         LEFT,
@@ -41,7 +41,7 @@ QNN_HTP = (
         LEFT,
     ),
     Mutation(
-        "htp-relu-that-is-an-output-goes", "qfunc.lowering.qdq_reader:QdqModel.only_reader",
+        "htp-relu-that-is-an-output-goes", "qfunc.lowering.qdq.reader:QdqModel.only_reader",
         " and name not in self.outputs",
         "",
         SHOWN,

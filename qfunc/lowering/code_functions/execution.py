@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qfunc.errors import VerifyError
 from qfunc.lowering.code_functions.operands import Array, Coded, CodeOp
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 from qfunc.lowering.report_fields import read_quantized
 from qfunc.numerics.kernels.integer import quantize_codes
 from qfunc.numerics.rounding import round_by

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 OPERATOR, CODES, PACKED = "GroupQueryAttention", ".codes", ".packed"
 ROWS, MOVED = ".rows", ".moved"
@@ -47,7 +47,7 @@ def with_cached_attention(model: Any) -> Any:
     import onnx
 
     from qfunc.lowering.onnx.remove_quantizers import prune
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
     if not any(n.op_type == _CALL for n in model.graph.node):
         return model

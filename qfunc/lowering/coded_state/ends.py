@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qfunc.lowering.coded_state.cached_attention import SCALE_KEY, ZERO_POINT_KEY
 
 if TYPE_CHECKING:
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 __all__ = ["coded_ends", "with_coded_state", "with_real_ends"]
 
@@ -38,7 +38,7 @@ def with_coded_state(model: Any) -> Any:
     # Import here, so that `import qfunc` does not import onnx.
     import onnx
 
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
     source = QdqModel(model)
     states = [s for node in model.graph.node if node.op_type == "ScatterElements" and (s := _state(node, source))]

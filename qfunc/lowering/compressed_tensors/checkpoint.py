@@ -15,7 +15,7 @@ from qfunc.errors import DeployError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import StoredTensor
 from qfunc.lowering.compressed_tensors.layers import Layer, before_copies, layer_of, module_of
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 _PRODUCTS = ("Gemm", "MatMul")

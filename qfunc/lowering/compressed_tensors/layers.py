@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qfunc.errors import DeployError
 from qfunc.lowering.compressed_tensors.packing import exponents, pack_halves, pack_words, two_levels
-from qfunc.lowering.qdq_reader import Array, QdqModel, copies
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import QdqModel, copies
 from qfunc.specs import E2M1, Format, Int
 
 FP4 = {"num_bits": 4, "type": "float", "symmetric": True}

@@ -11,7 +11,7 @@ from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.types import WEIGHTS, Parts
 from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qdq_reader import REAL, QdqModel
+from qfunc.lowering.qdq.reader import REAL, QdqModel
 from qfunc.numerics.minifloat import largest
 from qfunc.specs import Float, Format, Int
 

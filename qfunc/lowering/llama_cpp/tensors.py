@@ -15,7 +15,7 @@ from qfunc.lowering.gguf.engine import TYPES
 from qfunc.lowering.gguf.file import GgufTensor
 from qfunc.lowering.gguf.rewrite import stored_weight
 from qfunc.lowering.gguf.types import WEIGHTS
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 from qfunc.specs import DecoderConfig, PerBlock, Scheme
 
 Array = np.ndarray[Any, Any]

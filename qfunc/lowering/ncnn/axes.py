@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qfunc.errors import DeployError
 from qfunc.files.ncnn_param import with_axis
 from qfunc.lowering.format_checks import SeparateExamples
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 
 __all__ = [
     "MOST", "batch_axis", "blob_shape", "example_shape", "merged", "name_with_axis", "permutation", "require_first",

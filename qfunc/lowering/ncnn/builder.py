@@ -12,7 +12,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.files.ncnn_param import MAGIC
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 
 _RESERVED = re.compile(r"(in|out)\d+")
 """The names of the inputs and outputs of the file."""

@@ -11,7 +11,8 @@ import numpy as np
 from qfunc.lowering.ncnn.axes import MOST, batch_axis, merged
 from qfunc.lowering.ncnn.builder import Blob, floats
 from qfunc.lowering.ncnn.writer import OpContext
-from qfunc.lowering.qdq_reader import REAL, Array
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import REAL
 
 ENDS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 

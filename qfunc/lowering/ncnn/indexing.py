@@ -14,7 +14,8 @@ from qfunc.lowering.ncnn.axes import blob_shape
 from qfunc.lowering.ncnn.builder import Blob, tagged
 from qfunc.lowering.ncnn.elementwise import along, axis_of, binary, operand, operand_shapes
 from qfunc.lowering.ncnn.writer import OpContext
-from qfunc.lowering.qdq_reader import REAL, Array, copies
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import REAL, copies
 
 __all__ = ["cut", "gather", "sliced", "split", "where"]
 

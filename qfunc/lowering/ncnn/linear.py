@@ -12,7 +12,7 @@ from attrs import frozen
 from qfunc.lowering.ncnn.axes import MOST
 from qfunc.lowering.ncnn.builder import Blob, floats, reciprocal, tagged
 from qfunc.lowering.ncnn.writer import LARGEST, Constant, OpContext, overflows
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.windows import Window, window
 
 

@@ -14,7 +14,7 @@ from qfunc.lowering.ncnn.builder import Blob
 from qfunc.lowering.ncnn.indexing import cut
 from qfunc.lowering.ncnn.linear import image, signal
 from qfunc.lowering.ncnn.writer import Constant, OpContext
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 
 _ORDERS = {
     2: ("wh", "hw"),

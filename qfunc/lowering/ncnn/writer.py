@@ -14,7 +14,8 @@ from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.format_checks import SeparateExamples, require_real
 from qfunc.lowering.ncnn.axes import MOST, blob_shape, example_shape, name_with_axis, require_first
 from qfunc.lowering.ncnn.builder import Blob, NcnnBuilder, floats, reciprocal, sizes
-from qfunc.lowering.qdq_reader import ACTIVATIONS, REAL, Array, QParams, copies, dequantized, walk
+from qfunc.lowering.qdq.qparams import Array, QParams, dequantized
+from qfunc.lowering.qdq.reader import ACTIVATIONS, REAL, copies, walk
 
 LARGEST = 127
 POSITIONS = ("ArgMax", "ArgMin")

@@ -11,7 +11,7 @@ import onnx
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
-from qfunc.lowering.qdq_reader import Array, QParams, dequantized
+from qfunc.lowering.qdq.qparams import Array, QParams, dequantized
 
 _FUSED: dict[tuple[float | None, float | None], str] = {
     (None, None): "NONE", (0.0, None): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1",

@@ -9,7 +9,7 @@ import numpy as np
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import QParams
+from qfunc.lowering.qdq.qparams import QParams
 
 UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
 """The qparams that TFLite requires of the results of LOGISTIC and SOFTMAX, and of TANH (quantization specification)."""

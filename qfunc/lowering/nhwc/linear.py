@@ -11,7 +11,7 @@ from attrs import evolve
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.images import Padding, image, out_shape, output_image, padded, to_signal
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams, float_numbers
+from qfunc.lowering.qdq.qparams import Array, QParams, float_numbers
 from qfunc.lowering.windows import Window, window
 
 

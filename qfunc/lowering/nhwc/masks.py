@@ -10,7 +10,7 @@ import onnx
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import REAL
+from qfunc.lowering.qdq.reader import REAL
 
 _VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)

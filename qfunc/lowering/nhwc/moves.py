@@ -12,7 +12,7 @@ from qfunc.lowering.nhwc.formulas import Formula
 from qfunc.lowering.nhwc.masks import choice
 from qfunc.lowering.nhwc.shape import axis_at, copies_for_examples, cut
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import dequantized
+from qfunc.lowering.qdq.qparams import dequantized
 
 
 def pad(step: OpContext) -> None:

@@ -8,7 +8,7 @@ import onnx
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.linear import flattened
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import REAL, copies
+from qfunc.lowering.qdq.reader import REAL, copies
 
 
 def axis_at(axis: int, tensor: NhwcTensor) -> int:

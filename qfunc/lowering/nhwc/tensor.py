@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from qfunc.lowering.constant_folding import Curves
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
 
 __all__ = ["Builder", "NhwcTensor"]
 

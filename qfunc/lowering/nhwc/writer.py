@@ -12,7 +12,8 @@ from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
 from qfunc.lowering.format_checks import SeparateExamples, require_batch, require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
-from qfunc.lowering.qdq_reader import QdqModel, QParams, dequantized, walk
+from qfunc.lowering.qdq.qparams import QParams, dequantized
+from qfunc.lowering.qdq.reader import QdqModel, walk
 
 __all__ = ["LAST", "Writer", "base"]
 

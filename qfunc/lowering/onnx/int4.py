@@ -84,7 +84,7 @@ def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:
     from onnx import helper, numpy_helper
 
     from qfunc.lowering.onnx.builder import storage
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 import onnx
 from onnx import numpy_helper
 
-from qfunc.lowering.qdq_reader import QdqModel, dequantized, is_copy
+from qfunc.lowering.qdq.qparams import dequantized
+from qfunc.lowering.qdq.reader import QdqModel, is_copy
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 
 

@@ -10,7 +10,8 @@ import onnx
 from attrs import frozen
 from onnx import helper, numpy_helper
 
-from qfunc.lowering.qdq_reader import Array, QdqModel, copies
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.specs import Int

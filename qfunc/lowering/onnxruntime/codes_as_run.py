@@ -12,7 +12,7 @@ from qfunc.lowering.onnxruntime.optimized_graph import INTEGER_TYPES, codes_of, 
 from qfunc.lowering.onnxruntime.session import Session
 
 if TYPE_CHECKING:
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 _KEEPS_TENSOR = ("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity", "Max", "Cast")
 """With one tensor as input: the result has the layout of the input, and stands for the same tensor of the original."""

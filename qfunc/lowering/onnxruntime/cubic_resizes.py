@@ -16,7 +16,8 @@ from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
 from qfunc.graph.constants import UniqueNames
-from qfunc.lowering.qdq_reader import Array, QdqModel
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import QdqModel
 
 
 def smaller_by_products(model: onnx.ModelProto) -> onnx.ModelProto:

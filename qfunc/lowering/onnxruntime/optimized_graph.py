@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 INTEGER_TYPES = (2, 3)  # TensorProto.UINT8, INT8
 PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -26,7 +26,7 @@ def original_name(name: str) -> str:
 
 def reader(model: Any) -> QdqModel:
     """Return an index of a model.  It is imported here, so that `import qfunc` does not import onnx."""
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
     return QdqModel(model)
 

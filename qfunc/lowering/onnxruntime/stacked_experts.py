@@ -11,7 +11,7 @@ from attrs import frozen
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.onnxruntime.block_weights import DOMAIN, OPERATOR
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 
 MIXTURE = "QMoE"
 _LEVEL, _ALL = 4, 1 << 31

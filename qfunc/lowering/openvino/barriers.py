@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, copies
+from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, copies
 
 __all__ = ["insert_barriers"]
 

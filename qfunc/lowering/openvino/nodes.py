@@ -10,7 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qdq_reader import copies
+from qfunc.lowering.qdq.reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.kernels.requantize import range_ends, weight_codes
 from qfunc.specs import Int

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from qfunc.lowering.openvino.edits import integers, set_nodes
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 
 __all__ = ["replace_extremes", "rewrite_pools"]
 

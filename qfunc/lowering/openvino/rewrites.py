@@ -10,7 +10,8 @@ from qfunc.lowering.constant_folding import folded
 from qfunc.lowering.openvino.barriers import insert_barriers
 from qfunc.lowering.openvino.edits import integers, set_nodes
 from qfunc.lowering.openvino.pooling import replace_extremes, rewrite_pools
-from qfunc.lowering.qdq_reader import REAL, Array, QdqModel
+from qfunc.lowering.qdq.qparams import Array
+from qfunc.lowering.qdq.reader import REAL, QdqModel
 from qfunc.numerics.kernels.requantize import SMALLEST_BIAS
 
 __all__ = ["rewrite"]

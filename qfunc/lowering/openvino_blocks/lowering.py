@@ -43,7 +43,7 @@ class OpenVinoBlocksLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.int4 import packed
         from qfunc.lowering.onnx.remove_quantizers import prune
-        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.qdq.reader import QdqModel
 
         made, source = packed(model, tuple(sites)), QdqModel(model)
         before = {n.output[0]: n.input[0] for n in made.graph.node if n.op_type.startswith("DynamicQuantize")}

@@ -7,7 +7,7 @@ import onnx
 from onnx import helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel, is_copy
+from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, is_copy
 from qfunc.lowering.qlinear.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, CodeTensor
 
 

@@ -121,7 +121,7 @@ def require_scales(model: Any) -> None:
         DeployError: names the tensor.
     """
     # Import here, so that `import qfunc` does not import onnx.
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
     source = QdqModel(model)
     for node in source.graph.node:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qfunc.lowering.qdq_reader import ACTIVATIONS, QdqModel
+from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel
 
 
 def bound_codes(model: onnx.ModelProto) -> None:

@@ -13,7 +13,7 @@ from qfunc.errors import DeployError
 from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.constant_folding import NO_CURVES, Curves
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
 from qfunc.lowering.xnnpack.constraints import require_multiplier
 
 __all__ = ["TfliteBuilder", "schema"]

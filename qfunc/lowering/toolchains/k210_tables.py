@@ -10,7 +10,8 @@ import onnx
 import torch
 
 from qfunc.errors import DeployError
-from qfunc.lowering.qdq_reader import QdqModel, QParams, copies
+from qfunc.lowering.qdq.qparams import QParams
+from qfunc.lowering.qdq.reader import QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.stages import StageNumbers, largest_sums, stage_numbers
 from qfunc.numerics.sums.overflow import range_of_sums

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from qfunc.errors import DeployError
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.remove_quantizers import prune
-from qfunc.lowering.qdq_reader import QdqModel
+from qfunc.lowering.qdq.reader import QdqModel
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, derived, tensors_of
 from qfunc.specs import Int

@@ -18,7 +18,7 @@ from qfunc.specs._values import readable
 if TYPE_CHECKING:
     import onnx
 
-    from qfunc.lowering.qdq_reader import QdqModel
+    from qfunc.lowering.qdq.reader import QdqModel
 
 __all__ = ["TengineLowering", "fusions"]
 
@@ -69,7 +69,7 @@ class TengineLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.qdq_reader import QdqModel
+        from qfunc.lowering.qdq.reader import QdqModel
         from qfunc.lowering.toolchains.versions import to_bytes
 
         sites = tuple(sites)

@@ -14,7 +14,7 @@ from qfunc.lowering.constant_folding import NO_CURVES, Curves
 from qfunc.lowering.flatbuffer import Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
 from qfunc.lowering.tosa.schema import INT8, INT32, operator, serialize_block
 
 _TYPES = {np.dtype(np.int8): INT8, np.dtype(np.int32): INT32}

@@ -8,7 +8,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import fit_windows, write_concat, write_reshape, write_slice
 from qfunc.lowering.tosa.rescale import multiplier, qparams_of, scale_ratio, to_codes, to_int32

@@ -9,7 +9,7 @@ import torch
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.schema import PROPAGATE, SINGLE_ROUND
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier

@@ -12,7 +12,7 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.tosa.images import write_reshape
 from qfunc.lowering.tosa.rescale import multiplier, qparams_of, rescale

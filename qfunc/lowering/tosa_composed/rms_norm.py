@@ -11,7 +11,7 @@ from attrs import frozen
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.writer import Writer
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.tosa_composed.norms import write_norm
 
 _BETWEEN = ("ReduceMean", "Add", "Sqrt", "Div")

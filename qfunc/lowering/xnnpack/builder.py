@@ -13,7 +13,7 @@ from qfunc.errors import DeployError
 from qfunc.lowering.flatbuffer import Content, Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq_reader import Array, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
 from qfunc.lowering.xnnpack.curves import CURVES
 from qfunc.lowering.xnnpack.pte import program
 from qfunc.lowering.xnnpack.schema import NONE, delegate

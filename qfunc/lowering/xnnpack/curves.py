@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qfunc.lowering.constant_folding import Curves
-from qfunc.lowering.qdq_reader import Array
+from qfunc.lowering.qdq.qparams import Array
 from qfunc.numerics.elementary import xnnpack, xnnpack_logistic
 
 

@@ -15,7 +15,8 @@ from qfunc.lowering.constant_folding import NO_CURVES
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
-from qfunc.lowering.qdq_reader import Array, QdqModel, QParams
+from qfunc.lowering.qdq.qparams import Array, QParams
+from qfunc.lowering.qdq.reader import QdqModel
 
 OPERATORS: dict[str, Callable[..., Array]] = {
     "MINIMUM": np.minimum, "MUL": np.multiply, "SUB": np.subtract, "ADD": np.add, "EXP": np.exp,

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
-import torch
-from attrs import frozen
 from onnx import helper, numpy_helper
 
 from qfunc.errors import DeployError
-from qfunc.lowering.windows import set_floor_mode
-from qfunc.numerics.affine import implies_clamp
+from qfunc.lowering.qdq.qparams import Array, QParams, float_numbers
+from qfunc.lowering.qdq.sizes import SizedType, sized_types
 
-__all__ = ["ACTIVATIONS", "REAL", "Array", "QParams", "QdqModel", "copies", "dequantized", "float_numbers", "is_copy", "walk"]
+__all__ = ["ACTIVATIONS", "REAL", "QdqModel", "copies", "is_copy", "walk"]
 
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
-_MOST_AXES = 16
-_MOST_ENTRIES = 1024
 _CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)
-Array = np.ndarray[Any, Any]
-
-
-@frozen
-class QParams:
-    """real = (code - zero point) * scale, one for the tensor or one for each slice along `axis`.
-
-    With `block`, one for each run of so many entries along `axis`, in the order of the tensor; these may be millions, and are
-    arrays of numbers.
-    """
-
-    scale: Sequence[float]
-    zero_point: Sequence[int]
-    axis: int = 0
-    block: int | None = None
-
-    def imply(self, bounds: tuple[float | None, float | None], ends: tuple[int, int]) -> bool:
-        """Return True if codes that saturate at `ends` do the work of a clamp to `bounds`.
-
-        >>> QParams((0.1,), (-128,)).imply((0.0, None), (-128, 127))
-        True
-        """
-        return implies_clamp(*bounds, torch.tensor(self.scale), torch.tensor(self.zero_point), ends)
 
 
 class QdqModel:
@@ -75,9 +47,9 @@ class QdqModel:
         return {name: numpy_helper.to_array(i) for name, i in self.initializers.items()}
 
     @cached_property
-    def _types(self) -> tuple[dict[str, _Type], dict[str, _Type]]:
+    def _types(self) -> tuple[dict[str, SizedType], dict[str, SizedType]]:
         # For batches of 2 and of 3: an axis that differs is the batch's.
-        return _inferred(self.model, 2, self.known[0]), _inferred(self.model, 3, self.known[1])
+        return sized_types(self.model, 2, self.known[0]), sized_types(self.model, 3, self.known[1])
 
     def is_real(self, name: str) -> bool:
         """Return True if a tensor has real values or codes; sizes have neither."""
@@ -187,15 +159,6 @@ class QdqModel:
         return None if low is None else float(low), None if high is None else float(high)
 
 
-def float_numbers(values: Array) -> Sequence[float]:
-    """Return the entries of an array as numbers of float32, in 4 bytes each.
-
-    >>> float_numbers(np.array([[0.5, 2.0]]))
-    array('f', [0.5, 2.0])
-    """
-    return array("f", values.astype(np.float32).tobytes())
-
-
 def is_copy(node: onnx.NodeProto) -> bool:
     """Return True for Max of one tensor: a copy that keeps ONNX Runtime from quantizing a float tensor."""
     return bool(node.op_type == "Max" and len(node.input) == 1)
@@ -232,83 +195,6 @@ def walk(
             quantize(node)
         else:
             write(node)
-
-
-def dequantized(codes: Array, qparams: QParams) -> Array:
-    """Return the real values of codes, in float32."""
-    if qparams.block is not None:
-        shape = [n // qparams.block if i == qparams.axis % codes.ndim else n for i, n in enumerate(codes.shape)]
-        held = (np.array(qparams.scale, np.float32), np.array(qparams.zero_point, np.float32))
-        scale, zero = (each.reshape(shape).repeat(qparams.block, qparams.axis) for each in held)
-        return np.asarray((codes.astype(np.float32) - zero) * scale, np.float32)
-    shape = [-1 if i == qparams.axis % codes.ndim and len(qparams.scale) > 1 else 1 for i in range(codes.ndim)]
-    scale = np.array(qparams.scale, np.float32).reshape(shape)
-    zero = np.array(qparams.zero_point, np.int64).reshape(shape)
-    return np.asarray((codes.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
-
-
-_Type = tuple[int, tuple[int | None, ...] | None]
-"""An element type and a shape, None where unknown."""
-
-
-def _inferred(model: onnx.ModelProto, batch: int, known: Mapping[str, Array]) -> dict[str, _Type]:
-    sized = _without_weights(model)
-    for info in sized.graph.input:
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if dim.HasField("dim_param") and axis == 0:
-                dim.dim_value = batch
-    for info in sized.graph.output:
-        info.type.tensor_type.ClearField("shape")
-    for node in sized.graph.node:
-        if node.op_type == "GroupNormalization":  # onnx 1.23 infers no shape for it
-            node.op_type = "Identity"
-            del node.attribute[:], node.input[1:]
-    _set_sizes(sized.graph, known)
-    for name, value in known.items():
-        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-        sized.graph.value_info.append(helper.make_tensor_value_info(name, kind, value.shape))
-    set_floor_mode(sized)
-    graph = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
-    found: dict[str, _Type] = {}
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        t = info.type.tensor_type
-        dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in t.shape.dim) if t.HasField("shape") else None
-        found[info.name] = (t.elem_type, dims)
-    for initializer in graph.initializer:
-        found[initializer.name] = (initializer.data_type, tuple(initializer.dims))
-    return found
-
-
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    # A copy whose large constants are values without content: shape inference reads small ones only, and copies all.
-    copy, graph = onnx.ModelProto(), model.graph
-    for field, value in model.ListFields():
-        if field.name == "graph":
-            continue
-        if isinstance(value, str | bytes | int):
-            setattr(copy, field.name, value)
-        else:
-            getattr(copy, field.name).extend(value)
-    copy.graph.name = graph.name
-    for name in ("node", "input", "output", "value_info"):
-        getattr(copy.graph, name).extend(getattr(graph, name))
-    for held in graph.initializer:
-        if math.prod(held.dims) <= _MOST_ENTRIES:
-            copy.graph.initializer.append(held)
-        elif held.name not in {i.name for i in graph.input}:
-            copy.graph.input.append(helper.make_tensor_value_info(held.name, held.data_type, held.dims))
-    return copy
-
-
-def _set_sizes(graph: onnx.GraphProto, known: Mapping[str, Array]) -> None:
-    # Make vectors of sizes constants, from which inference has the shapes of a Tile or an Expand.
-    sizes = {name for name, value in known.items() if value.dtype == np.int64 and value.ndim == 1 and len(value) <= _MOST_AXES}
-    kept = [node for node in graph.node if not sizes.issuperset(node.output)]
-    if len(kept) < len(graph.node):
-        computed = [o for node in graph.node for o in node.output if sizes.issuperset(node.output)]
-        graph.initializer.extend(numpy_helper.from_array(known[name], name) for name in computed)
-        del graph.node[:]
-        graph.node.extend(kept)
 
 
 def _known(sizes: tuple[int | None, ...]) -> tuple[int, ...]:
