@@ -6,7 +6,7 @@ FIRST = "tests/diagnosis/test_diagnose.py::test_the_planted_cause_is_first_and_i
 
 DIAGNOSIS = (
     Mutation(
-        "causes-in-the-order-of-their-functions", "qfunc.diagnosis.diagnose:_Study._causes",
+        "causes-in-the-order-of-their-functions", "qfunc.diagnosis.study:Study._causes",
         "found.sort(key=lambda entry: -round(",
         "found.sort(key=lambda entry: round(",
         FIRST,
