@@ -212,11 +212,11 @@ def test_a_head_that_is_tied_to_the_embedding_stays_in_float() -> None:
 
     assert "lm_head" in json.loads(files["config.json"])["quantization_config"]["ignore"]
     assert sorted(read(files["model.safetensors"])) == ["embed.weight", "mid.bias", "mid.weight", "mid.weight_scale"]
-    with pytest.raises(DeployError) as caught:
-        qfunc.deploy(plain)(calibrated(Tied().eval(), plain, ids))
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(plain)(Tied().eval())
     assert str(caught.value) == (
-        "tensor 'embed.weight': found a weight that other ops read in float, wanted one that only linear layers read. "
-        "Keep the layer in float by edit.skip."
+        "target 'compressed_tensors_w8a8', op 'lm_head', weight 'embed.weight': found a weight that other ops read in float, "
+        "wanted one that only linear layers read. Keep the layer in float: edit.skip(edit.name('lm_head'))."
     )
 
 
