@@ -220,6 +220,16 @@ def test_a_head_that_is_tied_to_the_embedding_stays_in_float() -> None:
     )
 
 
+@pytest.mark.parametrize("exports", [False, True])
+def test_a_tied_parameter_is_stored_by_its_first_name(exports: bool) -> None:
+    """As transformers stores it: vLLM skips the weight of a head that is tied, and loads the table of embeddings."""
+    model, ids = Tied().eval(), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    target = edit.skip(edit.name("lm_head"))(targets.compressed_tensors("W8A8"))
+    program = torch.export.export(model, (ids,), strict=False) if exports else model
+    stored = read(qfunc.deploy(target)(calibrated(program, target, ids)).files["model.safetensors"])
+    assert {name for name, _ in model.named_parameters()} | {"mid.weight_scale"} == set(stored)
+
+
 class Functional(nn.Module):
     """A product of a parameter that is no weight of a module."""
 
