@@ -230,6 +230,18 @@ def test_a_tied_parameter_is_stored_by_its_first_name(exports: bool) -> None:
     assert {name for name, _ in model.named_parameters()} | {"mid.weight_scale"} == set(stored)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_of_its_own_is_not_tied_in_the_config(tied: bool) -> None:
+    """As after `rotate`, with the config of a tied model; the field's default differs between architectures."""
+    model, ids = Tied().eval(), torch.tensor([[1, 2, 3]])
+    if not tied:
+        model.lm_head = nn.Linear(64, 11)
+    config = json.dumps({"tie_word_embeddings": True})
+    target = edit.skip(edit.name("lm_head"))(targets.compressed_tensors("W8A8", config=config))
+    files = qfunc.deploy(target)(calibrated(model, target, ids)).files
+    assert json.loads(files["config.json"])["tie_word_embeddings"] == tied
+
+
 class Functional(nn.Module):
     """A product of a parameter that is no weight of a module."""
 
