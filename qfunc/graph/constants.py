@@ -8,6 +8,7 @@ from itertools import count
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc.graph.record import path_of
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, op_of
 
@@ -110,15 +111,27 @@ def replace(
 ) -> fx.Node:
     """Replace the tensor that `old` reads if it has no other reader; otherwise store a new one.
 
+    The layer of a tied parameter gets its own under the name that it has there.
+
     Returns:
         The node that reads the tensor: `old`, or a new node inserted before `before`.
     """
     path = str(old.target)
     if len(old.users) + nodes.others(old) != 1:
-        return store(model, before, path, value, trained)
+        named = dict(model.named_parameters(remove_duplicate=False))
+        own = f"{path_of(model, before)}.{path.rpartition('.')[2]}"
+        if own == path or path not in named or named.get(own) is not named[path]:
+            return store(model, before, path, value, trained)
+        _set(model, own, value, trained)
+        with model.graph.inserting_before(before):
+            return model.graph.get_attr(own)
+    _set(model, path, value, trained)
+    return old
+
+
+def _set(model: fx.GraphModule, path: str, value: Tensor, trained: bool) -> None:
     owner, _, name = path.rpartition(".")
     setattr(model.get_submodule(owner), name, nn.Parameter(value, requires_grad=trained))
-    return old
 
 
 def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, trained: bool) -> fx.Node:
@@ -132,9 +145,10 @@ def store(model: fx.GraphModule, before: fx.Node, path: str, value: Tensor, trai
     while getattr(model.get_submodule(owner), unused, None) is not None:
         count += 1
         unused = f"{name}_{count}"
-    setattr(model.get_submodule(owner), unused, nn.Parameter(value, requires_grad=trained))
+    path = f"{owner}.{unused}".lstrip(".")
+    _set(model, path, value, trained)
     with model.graph.inserting_before(before):
-        return model.graph.get_attr(f"{owner}.{unused}".lstrip("."))
+        return model.graph.get_attr(path)
 
 
 class UniqueNames(set[str]):

@@ -154,6 +154,14 @@ def test_each_op_stays(sizes, spelling, bias, tied, scale, seed):
     assert len(rotated) > 5
 
 
+def test_a_tied_head_gets_the_parameter_that_is_called_by_its_name():
+    network = Llama(tied=True).eval()
+    given = qfunc.rotate()(torch.export.export(network, (torch.ones(2, 5, dtype=torch.int64),), strict=False))
+    read = {str(n.target) for n in given.graph.nodes if n.op == "get_attr"}
+    assert read == {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    assert given.head.weight is not given.word.weight
+
+
 @pytest.mark.parametrize("order", [1, 2, *range(4, 52, 4), 60, 68, 76, 96, 576, 960])
 def test_hadamard_matrices_are_orthogonal_signs(order):
     matrix = hadamard(order)

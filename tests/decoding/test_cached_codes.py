@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.decoding.cache import Recorder
-from qfunc.errors import CaptureError, SpecError
+from qfunc.errors import CaptureError, SpecError, VerifyError
 from qfunc.specs import Target, edit
 from qfunc.testing import check_target
 from tests.decoding.decoders import WIDE, tokens
@@ -101,6 +101,46 @@ def test_rows_of_several_lengths_are_those_alone(bits: int) -> None:
     assert torch.equal(together, torch.cat(alone))
     report = qfunc.verify_tokens(target(bits), 5)(calibrated, small.inputs(rows))
     assert (report.mismatches, report.report.mismatches) == (0, 0)
+
+
+REFUSED_POSITIONS = {
+    "several rows": (
+        [[4, 5, 6], [4, 5, 6]],
+        "3 tokens of each of 2 rows, after others, wanted one token of each row, or one row: GroupQueryAttention takes no "
+        "others after the first. Run each row by itself, or one token after the other.",
+    ),
+    "a gap": (
+        [[0, 1, 2], [0, 1, 5]],
+        "the positions [0, 1, 5] in row 1, wanted positions in a run for GroupQueryAttention. Pass those of "
+        "decoder.inputs(ids), and after them last + 1.",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_POSITIONS)
+def test_positions_that_the_operator_does_not_take_are_refused(kind: str) -> None:
+    calibrated, artifact = made("wide", 8)
+    positions, found = REFUSED_POSITIONS[kind]
+    prompt = decoder("wide")[1].inputs(tokens(2, 4))
+    run = target(8).runtime.runner.loaded(artifact)
+    given = [tokens(2, 3), torch.tensor(positions), *(torch.as_tensor(v) for v in run(prompt)[1:])]
+    for call in (
+        lambda: run(given),
+        lambda: qfunc.generate(run, given, 1, progress=False),
+        lambda: qfunc.verify(target(8))(calibrated, [tuple(given)]),
+    ):
+        with pytest.raises(VerifyError) as e:
+            call()
+        assert str(e.value) == f"OnnxRuntimeRunner, input 'positions': found {found}"
+
+
+def test_one_row_takes_several_tokens_after_others() -> None:
+    _, artifact = made("wide", 8)
+    run, ids = target(8).runtime.runner.loaded(artifact), tokens(1, 7)
+    given = decoder("wide")[1].inputs(ids)
+    whole, (first, *state) = run(given), run([ids[:, :4], torch.arange(4)[None], *given[2:]])
+    then = run([ids[:, 4:], torch.arange(4, 7)[None], *(torch.as_tensor(v) for v in state)])
+    np.testing.assert_array_equal(np.concatenate([first, then[0]], 1), whole[0])
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -37,6 +37,25 @@ COMPRESSED_TENSORS = (
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_head_that_is_tied_to_the_embedding_stays_in_float",
     ),
     Mutation(
+        "checkpoint-tied-parameters-by-their-last-name", "qfunc.frontend.export.program:_read_by_first_names",
+        "in reversed(named)",
+        "in named",
+        "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_tied_parameter_is_stored_by_its_first_name",
+    ),
+    Mutation(
+        "checkpoint-heads-tied-after-rotations",
+        "qfunc.lowering.compressed_tensors.lowering:CompressedTensorsLowering.join",
+        'config["tie_word_embeddings"] = False',
+        "pass",
+        "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_head_of_its_own_is_not_tied_in_the_config",
+    ),
+    Mutation(
+        "rotations-of-tied-heads-under-new-names", "qfunc.graph.constants:replace",
+        "if own == path or",
+        "if True or",
+        "tests/corrections/test_rotate.py::test_a_tied_head_gets_the_parameter_that_is_called_by_its_name",
+    ),
+    Mutation(
         "checkpoint-other-forms-of-parameters", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_part",
         "if held is None or list(held.dims) != shape:",
         "if held is None:",

@@ -16,6 +16,22 @@ MIXTURES = "tests/decoding/test_stacked_experts.py::test_experts_are_added_in_th
 
 NBITS = (
     Mutation(
+        "positions-of-attention-with-gaps",
+        "qfunc.lowering.coded_state.attended_positions:_wrong",
+        "if apart.any():",
+        "if False:",
+        "tests/decoding/test_cached_codes.py::test_positions_that_the_operator_does_not_take_are_refused",
+        case="a gap",
+    ),
+    Mutation(
+        "positions-of-several-rows-after-others",
+        "qfunc.lowering.coded_state.attended_positions:_wrong",
+        "if rows > 1 and tokens > 1 and",
+        "if False and",
+        "tests/decoding/test_cached_codes.py::test_positions_that_the_operator_does_not_take_are_refused",
+        case="several rows",
+    ),
+    Mutation(
         "cache-scores-in-one-sum",
         "qfunc.numerics.sums.cached_attention:_scores",
         "n % 2 if n < groups // 2 * 2 else 0",

@@ -4,6 +4,14 @@ from mutants.mutation import Mutation
 
 OPENVINO_BLOCKS = (
     Mutation(
+        "verify-without-the-inputs-of-the-runtime-where-outputs-are-equal",
+        "qfunc.transforms.verification.check:Verification._emulate",
+        'any_mismatch("codes", "real")',
+        'any_mismatch("codes")',
+        "tests/lowering/openvino_cpu/test_openvino_blocks.py"
+        "::test_a_layer_after_a_float_unit_is_not_blamed_where_the_outputs_are_equal",
+    ),
+    Mutation(
         "chunks-of-any-divisor", "qfunc.numerics.sums.chunks:chunk_size",
         "if divisor < _LEAST:",
         "if divisor < 2:",

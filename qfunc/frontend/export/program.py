@@ -159,6 +159,7 @@ def _functional_form(
     if decomposed:
         recompose(module.graph)
     graph, owner = module.graph, _tensors_of(module)
+    _read_by_first_names(graph, owner)
     expand_recurrent(graph)
     for node in reversed(graph.nodes):
         name = getattr(node.target, "__name__", "")
@@ -244,3 +245,13 @@ def _tensors_of(module: fx.GraphModule) -> nn.Module:
                 persistent = name in source._buffers and name not in source._non_persistent_buffers_set
                 holder.register_buffer(name, owned(tensor), persistent=persistent)
     return bare
+
+
+def _read_by_first_names(graph: fx.Graph, owner: nn.Module) -> None:
+    # torch.export reads a tied parameter by its last name; state_dicts, checkpoints and torch.fx have the first.
+    named = [*owner.named_parameters(remove_duplicate=False)]
+    first = {id(parameter): name for name, parameter in reversed(named)}
+    name_of = {name: first[id(parameter)] for name, parameter in named}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            node.target = name_of.get(node.target, node.target)

@@ -48,12 +48,9 @@ def checkpoint_part(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]) ->
     weights = {f"{name}.weight" for name in layers}
     tensors = {f"{layer.name}.{key}": _stored(value) for layer in layers.values() for key, value in layer.tensors.items()}
     for name, shape in parameters.items():
-        held, quantized = source.initializers.get(name), name in weights
-        if quantized and held is None:
+        if name in weights:
             continue
-        if quantized:
-            found, do = "a weight that other ops read in float", "Keep the layer in float by edit.skip."
-            raise DeployError(where=f"tensor {name!r}", found=found, wanted="one that only linear layers read", do=do)
+        held = source.initializers.get(name)
         if held is None or list(held.dims) != shape:
             found, do = "another form of the parameter in ONNX", "Deploy the layers that are quantized, as submodules."
             wanted = "the parameter as it is, or as the weight of a linear layer"

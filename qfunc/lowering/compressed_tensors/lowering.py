@@ -128,6 +128,8 @@ class CompressedTensorsLowering:
         names = {"inputs": [n for p in parts for n in p.inputs], "outputs": [n for p in parts for n in p.outputs]}
         config = json.loads(self.config) | {"quantization_config": quantization_config(parts), "qfunc": names}
         tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+        if any(name.startswith("lm_head.weight") for name in tensors):  # not tied, or no longer, as after rotations
+            config["tie_word_embeddings"] = False
         return {
             _TENSORS: file_of_tensors(tensors, {"format": "pt"}),
             _CONFIG: [(json.dumps(config, indent=2, sort_keys=True) + "\n").encode()],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
+from qfunc.lowering.coded_state.attended_positions import positions_check
 from qfunc.lowering.coded_state.cached_attention import with_results
 from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.optimized_graph import ATTENTION, STATE, code_tensors, element_types
@@ -25,8 +26,8 @@ class ModelWithProducts:
     `reals` are the tensors that the model as deployed has, too.  `units` maps each product with a weight in blocks to
     "integer" if the session quantizes its input to int8, else to "float", and each write of codes
     into state, and attention to it, to "integer".
-    `tensors` are the tensors of codes.  `difference`: the graph with its tensors as outputs has other outputs of the model,
-    or "".
+    `tensors` are the tensors of codes.  `check` raises for positions that attention does not take.  `difference`: the graph
+    with its tensors as outputs has other outputs of the model, or "".
     """
 
     plain: Any
@@ -34,10 +35,12 @@ class ModelWithProducts:
     reals: frozenset[str]
     units: Mapping[str, str]
     tensors: frozenset[str]
+    check: Callable[[Sequence[Any]], None]
     difference: str = ""
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return (the outputs of the model as deployed, real tensor or tensor of codes -> values)."""
+        self.check(inputs)
         values = dict(zip(self.shown.outputs, self.shown.run(inputs), strict=True))
         return self.plain.run(inputs), {name: values[name] for name in self.reals | self.tensors}
 
@@ -70,7 +73,7 @@ def model_with_products(model: bytes, threads: int = 0, machine: Machine | None 
     units = {name: states[form] for name, form in forms.items()}
     units |= {name: "integer" for n in graph.graph.node if n.op_type in STATE for name in n.output if name in coded}
     units |= {n.name: "integer" for n in graph.graph.node if n.op_type == ATTENTION}
-    return ModelWithProducts(plain, shown, frozenset(reals), units, frozenset(codes))
+    return ModelWithProducts(plain, shown, frozenset(reals), units, frozenset(codes), positions_check(model))
 
 
 def _form(node: Any) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ import torch
 
 from qfunc.errors import VerifyError
 from qfunc.graph.input_limits.positions import PASS_POSITIONS, WrittenPositions, axis_before
+from qfunc.lowering.coded_state.attended_positions import positions_check
 
 __all__ = ["with_checked_positions"]
 
@@ -25,9 +26,9 @@ def with_checked_positions(run: Run, model: bytes) -> Run:
     The positions are inputs that ScatterElements reads after casts and expansions, or GroupQueryAttention by their maxima.
 
     Raises:
-        VerifyError: names the input, the position, and the state with its length.
+        VerifyError: names the input, the position, and the state with its length; or as `positions_check`.
     """
-    written = _written(model)
+    written, attended = _written(model), positions_check(model)
     if not written:
         return run
 
@@ -38,6 +39,7 @@ def with_checked_positions(run: Run, model: bytes) -> Run:
                 position, wanted = found
                 where = f"OnnxRuntimeRunner, input {w.name!r}"
                 raise VerifyError(where=where, found=position, wanted=wanted, do=PASS_POSITIONS)
+        attended(given)
         return run(given)
 
     return checked

@@ -19,7 +19,6 @@ from qfunc.placement.legality.sizes import wrong_sizes
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
 from qfunc.placement.without_effect.unmatched_selectors import atoms
-from qfunc.quantizers.site import Site
 from qfunc.specs import (
     Format,
     Int,
@@ -32,7 +31,7 @@ from qfunc.specs import (
     Selector,
     Target,
 )
-from qfunc.specs.protocols import LimitedLowering, RefusingLowering
+from qfunc.specs.protocols import LimitedLowering, ParameterLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 
@@ -140,7 +139,7 @@ class _Check:
             return
         site = placed.site
         parts = [*self._by_rules(nodes, slot, placed)] or [*infeasibility(site, placed.tensor, self.target)]
-        for found, wanted, do in parts or self._by_lowering(site):
+        for found, wanted, do in parts or self._by_lowering(placed, self._path(nodes[0])):
             yield Violation(self._path(nodes[0]), slot, site.name, found, wanted, do)
 
     def _by_rules(self, nodes: tuple[fx.Node, ...], slot: str, placed: PlacedSite) -> Iterator[tuple[str, str, str]]:
@@ -151,13 +150,20 @@ class _Check:
                 for found, wanted, edit in _violated(rule, placed, self.context.channel_axis(nodes[0]), self.overridden):
                     yield found, f"{wanted}: {rule.because}", _remedy(edit, slot, placed.site.value)
 
-    def _by_lowering(self, site: Site) -> Iterator[tuple[str, str, str]]:
-        lowering, key = self.target.lowering, (site.scheme, site.constant)
+    def _by_lowering(self, placed: PlacedSite, reader: str) -> Iterator[tuple[str, str, str]]:
+        site, lowering = placed.site, self.target.lowering
+        key = site.scheme, site.constant
         if key not in self.refused:
             self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
+        elif isinstance(lowering, ParameterLowering) and site.constant and not self._all_in_codes(placed):
+            do = f"Keep the layer in float: edit.skip(edit.name({reader!r}))."
+            yield "a weight that other ops read in float", "one that only linear layers read", do
+
+    def _all_in_codes(self, placed: PlacedSite) -> bool:
+        return all((placed.tensor, user) in self.read for user in placed.tensor.users)
 
     def _path(self, node: fx.Node) -> str:
         return self.context.fact(node).path

@@ -181,7 +181,7 @@ class Verification:
             for path, value in unknown_codes[:1]:
                 _require_numbers(value, f"{where}, tensor {path!r}")
             differs = self.inside is not None and (
-                self.tallies.any_mismatch("codes") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
+                self.tallies.any_mismatch("codes", "real") or any(not same(a, b) for a, b in zip(outputs, runtime, strict=True))
             )
             if differs or self.unknown_units:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))

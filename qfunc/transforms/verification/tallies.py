@@ -50,9 +50,9 @@ class Tallies:
             emulated = torch.where(explained, actual.to(emulated.dtype), emulated)
         self.of(name, "alone").add(emulated, actual, lsb, batch)
 
-    def any_mismatch(self, kind: str) -> bool:
+    def any_mismatch(self, *kinds: str) -> bool:
         """Return True if an element of a tensor differs."""
-        return any(t.mismatches for t in self._found.values() if t.kind == kind)
+        return any(t.mismatches for t in self._found.values() if t.kind in kinds)
 
     def names(self, *kinds: str) -> set[str]:
         """Return the names of the tensors that were compared."""

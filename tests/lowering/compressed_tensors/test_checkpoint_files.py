@@ -212,12 +212,34 @@ def test_a_head_that_is_tied_to_the_embedding_stays_in_float() -> None:
 
     assert "lm_head" in json.loads(files["config.json"])["quantization_config"]["ignore"]
     assert sorted(read(files["model.safetensors"])) == ["embed.weight", "mid.bias", "mid.weight", "mid.weight_scale"]
-    with pytest.raises(DeployError) as caught:
-        qfunc.deploy(plain)(calibrated(Tied().eval(), plain, ids))
+    with pytest.raises(SpecError) as caught:
+        qfunc.quantize(plain)(Tied().eval())
     assert str(caught.value) == (
-        "tensor 'embed.weight': found a weight that other ops read in float, wanted one that only linear layers read. "
-        "Keep the layer in float by edit.skip."
+        "target 'compressed_tensors_w8a8', op 'lm_head', weight 'embed.weight': found a weight that other ops read in float, "
+        "wanted one that only linear layers read. Keep the layer in float: edit.skip(edit.name('lm_head'))."
     )
+
+
+@pytest.mark.parametrize("exports", [False, True])
+def test_a_tied_parameter_is_stored_by_its_first_name(exports: bool) -> None:
+    """As transformers stores it: vLLM skips the weight of a head that is tied, and loads the table of embeddings."""
+    model, ids = Tied().eval(), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    target = edit.skip(edit.name("lm_head"))(targets.compressed_tensors("W8A8"))
+    program = torch.export.export(model, (ids,), strict=False) if exports else model
+    stored = read(qfunc.deploy(target)(calibrated(program, target, ids)).files["model.safetensors"])
+    assert {name for name, _ in model.named_parameters()} | {"mid.weight_scale"} == set(stored)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_of_its_own_is_not_tied_in_the_config(tied: bool) -> None:
+    """As after `rotate`, with the config of a tied model; the field's default differs between architectures."""
+    model, ids = Tied().eval(), torch.tensor([[1, 2, 3]])
+    if not tied:
+        model.lm_head = nn.Linear(64, 11)
+    config = json.dumps({"tie_word_embeddings": True})
+    target = edit.skip(edit.name("lm_head"))(targets.compressed_tensors("W8A8", config=config))
+    files = qfunc.deploy(target)(calibrated(model, target, ids)).files
+    assert json.loads(files["config.json"])["tie_word_embeddings"] == tied
 
 
 class Functional(nn.Module):

@@ -35,7 +35,7 @@ def _torchvision() -> None:
 
 
 @cache
-def llama() -> Any:
+def llama(tied: bool = False) -> Any:
     """Two blocks with grouped queries; each row of a weight has its own range."""
     import transformers
 
@@ -43,7 +43,7 @@ def llama() -> Any:
     torch.manual_seed(0)
     config = package.LlamaConfig(
         vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        use_cache=False, architectures=["LlamaForCausalLM"],
+        use_cache=False, architectures=["LlamaForCausalLM"], tie_word_embeddings=tied,
     )  # fmt: skip
     model = package.LlamaForCausalLM(config).eval()
     for layer in model.modules():
@@ -124,6 +124,25 @@ def test_logits_are_those_of_the_simulation(scheme: str) -> None:
 
     assert np.abs(found - wanted).max() <= 200 * 2.0**-24 * np.abs(wanted).max()
     assert "against the simulation (no public arithmetic" in report.verdict
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_tied_head_is_that_of_the_simulation(rotated: bool) -> None:
+    """Rotations make two tensors of it, so that transformers must not tie them again; the bound is that above."""
+    model, program = llama(tied=True)
+    target = edit.skip(edit.name("lm_head"))(
+        targets.compressed_tensors("W4A16", 32, model.config.to_json_string(use_diff=False))
+    )
+    network = qfunc.rotate()(program) if rotated else program
+    simulation = qfunc.calibrate([{"input_ids": IDS}], progress=False)(qfunc.quantize(target)(network))
+    artifact = qfunc.deploy(target)(simulation)
+    with torch.no_grad():
+        wanted = simulation(input_ids=IDS)["logits"].numpy()
+
+    (found,) = TransformersRunner().run(artifact, [IDS])
+
+    assert np.abs(found - wanted).max() <= 200 * 2.0**-24 * np.abs(wanted).max()
+    assert ("lm_head.weight" in load(artifact.files["model.safetensors"])) == rotated
 
 
 def test_tokens_of_int8_have_another_step_in_compressed_tensors() -> None:
