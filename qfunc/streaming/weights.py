@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qfunc.errors import FileError
 from qfunc.files.fields import JsonObject, Keyed, Object, Text, require
+from qfunc.files.folder import is_plain_name
 from qfunc.files.json_text import parse
 from qfunc.files.stored_tensor import StoredTensor, stored_tensors
 
@@ -24,7 +25,7 @@ class Weights:
     """The tensors of a folder: those of the safetensors files in its index, or of its only file.
 
     Raises:
-        FileError: a file is damaged or missing, or has not the tensors that the index says.
+        FileError: a file is damaged, missing or in another folder, or has not the tensors that the index says.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,6 +34,10 @@ class Weights:
         if index.is_file():
             described = require(_INDEXED, parse(index.read_bytes(), str(index)), str(index))["weight_map"]
             names = set(described.values())
+            for name in names:
+                if not is_plain_name(name):
+                    do = "Take an index whose shards are in its own folder."
+                    raise FileError(where=str(index), found=f"the file {name!r}", wanted="names without folders", do=do)
         self.files = {name: folder / name for name in sorted(names)}
         self.tensors: dict[str, StoredTensor] = {}
         for path in self.files.values():

@@ -163,6 +163,12 @@ def test_checkpoints(tmp_path: Path) -> None:
     )
     (file.parent / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": 3}}))
     assert "model.safetensors.index.json: weight_map['x']: found 3, wanted a text" in message(tmp_path)
+    for name in ("../model.safetensors", str(file), ""):
+        (file.parent / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+        assert message(tmp_path) == (
+            f"FOLDER/shards/model.safetensors.index.json: found the file {name!r}, wanted names without folders. "
+            "Take an index whose shards are in its own folder."
+        ).replace(str(tmp_path), "FOLDER")
 
 
 def test_what_the_target_selects_must_exist_before_a_layer_is_quantized(tmp_path: Path) -> None:
