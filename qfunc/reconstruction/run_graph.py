@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc import specs
-from qfunc.execution.distributed import propagate_errors
+from qfunc.execution.distributed import map_tensors, propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, path_of, record_of
@@ -214,7 +214,7 @@ class Subgraph:
         name, rounded, shared = step.unit.name, self.weights[step.unit.name], self.shared
         nearest = Optimized(
             {path: rounds_up(quantizers[path].module) for path in rounded},
-            {path: quantizers[path].module.qparams() for path in learning},
+            {path: map_tensors(quantizers[path].module.qparams(), Tensor.clone) for path in learning},
         )
         result = shared.of_first(lambda: finished.read(number, nearest), f"unit {name}")
         if result is not None:
