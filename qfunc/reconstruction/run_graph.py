@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
 from qfunc import specs
+from qfunc.errors import CalibrationError
 from qfunc.execution.distributed import map_tensors, propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
 from qfunc.graph.constants import read_attr
@@ -228,6 +230,9 @@ class Subgraph:
             _store(quantizers, Optimized(nearest.up, {}), with_rounding=False)
             own = self._advance(step, "quantized", cache, distance)
         before = shared.total(own, name)
+        if not isfinite(before):
+            where, do = f"reconstruct, unit {name!r}", "Remove batches with NaN or infinite values, or repair the weights."
+            raise CalibrationError(where=where, found=f"a loss of {before}", wanted="a finite loss", do=do)
         trained = optimise(step, rounded, learning, self.method, cache, shared, lambda i, loss: report(name, i, loss))
         result = shared.of_first(lambda: trained, f"unit {name}")
         with shared.guard():
