@@ -14,6 +14,7 @@ from qfunc import specs
 from qfunc.errors import CalibrationError
 from qfunc.execution.distributed import map_tensors, propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
+from qfunc.files.tensors import digest
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, path_of, record_of
 from qfunc.graph.selectors import Context, matches
@@ -22,7 +23,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Key
-from qfunc.reconstruction.checkpoint import Checkpoint, digest
+from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.layout import NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize

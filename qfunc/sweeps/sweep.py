@@ -71,7 +71,7 @@ def sweep(
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: no targets, two of one name, arguments of another type, or a default process group of several processes.
-        FileError: `folder` is a file, or has a damaged row.
+        FileError: `folder` is a file, cannot be written, or has a damaged row.
 
     >>> from qfunc import targets
     >>> report = sweep([targets.onnxruntime, targets.tensorrt], [torch.randn(64, 8)], progress=False)(nn.Linear(8, 4))

@@ -89,7 +89,6 @@ class Calibration:
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
-        stored.remove()
         for text in dict.fromkeys(text for o in observers for text in o.warnings()):
             warn_caller(text)
         found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
@@ -99,7 +98,9 @@ class Calibration:
         examples = {path: o.example for of_run in runs.values() for path, o in of_run.items() if o.example}
         for of_model in found.values():
             warn_of_share(of_model, examples)
-        return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
+        results = tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
+        stored.remove()
+        return results
 
 
 def calibrate(
@@ -143,7 +144,7 @@ def calibrate(
             an activation's scales changes; in several processes also an estimator without `merge`, another
             model in another process, or a process that failed; or `resume` has statistics of another model, of
             other batches, or of another number of processes.
-        FileError: `resume` is damaged.
+        FileError: `resume` is damaged, or cannot be written.
         SpecError: `group` is not a process group, or this process is not in it; or the hardware refuses the sizes of a
             tensor (`Target.legality`).
 

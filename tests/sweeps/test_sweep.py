@@ -298,6 +298,12 @@ def test_damaged_and_impossible_folders(tmp_path: Path) -> None:
         qfunc.sweep([COARSE], batches, folder=tmp_path / "file", progress=False)(model())
     wanted = f"sweep, folder '{tmp_path / 'file'}': found a file, wanted a folder. Choose the path of a folder."
     assert str(caught.value) == wanted
+    with pytest.raises(FileError) as caught:
+        qfunc.sweep([COARSE], batches, folder=tmp_path / "file" / "inner", progress=False)(model())
+    assert str(caught.value) == wanted.replace("file'", "file/inner'").replace("a file", "not a directory")
+    with pytest.raises(FileError) as caught:
+        qfunc.sweep({"x" * 245: COARSE}, batches, folder=tmp_path, progress=False)(model())
+    assert "found file name too long, wanted a file that can be written" in str(caught.value)
     (tmp_path / "tensorrt.json").write_text("{")
     with pytest.raises(FileError) as caught:
         qfunc.sweep([COARSE], batches, folder=tmp_path, progress=False)(model())
