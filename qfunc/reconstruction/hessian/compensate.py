@@ -129,6 +129,7 @@ def gptq(
             with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
                 for path, graph in graphs.items():
                     graph.run(calls[path], wanted[path], method, bar, processes)
+            gather_counts((), 1, ["the result"], processes, "gptq")  # each has ended
         result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
         return result  # type: ignore[no-any-return]
 
@@ -182,13 +183,14 @@ class _Graph:
                 own = _moments(layers[0].reader, stream, wanted)
             gather_counts(None, len(calls), [layers[0].path], group, "gptq")  # raises if a rank failed, or has another model
             hessian, *mixed = sum_in_order(own, group)
-            hessian = damped(hessian, method.damping)
-            for sums in (hessian, *mixed):
-                require_finite_input(sums, "gptq", layers[0].op)
-            for layer, value in zip(layers, _rounded(layers, hessian, mixed, method), strict=True):
-                rounded[layer.path] = value
-                stream.replace(layer.node, value)
-                bar.advance()
+            with propagate_errors(group):
+                hessian = damped(hessian, method.damping)
+                for sums in (hessian, *mixed):
+                    require_finite_input(sums, "gptq", layers[0].op)
+                for layer, value in zip(layers, _rounded(layers, hessian, mixed, method), strict=True):
+                    rounded[layer.path] = value
+                    stream.replace(layer.node, value)
+                    bar.advance()
         replaced = replace_functions(self.model, {layer.path: layer.function for layer in self.layers})
         for layer in self.layers:
             replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
