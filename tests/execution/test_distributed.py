@@ -262,6 +262,15 @@ def test_gptq_tells_all_ranks_what_is_wrong(both: Both) -> None:
     assert both[0]["rounded, no memory on rank 1"] == f"gptq, rank 1: found a failure: 'MemoryError: {text}', {wanted}"
 
 
+def test_a_failure_after_the_merge_is_told_to_all(both: Both) -> None:
+    text = "no memory left"
+    assert both[1]["qparams, no memory on rank 1"] == text
+    assert both[0]["qparams, no memory on rank 1"] == (
+        f"calibrate, rank 1: found a failure: 'MemoryError: {text}', wanted statistics of all ranks. Fix the failure on that "
+        "rank; every rank must finish the pass."
+    )
+
+
 def test_ranks_share_the_models_of_check_target(both: Both) -> None:
     """All draw the same; each is checked by one rank, as calibrated and with powers of two, by two runs each."""
     one, other = (both[rank]["conformance"] for rank in (0, 1))
