@@ -233,6 +233,26 @@ def counted(calibrated: Any, path: str) -> Any:
     return calibrated
 
 
+class Once:
+    """Batches that can be iterated once."""
+
+    def __init__(self) -> None:
+        self.left = iter(BATCHES * 3)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Yield what is left."""
+        return self.left
+
+
+def test_batches_that_are_used_up_are_refused_before_calibration() -> None:
+    run = qfunc.sweep(CHOSEN, Once(), lambda outputs, _: outputs[0].argmax(1) == 0, calibration=Once())
+    with pytest.raises(CalibrationError) as caught:
+        run(model())
+    assert str(caught.value) == (
+        "sweep, batches: found no batches, wanted at least one. Pass a list or a DataLoader that has batches."
+    )
+
+
 class Stream(IterableDataset[torch.Tensor]):
     """A stream without data."""
 
