@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
-from qfunc.execution.batches import require_batches
+from qfunc.execution.batches import require_batches, require_finite_input
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.constants import read_attr
 from qfunc.graph.interpreter import ObservingInterpreter
+from qfunc.graph.record import path_of
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.definition import Trait
@@ -41,7 +42,7 @@ def correct_bias(
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
         group: As for `calibrate`: the means are those of the batches of all its processes.
     Raises:
-        CalibrationError: no batches, or a model that is not calibrated.
+        CalibrationError: no batches, NaN or infinite inputs of a layer, or a model that is not calibrated.
     Source: Nagel et al., arXiv:1906.04721, section 4.2, with empirical means (appendix D).
 
     >>> import qfunc
@@ -104,6 +105,7 @@ class _Part:
             if not count:
                 continue
             mean = torch.stack([total for total, _ in sums]).sum(0) / count
+            require_finite_input(mean, "correct_bias", path_of(self.network, op))
             weight = read_attr(self.network, weight_node)
             shift = shift_of(op, self.quantized[weight_node.name](weight) - weight, mean)
             read_attr(self.network, bias).sub_(shift)  # the result does not share these tensors

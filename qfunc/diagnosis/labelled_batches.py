@@ -19,21 +19,23 @@ CLOSE = 0.8
 def without_labels(network: fx.GraphModule) -> Callable[[Any], Any]:
     """Return a function from a batch to the part of it that a network reads.
 
-    A dict loses the keys that are no arguments, as the elements of a tuple behind the inputs are ignored.  A dict without a
-    required argument, or with a key that is nearly the name of an argument which it lacks, stays as it is, so that the
-    network's `Binder` refuses it.
+    A tuple loses the elements behind the inputs, and a dict the keys that are no arguments.  A dict without a required
+    argument, or with a key that is nearly the name of an argument which it lacks, stays as it is, so that the network's
+    `Binder` refuses it.
 
     >>> import torch
     >>> from qfunc.frontend.capture import capture
     >>> inputs = without_labels(capture()(torch.nn.ReLU()))
     >>> inputs({"input": 1, "labels": 2}), inputs({"inputs": 1, "labels": 2}), inputs((1, 2))
-    ({'input': 1}, {'inputs': 1, 'labels': 2}, (1, 2))
+    ({'input': 1}, {'inputs': 1, 'labels': 2}, (1,))
     """
     binder, record = Binder(network), record_of(network)
     required = {name for name in binder.names[: binder.required] if name not in binder.fixed}
     names = {*binder.names, *(a.name for a in (record.arguments if record is not None else ()))}
 
     def inputs(batch: Any) -> Any:
+        if isinstance(batch, tuple | list):
+            return batch[: binder.required]
         if not isinstance(batch, Mapping):
             return batch
         known, needed = names, required

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import isnan
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def binder_for(network: fx.GraphModule, metric: Metric | None, step: str) -> Cal
     binder = Binder(network)
     if metric is None:
         return lambda batch: binder(batch, step)
-    inputs, binder.warned = without_labels(network), True  # the metric reads what is behind the inputs
+    inputs = without_labels(network)
     return lambda batch: binder(inputs(batch), step)
 
 
@@ -90,6 +91,9 @@ class Scorer:
                 if x.is_floating_point():
                     sums.add(x, y)
         found = sums.agreement()
+        if isnan(found.sqnr):
+            where, do = f"{self.step}, outputs", "Look for NaN and infinite values in the batches and in the outputs."
+            raise CalibrationError(where=where, found="an SQNR of nan", wanted="finite outputs", do=do)
         return Score(found.sqnr, found.noise / found.signal if found.signal else found.noise)
 
     def _outputs(self, network: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
@@ -106,10 +110,16 @@ class Scorer:
             try:
                 found.append(torch.as_tensor(value, dtype=torch.float64).flatten().cpu())
             except (TypeError, ValueError, RuntimeError) as e:
-                do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
-                where = f"{self.step}, metric"
-                raise CalibrationError(where=where, found=repr(value)[:80], wanted="one number per example", do=do) from e
-        return float(torch.cat(found).mean())
+                raise self._no_numbers(repr(value)[:80]) from e
+        scores = torch.cat(found)
+        mean = float(scores.mean())
+        if isnan(mean):
+            raise self._no_numbers("a mean of nan" if len(scores) else "no numbers")
+        return mean
+
+    def _no_numbers(self, found: str) -> CalibrationError:
+        do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
+        return CalibrationError(where=f"{self.step}, metric", found=found, wanted="one number per example", do=do)
 
 
 __all__ = ["Metric", "Score", "Scorer", "binder_for"]

@@ -204,6 +204,17 @@ def _no_batches(step: str, name: str) -> CalibrationError:
     return CalibrationError(where=f"{step}, {name}", found="no batches", wanted="at least one", do=do)
 
 
+def require_finite_input(statistic: Tensor, step: str, op: str) -> None:
+    """Refuse a statistic of an op's input that is not finite.
+
+    Raises:
+        CalibrationError: names the op.
+    """
+    if not bool(statistic.isfinite().all()):
+        found, do = "NaN or infinite values in its input", "Remove the batch, or repair the weights."
+        raise CalibrationError(where=f"{step}, op {op!r}", found=found, wanted="finite values", do=do)
+
+
 def infos(arguments: Any) -> tuple[TensorInfo, ...]:
     """Return shape and dtype of every tensor in the arguments."""
     return tuple(TensorInfo(tuple(v.shape), str(v.dtype)) for v in tensors_of(arguments))

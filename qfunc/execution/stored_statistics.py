@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +23,9 @@ from qfunc.execution.batches import sample, tensors_of
 from qfunc.execution.distributed import map_tensors
 from qfunc.execution.observers import Observer
 from qfunc.files.json_text import damage_error, parse
-from qfunc.files.tensors import read_tensors
+from qfunc.files.tensors import digest, read_tensors
 from qfunc.files.values import class_name, decode, encode
+from qfunc.files.whole import require_writable, write
 from qfunc.graph.record import TensorInfo
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class StoredStatistics:
             self.key = _key(observers, 1 if group is None else group.size())
             if self.path.is_dir() or not self.path.resolve().parent.is_dir():
                 self._refuse("no path of a file in an existing folder", "the path of a file", "Create the folder first.")
+            require_writable(self.path)
 
     def load(self) -> int:
         """Set the observers to the stored statistics, if there are any, and return the number of batches in them.
@@ -77,12 +78,14 @@ class StoredStatistics:
         tensors = read_tensors(self.path)
         with safe_open(self.path, "pt") as file:
             metadata = file.metadata() or {}
-        if metadata.get("key") != self.key:
+        text, key, values = str(self.path), metadata.get("key", ""), metadata.get("values", "")
+        if metadata.get("digest") != digest(tensors, key, values):
+            raise damage_error(text, "", "other bytes than were written", "the statistics of a calibration")
+        if key != self.key:
             do = "Delete it, or choose another file."
             found = "statistics of another model, of other weights or estimators, or of another number of processes"
             self._refuse(found, "those of this calibration", do)
-        text = str(self.path)
-        found = decode(parse(metadata.get("values", "").encode(), text), tensors, _classes(self.observers), text)
+        found = decode(parse(values.encode(), text), tensors, _classes(self.observers), text)
         try:
             count, (first, last), states = found
             for observer, (of_observer, shapes, inputs, ranges, example, batch) in zip(self.observers, states, strict=True):
@@ -120,6 +123,7 @@ class StoredStatistics:
 
         Raises:
             CalibrationError: an estimator whose state is no nested value of tensors and numbers.
+            FileError: the system refuses the file, as on a full disk.
         """
         if self.path is None or self.clock() - self.last < INTERVAL:
             return
@@ -131,16 +135,8 @@ class StoredStatistics:
         except TypeError as e:
             do = "Keep the state in tuples, lists and dicts of tensors and numbers, or calibrate without resume=."
             self._refuse(f"{e} in the state of an estimator", "tensors, numbers, texts, tuples, lists and dicts", do)
-        content = save(tensors, {"key": self.key, "values": json.dumps(values)})
-        draft = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")
-        try:
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())  # a machine that loses power has the old file or the new one
-            os.replace(draft, self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        text = json.dumps(values)
+        write(self.path, [save(tensors, {"key": self.key, "values": text, "digest": digest(tensors, self.key, text)})])
 
     def remove(self) -> None:
         """Delete the file after the last batch, and what processes left that were killed while they wrote it."""

@@ -1,19 +1,24 @@
-"""The header of a safetensors file: types, shapes and places of the tensors, checked against the bytes that are there."""
+"""Safetensors files: types, shapes and places of the tensors, checked against the bytes that are there; digests of tensors."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
 
 from qfunc.errors import FileError, first_line
 from qfunc.files.fields import Count, JsonObject, Keyed, Many, Text, Word, require
 from qfunc.files.folder import open_file
 from qfunc.files.json_text import damage_error, parse
 
-__all__ = ["SIZES", "read_header", "read_tensors"]
+__all__ = ["SIZES", "digest", "read_header", "read_tensors"]
 
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
           "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
@@ -83,3 +88,19 @@ def _require_header(header: Any, size: int, file: str) -> None:
         end = last
     if end != size:
         raise damage_error(file, "", f"{size:,} bytes of tensors", f"{end:,}, as in the header")
+
+
+def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
+    """Return a digest of tensors by name (their shapes, dtypes and bits) and of texts.
+
+    >>> digest({"x": torch.zeros(2)}) == digest({"x": torch.zeros(2)}), digest({}, "a") == digest({}, "b")
+    (True, False)
+    """
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    for text in texts:
+        sha.update(text.encode())
+    return sha.hexdigest()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from qfunc.files.fields import Keyed, Text, describe, require
 from qfunc.files.folder import read_file
 from qfunc.files.json_text import parse
 from qfunc.files.tensors import read_tensors
+from qfunc.files.whole import write
 from qfunc.numerics.qparams import Affine
 from qfunc.reconstruction.optimize import Optimized
 
@@ -49,7 +48,7 @@ class Checkpoint:
         if not index.is_file():
             if files:
                 self._refuse(f"other files ({', '.join(files[:3])})", "an empty directory, or one written with resume=")
-            _write(index, (json.dumps(dict(digests), indent=1, sort_keys=True) + "\n").encode())
+            write(index, [(json.dumps(dict(digests), indent=1, sort_keys=True) + "\n").encode()])
             return
         stored = require(Keyed(Text()), parse(read_file(index), str(index)), str(index))
         for name, digest in digests.items():
@@ -94,7 +93,7 @@ class Checkpoint:
         if self.directory is None:
             return
         copies = {name: t.detach().cpu().clone().contiguous() for name, t in _tensors(result).items()}
-        _write(self._path(number), to_bytes(copies, dict(metadata)))
+        write(self._path(number), [to_bytes(copies, dict(metadata))])
 
     def _path(self, number: int) -> Path:
         assert self.directory is not None
@@ -112,29 +111,4 @@ def _describe(tensor: Tensor | None) -> str:
     return "no such tensor" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
-def _write(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
-    """Return a digest of tensors by name (their shapes, dtypes and bits) and of texts.
-
-    >>> digest({"x": torch.zeros(2)}) == digest({"x": torch.zeros(2)}), digest({}, "a") == digest({}, "b")
-    (True, False)
-    """
-    sha = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        sha.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    for text in texts:
-        sha.update(text.encode())
-    return sha.hexdigest()
-
-
-__all__ = ["Checkpoint", "digest"]
+__all__ = ["Checkpoint"]

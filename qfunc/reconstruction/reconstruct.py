@@ -83,9 +83,9 @@ def reconstruct(
             same bits: those of one process with their `parts`.
     Raises:
         CalibrationError: a model that is not calibrated, has no weights to round or parameters of 16 bits, a program
-            exported for one batch size, fewer than three images, batches of different shapes, a tensor between units without a
-            batch axis, or one inside a unit and several parts, a directory with other content, no time for the first unit,
-            parts of another number of batches, or an exception in another process.
+            exported for one batch size, fewer than three images, batches of different shapes, a loss that is NaN or infinite, a
+            tensor between units without a batch axis, or one inside a unit and several parts, a directory with other
+            content, no time for the first unit, parts of another number of batches, or an exception in another process.
         SpecError: no method; seconds that are not positive; a selector that matches no such op; a weight with a function
             that AdaRound cannot wrap; parts that are no numbers of batches; or a group that is none.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
 from qfunc import specs
-from qfunc.execution.distributed import propagate_errors
+from qfunc.errors import CalibrationError
+from qfunc.execution.distributed import map_tensors, propagate_errors
 from qfunc.execution.time_budget import Budget, seconds_per_iteration, within
+from qfunc.files.tensors import digest
 from qfunc.graph.constants import read_attr
 from qfunc.graph.record import attach, path_of, record_of
 from qfunc.graph.selectors import Context, matches
@@ -20,7 +23,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
 from qfunc.reconstruction.cache import Cache, Key
-from qfunc.reconstruction.checkpoint import Checkpoint, digest
+from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.layout import NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize
@@ -214,7 +217,7 @@ class Subgraph:
         name, rounded, shared = step.unit.name, self.weights[step.unit.name], self.shared
         nearest = Optimized(
             {path: rounds_up(quantizers[path].module) for path in rounded},
-            {path: quantizers[path].module.qparams() for path in learning},
+            {path: map_tensors(quantizers[path].module.qparams(), Tensor.clone) for path in learning},
         )
         result = shared.of_first(lambda: finished.read(number, nearest), f"unit {name}")
         if result is not None:
@@ -228,6 +231,9 @@ class Subgraph:
             _store(quantizers, Optimized(nearest.up, {}), with_rounding=False)
             own = self._advance(step, "quantized", cache, distance)
         before = shared.total(own, name)
+        if not isfinite(before):
+            where, do = f"reconstruct, unit {name!r}", "Remove batches with NaN or infinite values, or repair the weights."
+            raise CalibrationError(where=where, found=f"a loss of {before}", wanted="a finite loss", do=do)
         trained = optimise(step, rounded, learning, self.method, cache, shared, lambda i, loss: report(name, i, loss))
         result = shared.of_first(lambda: trained, f"unit {name}")
         with shared.guard():

@@ -13,8 +13,8 @@ from qfunc.errors import DeployError
 from qfunc.files.fields import Keyed, Text, require
 from qfunc.files.json_text import parse
 from qfunc.files.part import Part, file_of_part, read_part
+from qfunc.files.whole import write
 from qfunc.lowering.artifact import REPORT
-from qfunc.streaming.writing import write
 
 _INDEX = "stream.json"
 

@@ -10,8 +10,8 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.files.stored_tensor import StoredTensor, file_of_tensors, stored_tensors
+from qfunc.files.whole import write
 from qfunc.specs._values import readable
-from qfunc.streaming.writing import write
 
 States = Mapping[str, Sequence[Tensor]]
 """Name of a network, "float" or "rounded" -> the inputs of its next layer, one tensor a batch."""

@@ -11,6 +11,7 @@ from torch import fx, nn
 from qfunc.analysis.integer_share import integer_share
 from qfunc.diagnosis.scoring import Metric, Scorer, binder_for
 from qfunc.errors import CalibrationError, QfuncError, first_line
+from qfunc.execution.batches import first_batch
 from qfunc.graph.stages import require_stage
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact
@@ -47,7 +48,7 @@ def measured(task: Task) -> tuple[SweepRow, Artifact | None]:
         bind = binder_for(calibrated, task.metric, "sweep")
         original = QuantizedModel(task.calibrated).float_network  # `then` may change the float weights, as correct_bias does
         scorer = Scorer(original, bind, task.batches, task.metric, "sweep", task.best)
-        share = integer_share(QuantizedModel(calibrated), bind(next(iter(task.batches)))).share
+        share = integer_share(QuantizedModel(calibrated), bind(first_batch(task.batches, "sweep", "batches"))).share
         row = evolve(row, value=scorer.score(network).value, integer=share)
         if task.target.lowering is None:
             return evolve(row, why=NO_LOWERING), None

@@ -18,6 +18,7 @@ from torch import fx
 from qfunc.errors import FileError
 from qfunc.execution.batches import warn_caller
 from qfunc.files.folder import is_plain_name
+from qfunc.files.whole import require_writable, write
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target
 from qfunc.sweeps.digest import UnstableError, digest, digest_of_batches
@@ -31,18 +32,22 @@ class Stored:
         folder: New or empty, or that of an earlier sweep.
         digest: The digest of all that the targets share, of `shared_digest`.
     Raises:
-        FileError: the path is a file, or a name of a target is no name of a file.
+        FileError: the folder cannot be made or written, or a name of a target is no name of a file.
     """
 
     def __init__(self, folder: str | os.PathLike[str], names: Iterable[str], digest: str) -> None:
         self.folder, self.digest = Path(folder).resolve(), digest
-        if self.folder.exists() and not self.folder.is_dir():
-            where = f"sweep, folder {str(folder)!r}"
-            raise FileError(where=where, found="a file", wanted="a folder", do="Choose the path of a folder.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            where, found = f"sweep, folder {str(folder)!r}", (e.strerror or str(e)).lower()
+            found = "a file" if self.folder.exists() else found
+            raise FileError(where=where, found=found, wanted="a folder", do="Choose the path of a folder.") from e
         for name in names:
             if not is_plain_name(name):
                 do = "Pass a dict of short names to targets."
                 raise FileError(where="sweep, targets", found=repr(name), wanted="names of files", do=do)
+            require_writable(self.folder / f"{name}.json")
 
     def row(self, name: str, target: Target) -> SweepRow | None:
         """Return the stored row of a target; None if there is none, if it is of other values, or if a step failed."""
@@ -67,15 +72,12 @@ class Stored:
 
     def write(self, target: Target, row: SweepRow, artifact: Artifact | None) -> None:
         """Store the files of a target, then its row."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{row.name}.json"
         path.unlink(missing_ok=True)
         shutil.rmtree(self.folder / row.name, ignore_errors=True)
         if artifact is not None:
             artifact.save(self.folder / row.name)
-        draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-        draft.write_text(json.dumps({"digest": self._digest(target), "row": asdict(row)}, indent=1), encoding="utf-8")
-        os.replace(draft, path)
+        write(path, [json.dumps({"digest": self._digest(target), "row": asdict(row)}, indent=1).encode()])
 
     def _digest(self, target: Target) -> str:
         found = _or_new("targets", lambda: digest(target))

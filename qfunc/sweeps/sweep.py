@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def sweep(
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: no targets, two of one name, arguments of another type, or a default process group of several processes.
-        FileError: `folder` is a file, or has a damaged row.
+        FileError: `folder` is a file, cannot be written, or has a damaged row.
 
     >>> from qfunc import targets
     >>> report = sweep([targets.onnxruntime, targets.tensorrt], [torch.randn(64, 8)], progress=False)(nn.Linear(8, 4))
@@ -89,7 +90,7 @@ def sweep(
             raise SpecError(where=f"sweep, {name}", found=describe(function), wanted="a function", do=do)
     if type(runs) is not int or runs < 0:
         raise SpecError(where="sweep, runs", found=repr(runs), wanted="0 or a positive integer", do="Write runs=30.")
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
         do = "Pass concurrent.futures.ProcessPoolExecutor(4)."
         raise SpecError(where="sweep, executor", found=describe(executor), wanted="an executor with submit", do=do)
     given_batches = batches if calibration is None else calibration
@@ -154,6 +155,7 @@ class _Study:
         rows, artifacts = dict(refused), dict[str, Artifact]()
         stored = self._stored(network)
         best = Scorer(network, bind, self.batches, self.metric, "sweep").best
+        inputs = tensors_of(bind(first_batch(self.batches, "sweep", "batches")))
         if stored is not None:
             found = {name: stored.row(name, self.targets[name]) for name in quantized}
             rows |= {name: row for name, row in found.items() if row is not None}
@@ -161,15 +163,17 @@ class _Study:
         rows |= others
         tasks = [Task(n, self.targets[n], m, self.batches, self.metric, best, self.then, self.predict)
                  for n, m in calibrated.items()]  # fmt: skip
-        for row, artifact in self._measured(tasks):
-            rows[row.name] = row
-            if stored is not None:
-                stored.write(self.targets[row.name], row, artifact)
-            elif artifact is not None and self.runs:
-                artifacts[row.name] = artifact
+        with Progress("sweep", len(tasks), "target", self.progress) as bar, closing(self._results(tasks)) as results:
+            for row, artifact in results:
+                rows[row.name] = row
+                if stored is not None:
+                    stored.write(self.targets[row.name], row, artifact)
+                elif artifact is not None and self.runs:
+                    artifacts[row.name] = artifact
+                bar.advance()
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
-        rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in tensors_of(bind(next(iter(self.batches))))], self.runs)
+        rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
 
@@ -217,24 +221,26 @@ class _Study:
         found = calibrate(batches, self.progress)(tuple(models.values()))
         return dict(zip(models, found, strict=True))
 
-    def _measured(self, tasks: list[Task]) -> Iterator[tuple[SweepRow, Artifact | None]]:
-        with Progress("sweep", len(tasks), "target", self.progress) as bar:
-            for result in map(measured, tasks) if self.executor is None else self._submitted(tasks):
-                yield result
-                bar.advance()
-
-    def _submitted(self, tasks: list[Task]) -> Iterator[tuple[SweepRow, Artifact | None]]:
+    def _results(self, tasks: list[Task]) -> Generator[tuple[SweepRow, Artifact | None], None, None]:
+        if self.executor is None:
+            yield from map(measured, tasks)
+            return
         futures = dict[Any, str]()
         for task in tasks:
             try:
                 futures[self.executor.submit(measured, task)] = task.name
             except Exception as e:  # of an executor that can run no more, because a process of it died
                 yield SweepRow(task.name, why=f"sweep, executor: {first_line(e)}"), None
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except Exception as e:  # the process died, or the task cannot be sent to it
-                yield SweepRow(futures[future], why=f"sweep, executor: {first_line(e)}"), None
+        try:
+            for future in as_completed(futures):
+                try:
+                    found = future.result()
+                except Exception as e:  # the process died, or the task cannot be sent to it
+                    found = SweepRow(futures[future], why=f"sweep, executor: {first_line(e)}"), None
+                yield found
+        finally:  # after an interrupt or a full disk, the executor need not run the others
+            for future in futures:
+                future.cancel()
 
 
 __all__ = ["sweep"]

@@ -14,7 +14,7 @@ from torch import fx, nn
 from qfunc.analysis.integer_share import warn_of_share
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches, warn_caller
-from qfunc.execution.distributed import merge, propagate_errors, ranks, require_group, require_mergeable
+from qfunc.execution.distributed import gather_counts, merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
 from qfunc.execution.progress import tracked
@@ -89,17 +89,11 @@ class Calibration:
         if not merge(observers, count, group):
             do = "Pass a non-empty iterable, not one already used up."
             raise CalibrationError(where="calibrate", found="no batches", wanted="at least one", do=do)
+        with propagate_errors(group):
+            results = _results(models, views, runs)
+        gather_counts((), 1, ["the result"], group, "calibrate")  # each has ended
         stored.remove()
-        for text in dict.fromkeys(text for o in observers for text in o.warnings()):
-            warn_caller(text)
-        found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
-        for path, o in ((p, o) for of_run in runs.values() for p, o in of_run.items()):
-            for i, qparams in zip(o.models, o.qparams(path), strict=True):
-                found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
-        examples = {path: o.example for of_run in runs.values() for path, o in of_run.items() if o.example}
-        for of_model in found.values():
-            warn_of_share(of_model, examples)
-        return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
+        return results
 
 
 def calibrate(
@@ -143,7 +137,7 @@ def calibrate(
             an activation's scales changes; in several processes also an estimator without `merge`, another
             model in another process, or a process that failed; or `resume` has statistics of another model, of
             other batches, or of another number of processes.
-        FileError: `resume` is damaged.
+        FileError: `resume` is damaged, or cannot be written.
         SpecError: `group` is not a process group, or this process is not in it; or the hardware refuses the sizes of a
             tensor (`Target.legality`).
 
@@ -195,6 +189,23 @@ def _runs(
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
         raise different_networks_error()
     return runs
+
+
+def _results(
+    models: tuple[Any, ...], views: list[dict[str, QuantizedModel]], runs: dict[int, dict[str, Observer]]
+) -> tuple[Any, ...]:
+    # The calibrated models, with a warning of what the statistics show.
+    of_path = [(path, o) for of_run in runs.values() for path, o in of_run.items()]
+    for text in dict.fromkeys(text for _, o in of_path for text in o.warnings()):
+        warn_caller(text)
+    found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
+    for path, o in of_path:
+        for i, qparams in zip(o.models, o.qparams(path), strict=True):
+            found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
+    examples = {path: o.example for path, o in of_path if o.example}
+    for of_model in found.values():
+        warn_of_share(of_model, examples)
+    return tuple(with_submodules(model, found[i], "calibrate") for i, model in enumerate(models))
 
 
 def _read(observer: Observer, views: list[QuantizedModel]) -> Observe:

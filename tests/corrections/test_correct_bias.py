@@ -78,3 +78,14 @@ def test_no_batches():
     assert str(e.value) == (
         "correct_bias: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
     )
+
+
+def test_batches_that_are_not_finite():
+    _, batches, before = calibrated()
+    batches[1][0, 0, 0, 0] = float("nan")
+    with pytest.raises(CalibrationError) as e:
+        qfunc.correct_bias(batches, progress=False)(before)
+    assert str(e.value) == (
+        "correct_bias, op 'dense': found NaN or infinite values in its input, wanted finite values. Remove the batch, or "
+        "repair the weights."
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,8 +20,10 @@ import qfunc
 from qfunc import estimators, targets
 from qfunc.errors import QfuncError
 from qfunc.estimators import Ema, MinMax, PowerOfTwo
+from qfunc.execution import observers
 from qfunc.graph.record import record_of
 from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.reconstruction.hessian import compensate
 from qfunc.specs import PerChannel, edit
 from qfunc.testing import check_target
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -210,11 +214,24 @@ def rounded(parts: Any) -> list[Tensor]:
     return [v for name, v in sorted(made.state_dict().items()) if name.endswith("shift")]
 
 
+def without_memory(owner: Any, name: str, call: int, action: Callable[[], Any]) -> Any:
+    """What an action gives in a process that has too little memory for the call of a number of a function."""
+    calls, function = count(1), getattr(owner, name)
+
+    def failing(*given: Any) -> Any:
+        if next(calls) == call:
+            raise MemoryError("no memory left")
+        return function(*given)
+
+    with patch.object(owner, name, failing):
+        return action()
+
+
 def qfunc_error(action: Callable[[], Any]) -> str:
     """The text of an action's error."""
     try:
         action()
-    except QfuncError as error:
+    except (QfuncError, MemoryError) as error:
         return str(error)
     return ""
 
@@ -257,6 +274,12 @@ def cases(rank: int) -> dict[str, Any]:
     results["rounded"] = rounded(own)
     results["rounded, NaN on rank 1"] = qfunc_error(lambda: rounded([own[0], own[1] * (torch.nan if rank else 1)]))
     results["rounded, no batches on rank 0"] = qfunc_error(lambda: rounded(own if rank else []))
+    results["rounded, no memory on rank 1"] = qfunc_error(
+        lambda: without_memory(compensate, "_rounded", 3 if rank else 0, lambda: rounded(own))
+    )
+    results["qparams, no memory on rank 1"] = qfunc_error(
+        lambda: without_memory(observers.Observer, "qparams", rank, lambda: qfunc.calibrate(own)(made()))
+    )
     results["conformance"] = conformance(rank)
     alone, first = dist.new_subgroups(1)[0], dist.new_group([0])
     results["alone"] = outcome(lambda: qfunc.calibrate(own, group=alone)(made(Last())))

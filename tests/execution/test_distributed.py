@@ -257,6 +257,18 @@ def test_gptq_tells_all_ranks_what_is_wrong(both: Both) -> None:
     text = "gptq, op '0': found NaN or infinite values in its input, wanted finite values. "
     for rank in (0, 1):
         assert both[rank]["rounded, NaN on rank 1"] == text + "Remove the batch, or repair the weights."
+    text = "no memory left"  # in the last layer, after which no statistics are sent
+    assert both[1]["rounded, no memory on rank 1"] == text
+    assert both[0]["rounded, no memory on rank 1"] == f"gptq, rank 1: found a failure: 'MemoryError: {text}', {wanted}"
+
+
+def test_a_failure_after_the_merge_is_told_to_all(both: Both) -> None:
+    text = "no memory left"
+    assert both[1]["qparams, no memory on rank 1"] == text
+    assert both[0]["qparams, no memory on rank 1"] == (
+        f"calibrate, rank 1: found a failure: 'MemoryError: {text}', wanted statistics of all ranks. Fix the failure on that "
+        "rank; every rank must finish the pass."
+    )
 
 
 def test_ranks_share_the_models_of_check_target(both: Both) -> None:

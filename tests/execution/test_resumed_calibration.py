@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, FileError, SpecError
 from qfunc.execution import observers, progress, stored_statistics
+from qfunc.files.tensors import digest
 from qfunc.files.values import decode, encode
 from qfunc.specs import edit
 from tests.execution.processes import ESTIMATORS, Last, made
@@ -198,6 +201,51 @@ def test_fewer_batches_than_stored(tmp_path: Path) -> None:
     )
 
 
+def test_a_search_for_qparams_that_is_stopped(tmp_path: Path, runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it may take minutes."""
+    file, quantized = tmp_path / "statistics.safetensors", made(ESTIMATORS["Mse"])
+    wanted = qfunc.calibrate(batches(), progress=False)(quantized)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(observers.Observer, "qparams", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            qfunc.calibrate(batches(), progress=False, resume=file)(quantized)
+    runs.clear()
+    found = qfunc.calibrate(batches(), progress=False, resume=file)(quantized)
+    assert not runs
+    assert same_state(state(found), state(wanted))
+    assert not file.exists()
+
+
+FULL = "wanted a file that can be written. Make space there, or choose another place; an older file there is unchanged."
+
+
+def test_a_full_disk_leaves_the_last_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, quantized = tmp_path / "statistics.safetensors", made()
+    stopped(file, quantized)
+    content = file.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(FileError) as caught:
+        qfunc.calibrate(batches(), progress=False, resume=file)(quantized)
+    assert str(caught.value) == f"{file}: found no space left on device, {FULL}"
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {file.name: content}
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_batch(tmp_path: Path, runs: list[int]) -> None:
+    file = tmp_path / ("x" * 250)  # a draft beside it has a longer name
+    with pytest.raises(FileError) as caught:
+        qfunc.calibrate(batches(), progress=False, resume=file)(made())
+    assert str(caught.value) == f"{file}: found {os.strerror(errno.ENAMETOOLONG).lower()}, {FULL}"
+    assert not runs
+
+
 def test_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         qfunc.calibrate(batches(), resume=3)  # type: ignore[arg-type]
@@ -227,20 +275,26 @@ def test_a_state_that_cannot_be_stored(tmp_path: Path) -> None:
     assert "found a set in the state of an estimator, wanted tensors, numbers, texts" in str(caught.value)
 
 
-@pytest.mark.parametrize("change", ["values", "class", "cut"])
+@pytest.mark.parametrize("change", ["values", "class", "cut", "bit"])
 def test_damaged_files(change: str, tmp_path: Path) -> None:
     file, quantized = tmp_path / "statistics.safetensors", made()
     stopped(file, quantized)
     content, tensors = file.read_bytes(), load_file(file)
-    key = stored_statistics.safe_open(file, "pt").metadata()
+    metadata = stored_statistics.safe_open(file, "pt").metadata()
+    key, values = metadata["key"], metadata["values"]
     if change == "values":
-        save_file(tensors, file, {**key, "values": '{"tuple": [1]}'})
+        values = '{"tuple": [1]}'
     if change == "class":
-        save_file(tensors, file, {**key, "values": key["values"].replace("minmax:Range", "other:Range")})
+        values = values.replace("minmax:Range", "other:Range")
+    save_file(tensors, file, {"key": key, "values": values, "digest": digest(tensors, key, values)})
     if change == "cut":
         file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(FileError):
+    if change == "bit":
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FileError) as caught:
         qfunc.calibrate(batches(), progress=False, resume=file)(quantized)
+    wanted = "found other bytes than were written, wanted the statistics of a calibration. Write the file again: it is damaged"
+    assert (wanted in str(caught.value)) is (change == "bit")
 
 
 def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -18,6 +18,13 @@ RESUMED = (
         "tests/execution/test_resumed_calibration.py::test_statistics_of_another_model_are_refused",
     ),
     Mutation(
+        "statistics-deleted-before-the-search",
+        "qfunc.transforms.calibrate:Calibration._calibrated",
+        "results = _results(models, views, runs)",
+        "results = (stored.remove(), _results(models, views, runs))[1]",
+        "tests/execution/test_resumed_calibration.py::test_a_search_for_qparams_that_is_stopped",
+    ),
+    Mutation(
         "any-class-of-named-tuples",
         "qfunc.files.values:decode",
         "if not rest and name in classes:",
@@ -33,9 +40,9 @@ RESUMED = (
     ),
     Mutation(
         "statistics-written-in-place",
-        "qfunc.execution.stored_statistics:StoredStatistics.save",
-        'draft = self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}")',
-        "draft = self.path",
+        "qfunc.files.whole:_draft",
+        'draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")',
+        "draft = path",
         "tests/execution/test_killed_calibration.py::test_a_killed_process",
     ),
     Mutation(

@@ -226,3 +226,15 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
         f"reconstruct, resume={str(tmp_path / 'notes')!r}: found other files (a.txt), wanted an empty directory, or one "
         "written with resume=. Use another directory."
     )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["adaround", "brecq", "qdrop"])
+def test_images_that_are_not_finite(name: str, value: float) -> None:
+    batches = [images(4), images(4)]
+    batches[1][0, 0, 0, 0] = value
+    transform = qfunc.reconstruct(getattr(qfunc, name)(iterations=1), batches, progress=False)
+    assert refused(CalibrationError, lambda: transform(net())) == (
+        f"reconstruct, unit 'body.0': found a loss of {value}, wanted a finite loss. Remove batches with NaN or infinite "
+        "values, or repair the weights."
+    )

@@ -136,18 +136,24 @@ def test_nothing_moves_where_nothing_is_gained() -> None:
 
 
 def test_a_loss_that_would_rise_leaves_rounding_to_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An optimisation that rounds every weight up."""
+    """An optimisation that rounds every weight up, and multiplies every learned scale."""
     batches = [images()]
-    before = calibrated(Chain(1), batches)
+    before = calibrated(Chain(2), batches)
+    state, learned = {k: v.clone() for k, v in before.state_dict().items()}, list[str]()
     shapes = {s.path: s.module.like for s in quantizer_nodes(before)}
 
-    def worst(step: Any, rounded: list[str], *_: Any) -> part.Optimized:
-        return part.Optimized({path: torch.ones(shapes[path], dtype=torch.bool) for path in rounded}, {})
+    def worst(step: Any, rounded: list[str], learning: list[str], *_: Any) -> part.Optimized:
+        learned.extend(f"{path}.scale" for path in learning)
+        qparams = {path: step.simulated.get_submodule(path).qparams() for path in learning}
+        larger = {path: q._replace(scale=1000 * q.scale) for path, q in qparams.items()}
+        return part.Optimized({path: torch.ones(shapes[path], dtype=torch.bool) for path in rounded}, larger)
 
     monkeypatch.setattr(part, "optimise", worst)
-    after = qfunc.reconstruct(qfunc.adaround(), batches)(before)
+    after = qfunc.reconstruct(qfunc.qdrop(), batches)(before)
     nearest, found = codes(before), codes(after)
     assert all(torch.equal(found[k], nearest[k]) for k in nearest)
+    assert len(learned) == 2
+    assert all(torch.equal(after.state_dict()[name], state[name]) for name in learned)
 
 
 @pytest.mark.parametrize("done", [2])

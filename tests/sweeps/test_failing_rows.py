@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,6 +21,7 @@ from qfunc import targets
 from qfunc.errors import CalibrationError
 from qfunc.graph.view import QuantizedModel
 from qfunc.sweeps.report import SweepRow
+from qfunc.sweeps.stored import Stored
 
 CHOSEN = {"first": targets.onnxruntime, "fails": targets.tensorrt, "last": targets.vitis}
 BATCHES = [torch.randn(16, 8, generator=torch.Generator().manual_seed(0))]
@@ -111,6 +112,41 @@ def test_an_interrupt_ends_the_sweep() -> None:
         swept(then=of_any_model(interrupted))
 
 
+class OneAtOnce(Executor):
+    """Runs the first task, and leaves the others in its queue."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run the first task."""
+        future: Future[Any] = Future()
+        self.futures.append(future)
+        if len(self.futures) == 1:
+            future.set_running_or_notify_cancel()
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as e:
+                future.set_exception(e)
+        return future
+
+
+@pytest.mark.parametrize("place", ["a row", "the folder"])
+def test_what_ends_the_sweep_takes_the_other_rows_from_the_executor(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = OneAtOnce()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Stored, "write", full)
+    then = (lambda calibrated: interrupted()) if place == "a row" else None
+    with pytest.raises(KeyboardInterrupt if then else OSError):
+        swept(then=then, executor=executor, folder=tmp_path)
+    assert [future.cancelled() for future in executor.futures] == [False, True, True]
+
+
 def test_a_process_that_dies_leaves_the_finished_rows(tmp_path: Path) -> None:
     whole = swept()
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
@@ -195,6 +231,26 @@ def counted(calibrated: Any, path: str) -> Any:
     with open(path, "a", encoding="utf-8") as file:
         file.write("x")
     return calibrated
+
+
+class Once:
+    """Batches that can be iterated once."""
+
+    def __init__(self) -> None:
+        self.left = iter(BATCHES * 3)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Yield what is left."""
+        return self.left
+
+
+def test_batches_that_are_used_up_are_refused_before_calibration() -> None:
+    run = qfunc.sweep(CHOSEN, Once(), lambda outputs, _: outputs[0].argmax(1) == 0, calibration=Once())
+    with pytest.raises(CalibrationError) as caught:
+        run(model())
+    assert str(caught.value) == (
+        "sweep, batches: found no batches, wanted at least one. Pass a list or a DataLoader that has batches."
+    )
 
 
 class Stream(IterableDataset[torch.Tensor]):

@@ -74,9 +74,11 @@ def accuracy() -> float:
         return float(torch.cat([calibrated(x, s).argmax(1) == y for x, s, y in TUPLES]).double().mean())
 
 
-@pytest.mark.parametrize("calibration", [None, DICTS])
-def test_a_sweep_of_dicts_is_that_of_the_single_steps(calibration: Any) -> None:
-    run = qfunc.sweep([COARSE], DICTS, of_dicts, calibration=calibration, example_inputs=EXAMPLE, progress=False)
+@pytest.mark.parametrize(
+    ("batches", "metric", "calibration"), [(DICTS, of_dicts, None), (DICTS, of_dicts, DICTS), (TUPLES, of_tuples, None)]
+)
+def test_a_sweep_is_that_of_the_single_steps(batches: Any, metric: Any, calibration: Any) -> None:
+    run = qfunc.sweep([COARSE], batches, metric, calibration=calibration, example_inputs=EXAMPLE, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = run(model())

@@ -75,7 +75,6 @@ def alone(target: Any, batches: Any) -> tuple[float, int]:
     return float(right.double().mean()), sum(len(c) for n, c in files.items() if n != "qfunc.json")
 
 
-@pytest.mark.filterwarnings("ignore:calibrate. batches")
 def test_the_rows_are_those_of_the_single_steps() -> None:
     batches = labelled()
     report = qfunc.sweep(CHOSEN, batches, top1, progress=False)(model())
@@ -130,7 +129,6 @@ EXECUTORS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:calibrate. batches")
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_executors_give_the_same_rows(kind: str) -> None:
     batches = labelled(1)
@@ -140,7 +138,6 @@ def test_executors_give_the_same_rows(kind: str) -> None:
     assert there.rows == here.rows
 
 
-@pytest.mark.filterwarnings("ignore:calibrate. batches")
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     batches, calls = labelled(1), list[int]()
 
@@ -271,6 +268,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "metric": ([COARSE], {"metric": 3}, "sweep, metric: found 3, wanted a function"),
     "runs": ([COARSE], {"runs": -1}, "sweep, runs: found -1, wanted 0 or a positive integer. Write runs=30."),
     "executor": ([COARSE], {"executor": 4}, "sweep, executor: found 4, wanted an executor with submit."),
+    "class": (
+        [COARSE],
+        {"executor": ThreadPoolExecutor},
+        "sweep, executor: found the class ThreadPoolExecutor, wanted an executor with submit.",
+    ),
 }
 
 
@@ -296,6 +298,12 @@ def test_damaged_and_impossible_folders(tmp_path: Path) -> None:
         qfunc.sweep([COARSE], batches, folder=tmp_path / "file", progress=False)(model())
     wanted = f"sweep, folder '{tmp_path / 'file'}': found a file, wanted a folder. Choose the path of a folder."
     assert str(caught.value) == wanted
+    with pytest.raises(FileError) as caught:
+        qfunc.sweep([COARSE], batches, folder=tmp_path / "file" / "inner", progress=False)(model())
+    assert str(caught.value) == wanted.replace("file'", "file/inner'").replace("a file", "not a directory")
+    with pytest.raises(FileError) as caught:
+        qfunc.sweep({"x" * 245: COARSE}, batches, folder=tmp_path, progress=False)(model())
+    assert "found file name too long, wanted a file that can be written" in str(caught.value)
     (tmp_path / "tensorrt.json").write_text("{")
     with pytest.raises(FileError) as caught:
         qfunc.sweep([COARSE], batches, folder=tmp_path, progress=False)(model())
@@ -309,6 +317,27 @@ def test_an_error_of_a_metric_is_that_of_sweep() -> None:
     with pytest.raises(QfuncError) as caught:
         qfunc.sweep([COARSE], [torch.randn(2, 3, 8, 8)], lambda outputs, batch: "high", progress=False)(model())
     assert str(caught.value).startswith("sweep, metric: found 'high', wanted one number per example.")
+
+
+@pytest.mark.parametrize(("value", "found"), [(float("nan"), "a mean of nan"), ([], "no numbers")])
+def test_a_metric_without_a_number(value: Any, found: str) -> None:
+    batches = [torch.randn(2, 3, 8, 8)]
+    with pytest.raises(CalibrationError) as caught:
+        qfunc.sweep([COARSE], batches, lambda outputs, batch: value, progress=False)(model())
+    reason = f"sweep, metric: found {found}, wanted one number per example"
+    do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
+    assert str(caught.value) == f"{reason}. {do}"
+    best = model()(batches[0])
+    of_float = qfunc.sweep([COARSE], batches, lambda outputs, _: 1.0 if outputs[0].equal(best) else value, progress=False)
+    report = of_float(model())
+    assert report.rows == (SweepRow("tensorrt", why=reason),)
+    assert report.front == ()
+
+
+def test_outputs_that_are_not_finite() -> None:
+    batches = [torch.randn(2, 3, 8, 8)]
+    report = qfunc.sweep([COARSE], [batches[0] * torch.inf], calibration=batches, progress=False)(model())
+    assert report.rows == (SweepRow("tensorrt", why="sweep, outputs: found an SQNR of nan, wanted finite outputs"),)
 
 
 NUMBERS = st.integers(0, 3)

@@ -12,7 +12,7 @@ from qfunc._transform import Transform
 from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.scalable_ops import Columns
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.execution.batches import require_batches
+from qfunc.execution.batches import require_batches, require_finite_input
 from qfunc.execution.feed import feed_all
 from qfunc.graph.float_network import float_network
 from qfunc.graph.interpreter import ObservingInterpreter
@@ -133,9 +133,7 @@ class _Inputs:
 
 def _best(model: fx.GraphModule, link: Link, inputs: _Inputs, modules: dict[str, FakeQuantize], candidates: int) -> Tensor:
     sizes = torch.stack([inputs.sizes[inputs.name(end)].reshape(-1, end.repeat).sum(1) for end in link.ends]).sum(0)
-    if not bool(sizes.isfinite().all()):
-        where, do = f"awq, op {path_of(model, link.ends[0].op.node)!r}", "Remove the batch, or repair the weights."
-        raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
+    require_finite_input(sizes, "awq", path_of(model, link.ends[0].op.node))
     best, least = torch.ones_like(sizes), torch.inf
     for i in range(candidates):
         factors = _factors(sizes, i / candidates)

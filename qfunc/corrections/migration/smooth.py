@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from qfunc._transform import Transform
 from qfunc.corrections.equalization_graph import Link, capture_for_equalization, equalization_links, require_links
 from qfunc.corrections.scalable_ops import Columns
-from qfunc.errors import CalibrationError, SpecError
-from qfunc.execution.batches import require_batches
+from qfunc.errors import SpecError
+from qfunc.execution.batches import require_batches, require_finite_input
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.graph.float_network import float_network
@@ -78,7 +78,7 @@ def smooth_quant(
             states, _ = gather_counts(maxima.values, count, sorted(maxima.channels), processes, "smooth_quant")
             for link in links:
                 largest = maxima.largest(link, states)
-                _require_finite(network, link, largest)
+                require_finite_input(largest, "smooth_quant", path_of(network, link.ends[0].op.node))
                 link.scale(_factors(link, largest, float(alpha)))
             network.recompile()
             return network
@@ -126,13 +126,6 @@ def _factors(link: Link, largest: Tensor, alpha: float) -> Tensor:
     largest = largest.to(weights)
     by = largest**alpha / weights ** (1 - alpha)
     return torch.where((largest > 0) & (weights > 0) & by.isfinite() & (by > 0), by, 1.0)
-
-
-def _require_finite(model: fx.GraphModule, link: Link, largest: Tensor) -> None:
-    if not bool(largest.isfinite().all()):
-        where = f"smooth_quant, op {path_of(model, link.ends[0].op.node)!r}"
-        do = "Remove the batch, or repair the weights."
-        raise CalibrationError(where=where, found="NaN or infinite values in its input", wanted="finite values", do=do)
 
 
 __all__ = ["smooth_quant"]

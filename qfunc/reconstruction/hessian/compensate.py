@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.execution.batches import require_batches
+from qfunc.execution.batches import require_batches, require_finite_input
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
 from qfunc.execution.progress import Progress
@@ -129,6 +129,7 @@ def gptq(
             with Progress("gptq", sum(len(g.layers) for g in graphs.values()), "layer", progress) as bar:
                 for path, graph in graphs.items():
                     graph.run(calls[path], wanted[path], method, bar, processes)
+            gather_counts((), 1, ["the result"], processes, "gptq")  # each has ended
         result: Any = with_submodules(calibrated, {path: graph.model for path, graph in graphs.items()}, "gptq")
         return result  # type: ignore[no-any-return]
 
@@ -182,13 +183,14 @@ class _Graph:
                 own = _moments(layers[0].reader, stream, wanted)
             gather_counts(None, len(calls), [layers[0].path], group, "gptq")  # raises if a rank failed, or has another model
             hessian, *mixed = sum_in_order(own, group)
-            hessian = damped(hessian, method.damping)
-            for sums in (hessian, *mixed):
-                _require_finite(sums, layers[0])
-            for layer, value in zip(layers, _rounded(layers, hessian, mixed, method), strict=True):
-                rounded[layer.path] = value
-                stream.replace(layer.node, value)
-                bar.advance()
+            with propagate_errors(group):
+                hessian = damped(hessian, method.damping)
+                for sums in (hessian, *mixed):
+                    require_finite_input(sums, "gptq", layers[0].op)
+                for layer, value in zip(layers, _rounded(layers, hessian, mixed, method), strict=True):
+                    rounded[layer.path] = value
+                    stream.replace(layer.node, value)
+                    bar.advance()
         replaced = replace_functions(self.model, {layer.path: layer.function for layer in self.layers})
         for layer in self.layers:
             replaced[layer.path].get_buffer("shift").copy_(rounded[layer.path] - layer.weight)
@@ -217,13 +219,6 @@ def _rounded(layers: Sequence[LayerWeight], hessian: Tensor, mixed: Sequence[Ten
     nearest = torch.cat([layer.nearest() for layer in layers])
     worse = error_of_rows(weight, nearest, small) < error_of_rows(weight, value, small)
     return list(torch.split(torch.where(worse.unsqueeze(1), nearest, value), [len(layer.weight) for layer in layers]))
-
-
-def _require_finite(hessian: Tensor, layer: LayerWeight) -> None:
-    if not bool(hessian.isfinite().all()):
-        do = "Remove the batch, or repair the weights."
-        found = "NaN or infinite values in its input"
-        raise CalibrationError(where=f"gptq, op {layer.op!r}", found=found, wanted="finite values", do=do)
 
 
 def _require_layers(graphs: Iterable[_Graph], select: Selector | None) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qfunc.errors import CalibrationError, a_or_an
 from qfunc.execution.distributed import gather_counts, propagate_errors
+from qfunc.files.tensors import digest
 from qfunc.reconstruction.cache import Collector
-from qfunc.reconstruction.checkpoint import digest
 from qfunc.reconstruction.sharing.parts import Parts, sizes_of_parts
 
 if TYPE_CHECKING:
