@@ -42,7 +42,7 @@ AT = {
     "width": {},
     "depth": {"width": 64},
     "batches": {"width": 128, "depth": 1},
-    "ranks": {"batches": 64, "width": 128, "depth": 1},
+    "ranks": {"batches": 256, "width": 256, "depth": 1},
 }
 MEMORY = (8, 64)
 SHARED = ("calibrate", "compare", "sensitivity", "correct_bias", "gptq")
