@@ -6,6 +6,8 @@ PRODUCTS = "tests/lowering/onnxruntime/test_block_products.py::test_no_bit_of_a_
 
 IN_FLOAT = "tests/lowering/onnxruntime/test_float_products.py::test_no_bit_of_a_product_differs"
 
+BEYOND = "tests/lowering/onnxruntime/test_block_products.py::test_products_of_scales_beyond_float32"
+
 MATMUL = "tests/lowering/onnxruntime/test_float_matmuls.py::test_no_bit_of_a_product_differs"
 
 CACHED = "tests/numerics/test_cached_attention.py::test_codes_and_results_have_the_bits_of_the_operator"
@@ -15,6 +17,14 @@ STEPS = "tests/decoding/test_cached_codes.py::test_every_step_is_the_runtime_s"
 MIXTURES = "tests/decoding/test_stacked_experts.py::test_experts_are_added_in_the_order_of_their_tokens"
 
 NBITS = (
+    Mutation(
+        "half-a-register-of-zeros-is-left-out",
+        "qfunc.numerics.sums.blocks:_Rows.groups_of_four",
+        "if len(lanes) < _LANES:",
+        "if False:",
+        BEYOND,
+        case="2",
+    ),
     Mutation(
         "positions-of-attention-with-gaps",
         "qfunc.lowering.coded_state.attended_positions:_wrong",

@@ -96,14 +96,20 @@ class _Rows:
         return lanes
 
     def groups_of_four(self) -> Tensor:
-        """Return the lanes of kernels for 2 bits: each group of four blocks b is summed as (b0 + b2) + (b1 + b3) first."""
+        """Return the lanes of kernels for 2 bits: each group of four blocks b is summed as (b0 + b2) + (b1 + b3) first.
+
+        Blocks of 32 fill half of a register.  The other half adds 0 s_x s_w, which is NaN if s_x s_w overflows.
+        """
         one = torch.arange(self.block, device=self.rows.device).reshape(-1, min(self.block // _DOT, _LANES), _DOT)
         one = one.movedim(0, 1).flatten(1)
         lanes = self.rows.new_zeros(len(one), len(self.rows), len(self.columns))
         for first in range(0, self.blocks, 4):
             pair = [torch.zeros_like(lanes)] * 2
             for b in range(first, min(first + 4, self.blocks)):
-                pair[b % 2] = fma(*self.sums(one + b * self.block), pair[b % 2])
+                sums, scales = self.sums(one + b * self.block)
+                pair[b % 2] = fma(sums, scales, pair[b % 2])
+                if len(lanes) < _LANES:
+                    pair[b % 2] = torch.where(scales.isinf(), torch.nan, pair[b % 2])
             lanes = lanes + (pair[0] + pair[1])
         return lanes
 

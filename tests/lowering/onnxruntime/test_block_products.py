@@ -91,6 +91,30 @@ def test_no_bit_of_a_product_differs(data: st.DataObject) -> None:
     assert torch.equal(torch.where(both, 0, ours.view(torch.int32)), torch.where(both, 0, found.view(torch.int32)))
 
 
+@pytest.mark.parametrize("bits", BLOCKS)
+def test_products_of_scales_beyond_float32(bits: int) -> None:
+    """All numbers are positive, so that the lanes of a result are infinite together, unless the register has others."""
+    beyond = nans = 0
+    for block in BLOCKS[bits]:
+        for blocks, rows, n in ((1, 1, 6), (1, 5, 17), (2, 3, 17), (3, 131, 6), (6, 2, 21)):
+            draw = np.random.default_rng(blocks)
+            huge = np.where(draw.random((rows, blocks)) < 0.5, 1e37, 1.0)
+            x = np.asarray(np.repeat(huge, block, 1) * (draw.random((rows, blocks * block)) + 0.1), np.float32)
+            scale = np.asarray(
+                np.where(draw.random((n, blocks)) < 0.3, 1e4, 1.0) * (draw.random((n, blocks)) + 0.1), np.float32
+            )
+            codes, zeros = draw.integers(1, 2**bits, (n, blocks, block)).astype(np.uint8), np.zeros((n, blocks), np.uint8)
+
+            found = runtime(torch.from_numpy(x), codes, scale, zeros, None, bits, 1)
+            weight, z = torch.from_numpy(codes).reshape(n, -1).float(), torch.zeros(n, blocks)
+            ours = block_product(torch.from_numpy(x), weight, torch.from_numpy(scale), z, None, block, bits)
+
+            assert torch.equal(ours.nan_to_num(nan=-1.0, posinf=-2.0), found.nan_to_num(nan=-1.0, posinf=-2.0))
+            beyond, nans = beyond + int(found.isinf().sum()), nans + int(found.isnan().sum())
+    assert beyond > 0
+    assert nans > 0
+
+
 def test_rows_are_quantized_by_two_quotients() -> None:
     """127 / m and m / 127 are rounded each by itself; halves go to even codes; a block of zeros has the scale 0."""
     largest = np.arange(1, 512, dtype=np.float32)[:, None] / 2
