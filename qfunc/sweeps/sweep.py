@@ -155,7 +155,7 @@ class _Study:
         rows, artifacts = dict(refused), dict[str, Artifact]()
         stored = self._stored(network)
         best = Scorer(network, bind, self.batches, self.metric, "sweep").best
-        inputs = tensors_of(bind(first_batch(self.batches, "sweep", "batches")))
+        first_batch(self.batches, "sweep", "batches")  # a stream may be used up
         if stored is not None:
             found = {name: stored.row(name, self.targets[name]) for name in quantized}
             rows |= {name: row for name, row in found.items() if row is not None}
@@ -173,6 +173,7 @@ class _Study:
                 bar.advance()
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
+        inputs = tensors_of(bind(first_batch(self.batches, "sweep", "batches")))
         rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
