@@ -249,8 +249,8 @@ NBITS = (
     Mutation(
         "nbits-groups-of-four-in-order",
         "qfunc.numerics.sums.blocks:_Rows.groups_of_four",
-        "pair[b % 2] = fma(*self.sums(one + b * self.block), pair[b % 2])",
-        "pair[0] = fma(*self.sums(one + b * self.block), pair[0])",
+        "pair[b % 2] = fma(sums, scales, pair[b % 2])",
+        "pair[0] = fma(sums, scales, pair[0])",
         PRODUCTS,
     ),
     Mutation(

@@ -239,7 +239,7 @@ def test_what_is_refused(network: nn.Module) -> None:
     with pytest.raises(SpecError) as e:
         qfunc.gptq(BATCHES, progress=False)(nearest(network, adaround))
     assert str(e.value) == (
-        "gptq, site 'head.weight': found the function AdaRound(inner=Fixed(), zeta=1.1, gamma=-0.1), wanted a function that "
+        "gptq, site 'word.weight': found the function AdaRound(inner=Fixed(), zeta=1.1, gamma=-0.1), wanted a function that "
         "Compensation can wrap: a function that trains with `apply`, without a `relax`. Use edit.weights(function=Fixed()) "
         "first, or exclude the op with select=."
     )
