@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
 import subprocess
 import sys
 import warnings
+from collections import Counter
+from functools import cache
 
 import pytest
 import torch
@@ -12,8 +16,11 @@ from torch import nn
 
 from qfunc import targets
 from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replay
-from qfunc.testing.grammar.families import EDITS, FAMILIES, program
+from qfunc.testing.grammar.families import EDITS, FAMILIES, common_program, program
+from qfunc.testing.grammar.naming import COMMON, renamed
 from qfunc.testing.grammar.program import Input, Program
+from qfunc.testing.grammar.pruning import attribute_of, names_assigned
+from qfunc.testing.grammar.rare import RARE
 from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 from tests.installed import ROOT
@@ -23,10 +30,16 @@ WORDS = (
     "nn.Conv2d", "groups=", "nn.BatchNorm2d", "nn.GroupNorm", "nn.ConvTranspose2d", "F.interpolate", "torch.cat",
     ".expand(", "scaled_dot_product_attention", ".permute(2, 0, 3, 1, 4)", ".size(-1)", "math.sqrt", "torch.roll", "F.glu",
     "F.silu", "F.pad", "F.adaptive_avg_pool2d", "F.pixel_shuffle", "torch.stack", ".chunk(", "torch.split", ".repeat(",
-    "torch.meshgrid", ".to(", "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".detach()", ".view(", "nn.Embedding",
+    "torch.meshgrid", ".to(", "** 2", "+ 1", "* 0.5", ".amax(", "argmax", ".contiguous()", ".view(", "nn.Embedding",
     "nn.LayerNorm", "count_include_pad=False", "ceil_mode=True", "softmax", ".mean(", ".dim() - 1",
-    ".size(-1) // 2",
+    ".size(-1) // 2", "nn.LSTM", "nn.GRU", "nn.RNN", "bidirectional=True", "self.shared", "self.norm", "torch.zeros(", "* 0",
 )  # fmt: skip
+
+
+@cache
+def drawn() -> list[Program]:
+    """300 programs."""
+    return [program(seed) for seed in range(300)]
 
 
 def test_a_seed_is_the_same_program_in_another_process():
@@ -54,18 +67,17 @@ def _tuple(value):
 
 
 def test_programs_have_ops_of_every_kind_that_authors_write():
-    text = "".join(program(s).network() for s in range(300))
+    text = "".join(one.source() for one in drawn())
     assert [w for w in WORDS if w not in text] == []
 
 
 def test_programs_have_both_roads_options_and_unusual_weights():
-    drawn = [program(s) for s in range(200)]
-    assert 60 < sum(p.export for p in drawn) < 140
-    assert {len(p.inputs) for p in drawn} == {1, 2, 3}
-    assert any("* 1e3" in i.code for p in drawn for i in p.inputs)
-    assert any("weight[0] = 0" in c for p in drawn for c in p.changes)
-    assert {e for p in drawn for e in p.edits} == set(EDITS)
-    assert len({len(p.outputs) for p in drawn}) == 2
+    assert 90 < sum(p.export for p in drawn()) < 210
+    assert {len(p.inputs) for p in drawn()} == {1, 2, 3}
+    assert any("* 1e3" in i.code for p in drawn() for i in p.inputs)
+    assert any("weight[0] = 0" in c for p in drawn() for c in p.changes)
+    assert {e for p in drawn() for e in p.edits} == set(EDITS)
+    assert len({len(p.outputs) for p in drawn()}) == 2
 
 
 @pytest.mark.parametrize("code", EDITS)
@@ -74,7 +86,7 @@ def test_edits_are_edits_of_a_target(code):
     assert edited != targets.litert or "granularity" not in code
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("family", [*FAMILIES, *RARE], ids=lambda f: f.__name__)
 def test_a_family_draws_what_its_draft_computes(family):
     for seed in range(40):
         draft = Draft(str(seed))
@@ -104,6 +116,48 @@ def test_blocks_that_a_family_mixes_fit_or_do_not_fit_a_tensor_of_any_rank(shape
         for seed in range(8):
             draft = Draft(str(seed))
             draft.attempt(block, draft.input(f"torch.randn({shape})"))
+
+
+def scopes(one: Program) -> tuple[list[str], list[str]]:
+    """The attributes of `self`, and the inputs with the values of `forward`."""
+    values = [i.name for i in one.inputs] + [n for s in one.steps for n in names_assigned(s)]
+    return [attribute_of(s).removeprefix("self.") for s in one.layers], values
+
+
+@pytest.mark.parametrize("seed", [2, 5, 12, 13, 33])
+def test_a_renamed_network_computes_the_same(seed):
+    before = common_program(seed)
+    for number in range(3):
+        after = renamed(before, random.Random(number))
+        one, two = before.build(), after.build()
+        with torch.no_grad():
+            pairs = zip(_tuple(one["model"](*one["batches"][0])), _tuple(two["model"](*two["batches"][0])), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs), after.network()
+
+
+def test_names_meet_between_scopes_and_never_within_one():
+    renamings = [renamed(common_program(seed), random.Random(seed)) for seed in range(60)]
+    found = [scopes(one) for one in renamings]
+    assert all(len(set(names)) == len(names) for scope in found for names in scope)
+    assert sum(bool({*attributes} & {*values}) for attributes, values in found) > 25
+    assert sum(bool({*attributes, *values} & {*COMMON} - {"x"}) for attributes, values in found) > 5
+    inputs = [{i.name for i in one.inputs} for one in renamings]
+    assert sum(bool(names & {*attributes}) for names, (attributes, _) in zip(inputs, found, strict=True)) > 5
+
+
+def test_the_rare_networks_are_drawn_in_useful_numbers():
+    """Of 300 networks: constants and norms with two readers, zeros, recurrent layers, names that meet."""
+
+    def shared(one: Program, kind: str) -> bool:
+        reads = Counter(re.findall(r"self\.\w+", " ".join((*one.steps, *one.outputs))))
+        return any(reads[attribute_of(s)] > 1 for s in one.layers if kind in s)
+
+    assert sum(shared(one, "nn.Parameter") or shared(one, "register_buffer") for one in drawn()) > 15
+    assert sum(shared(one, "nn.BatchNorm") for one in drawn()) > 10
+    assert sum(shared(one, "nn.Linear") for one in drawn()) > 5
+    assert sum(bool(re.search(r"nn\.(LSTM|GRU|RNN)\(", one.network())) for one in drawn()) > 12
+    assert sum(bool(re.search(r"zeros\(|\* 0\b(?!\.)|zero_\(\)", one.source())) for one in drawn()) > 35
+    assert sum(bool(set.intersection(*map(set, scopes(one)))) for one in drawn()) > 30
 
 
 def test_values_that_are_too_large_or_empty_do_not_fit():

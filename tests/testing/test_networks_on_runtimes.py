@@ -8,7 +8,7 @@ import pytest
 
 from qfunc.testing.fuzz.campaign import runnable_target
 from qfunc.testing.fuzz.trial import Trial
-from qfunc.testing.grammar.families import program
+from qfunc.testing.grammar.families import common_program, program
 
 TARGETS = (
     "onnxruntime", "litert", "litert_reference", "litert_optimised", "executorch_xnnpack", "ncnn", "tosa", "openvino",
@@ -23,16 +23,17 @@ REPAIRED = {
     "ncnn": (95314, 90302, 660028, 660060, 700323),
     "tosa": (480020, 480155, 480205, 481096),
 }
-"""Networks that differed before they were repaired."""
+"""Networks of the common families that differed before they were repaired."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_drawn_networks_are_right_or_refused(name):
     target, found = runnable_target(name), {}
-    for seed in (*SEEDS, *REPAIRED.get(name, ())):
+    drawn = [program(seed) for seed in SEEDS] + [common_program(seed) for seed in REPAIRED.get(name, ())]
+    for one in drawn:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found[seed] = Trial(program(seed), target).outcome()
+            found[one.seed] = Trial(one, target).outcome()
     bad = {seed: outcome.signature for seed, outcome in found.items() if outcome.bad}
     assert not bad, f"python -m qfunc.testing.fuzz --target {name} --seed {next(iter(bad))} --count 1: {bad}"
     assert sum(o.kind != "refused" for o in found.values()) >= 8

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replay
+from qfunc.testing.grammar.naming import substitute
 from qfunc.testing.grammar.program import Input, Program
 from qfunc.testing.grammar.pruning import names_assigned, prune
 
@@ -123,9 +124,9 @@ def _parts(program: Program, place: int) -> Iterator[Program]:
     inner = [n for n in ast.walk(parsed.value) if isinstance(n, ast.expr) and n is not parsed.value and id(n) not in slices]
     for part in inner:
         if len(names) == 1 and isinstance(part, ast.Name):
-            pattern = re.compile(rf"\b{names[0]}\b")
-            steps = tuple(pattern.sub(part.id, s) for s in after)
-            yield evolve(program, steps=before + steps, outputs=tuple(pattern.sub(part.id, o) for o in program.outputs))
+            known = {names[0]: part.id}
+            steps, outputs = (tuple(substitute(s, known) for s in texts) for texts in (after, program.outputs))
+            yield evolve(program, steps=before + steps, outputs=outputs)
         elif not isinstance(part, ast.Constant):
             yield evolve(program, steps=(*before, f"{', '.join(names)} = {ast.unparse(part)}", *after))
 

@@ -159,4 +159,4 @@ TOKEN_BLOCKS: tuple[Block, ...] = (
 )
 """The blocks of tokens, the common ones more than once."""
 
-__all__ = ["TOKEN_BLOCKS", "encoder_block", "token_norm"]
+__all__ = ["TOKEN_BLOCKS", "encoder_block", "perceptron", "token_norm"]

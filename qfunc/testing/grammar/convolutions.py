@@ -190,4 +190,4 @@ IMAGE_BLOCKS: tuple[Block, ...] = (
 )  # fmt: skip
 """The blocks of an image, the common ones more than once."""
 
-__all__ = ["IMAGE_BLOCKS", "activation", "conv", "norm", "stage"]
+__all__ = ["IMAGE_BLOCKS", "activation", "conv", "norm", "residual", "stage"]

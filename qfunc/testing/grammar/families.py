@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 
 from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_norm
 from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
-from qfunc.testing.grammar.draft import Block, Draft, MisfitError
+from qfunc.testing.grammar.draft import Draft, MisfitError
+from qfunc.testing.grammar.ends import apply_blocks, head, image_input, input_range
+from qfunc.testing.grammar.naming import renamed
 from qfunc.testing.grammar.program import Program
 from qfunc.testing.grammar.pruning import prune
+from qfunc.testing.grammar.rare import RARE, with_zeros
 from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
@@ -20,60 +24,28 @@ EDITS = (
     "edit.activations(power_of_two=True)", "edit.weights(power_of_two=True)",
 )  # fmt: skip
 """Edits of a target, as code."""
-RANGES = (" * 1e-4", " * 1e3", " + 5", " * 0.1 - 3", ".abs()", " * 0", ".clamp(max=0)", " * 1e-8")
-"""What a batch is multiplied with or moved by, as code."""
-
-
-def _apply(d: Draft, x: str, blocks: Sequence[Block], least: int, most: int) -> str:
-    for _ in range(d.random.randint(least, most)):
-        x = d.attempt(d.pick(*blocks), x)
-    return x
-
-
-def _range(d: Draft) -> str:
-    return d.pick(*RANGES) if d.chance(0.3) else ""
-
-
-def _image(d: Draft) -> str:
-    channels, height, width = d.pick(1, 3, 3, 4, 8), d.pick(7, 8, 12, 16, 16), d.pick(8, 9, 16, 16)
-    return d.input(f"torch.randn(n, {channels}, {height}, {width}){_range(d)}")
-
-
-def _head(d: Draft, x: str) -> tuple[str, ...]:
-    # The end of a classifier: pooled and flattened in one of the usual ways.
-    c, h, w = d.shape(x)[1:]
-    if d.chance(0.75):
-        x = d.let(d.pick(f"F.adaptive_avg_pool2d({x}, 1).flatten(1)", f"{x}.mean((2, 3))", f"{x}.mean([-2, -1])",
-                         f"torch.flatten(F.adaptive_avg_pool2d({x}, (1, 1)), 1)",
-                         f"F.adaptive_max_pool2d({x}, 1).view(-1, {c})",
-                         f"F.avg_pool2d({x}, ({h}, {w})).view({x}.size(0), -1)"))  # fmt: skip
-    else:
-        x = d.let(d.pick(f"{x}.view({x}.size(0), -1)", f"torch.flatten({x}, 1)", f"{x}.reshape({x}.shape[0], -1)",
-                         f"{d.layer('flat', 'nn.Flatten()')}({x})"))  # fmt: skip
-    x = d.let(f"F.dropout({x}, 0.1, self.training)") if d.chance(0.1) else x
-    return (d.let(f"{d.layer('head', f'nn.Linear({d.shape(x)[1]}, {d.pick(5, 10)})')}({x})"),)
 
 
 def classifier(d: Draft) -> tuple[str, ...]:
     """A convolutional network with a classifier."""
-    x = _apply(d, stage(d, _image(d)), IMAGE_BLOCKS, 1, 4)
-    x = _apply(d, x, WINDOW_BLOCKS, 0, 2)
-    return d.outcome(x) if d.chance(0.2) else _head(d, x)
+    x = apply_blocks(d, stage(d, image_input(d)), IMAGE_BLOCKS, 1, 4)
+    x = apply_blocks(d, x, WINDOW_BLOCKS, 0, 2)
+    return d.outcome(x) if d.chance(0.2) else head(d, x)
 
 
 def windows(d: Draft) -> tuple[str, ...]:
     """Pools, pads and resizes between convolutions, or alone."""
-    x = _image(d)
+    x = image_input(d)
     x = conv(d, x) if d.chance(0.6) else x
-    x = _apply(d, x, (*WINDOW_BLOCKS, *WINDOW_BLOCKS, *SINGLE_OPS), 1, 4)
+    x = apply_blocks(d, x, (*WINDOW_BLOCKS, *WINDOW_BLOCKS, *SINGLE_OPS), 1, 4)
     if len(d.shape(x)) == 4 and d.chance(0.5):
         x = d.attempt(conv, x)
-    return _head(d, x) if len(d.shape(x)) == 4 and d.chance(0.4) else d.outcome(x)
+    return head(d, x) if len(d.shape(x)) == 4 and d.chance(0.4) else d.outcome(x)
 
 
 def encoder(d: Draft) -> tuple[str, ...]:
     """A network of an image as patches (ViT, Swin), with or without a class token."""
-    x, width, patch = _image(d), d.pick(8, 12, 16), d.pick(2, 4)
+    x, width, patch = image_input(d), d.pick(8, 12, 16), d.pick(2, 4)
     x = d.let(f"{d.layer('patches', f'nn.Conv2d({d.shape(x)[1]}, {width}, {patch}, {patch})')}({x})")
     x = d.let(d.pick(f"{x}.flatten(2).transpose(1, 2)", f"{x}.flatten(2).permute(0, 2, 1)",
                      f"{x}.reshape({x}.shape[0], {x}.shape[1], -1).transpose(1, 2)"))  # fmt: skip
@@ -86,7 +58,7 @@ def encoder(d: Draft) -> tuple[str, ...]:
         x = d.let(f"torch.cat([{more}, {x}], dim=1)" if d.chance(0.7) else f"torch.cat(({more}, {x}), 1)")
     if d.chance(0.7):
         x = d.let(f"{x} + {d.layer('places', f'nn.Parameter(torch.randn(1, {d.shape(x)[1]}, {width}) * 0.02)')}")
-    x = _apply(d, x, TOKEN_BLOCKS, 1, 2)
+    x = apply_blocks(d, x, TOKEN_BLOCKS, 1, 2)
     x = token_norm(d, x) if d.chance(0.7) else x
     x = d.let(f"{x}[:, 0]" if token or d.chance(0.2) else f"{x}.mean(1)" if d.chance(0.8) else f"{x}.mean(dim=1, keepdim=True)")
     return (d.let(f"{d.layer('head', f'nn.Linear({d.shape(x)[-1]}, 5)')}({x})"),)
@@ -99,22 +71,22 @@ def tokens(d: Draft) -> tuple[str, ...]:
         x = d.input(f"torch.randint(0, 20, (n, {d.pick(6, 9)}))")
         x = d.let(f"{d.layer('embed', f'nn.Embedding(20, {width})')}({x})")
     else:
-        x = d.input(f"torch.randn(n, {d.pick(4, 9, 16)}, {width}){_range(d)}")
-    x = _apply(d, x, TOKEN_BLOCKS, 1, 3)
+        x = d.input(f"torch.randn(n, {d.pick(4, 9, 16)}, {width}){input_range(d)}")
+    x = apply_blocks(d, x, TOKEN_BLOCKS, 1, 3)
     return (d.attempt(token_norm, x),) if d.chance(0.5) else d.outcome(x)
 
 
 def single_ops(d: Draft) -> tuple[str, ...]:
     """Single ops on any tensor, around a layer or none."""
-    x = d.input(f"torch.randn(n, {d.pick('6', '4, 8', '3, 6, 8', '8, 5, 5', '1, 7, 9')}){_range(d)}")
-    x = _apply(d, x, SINGLE_OPS, 0, 2)
+    x = d.input(f"torch.randn(n, {d.pick('6', '4, 8', '3, 6, 8', '8, 5, 5', '1, 7, 9')}){input_range(d)}")
+    x = apply_blocks(d, x, SINGLE_OPS, 0, 2)
     x = d.let(f"{d.layer('fc', f'nn.Linear({d.shape(x)[-1]}, {d.pick(4, 8)})')}({x})") if d.chance(0.6) else x
-    return d.outcome(_apply(d, x, SINGLE_OPS, 1, 3))
+    return d.outcome(apply_blocks(d, x, SINGLE_OPS, 1, 3))
 
 
 def mixture(d: Draft) -> tuple[str, ...]:
     """A convolution between blocks of all kinds."""
-    x = d.attempt(conv, _image(d))
+    x = d.attempt(conv, image_input(d))
     for _ in range(d.pick(2, 3, 4, 5)):
         x = d.attempt(d.pick(*((*IMAGE_BLOCKS, *WINDOW_BLOCKS) if len(d.shape(x)) == 4 else ()), *SINGLE_OPS), x)
     if len(d.shape(x)) == 3 and d.chance(0.5):
@@ -126,11 +98,11 @@ def two_inputs(d: Draft) -> tuple[str, ...]:
     """A network of two or three inputs, joined."""
     c = d.pick(3, 4)
     shape = f"n, {c}, 8, 8"
-    names = [d.input(f"torch.randn({shape}){_range(d)}") for _ in range(d.pick(2, 2, 3))]
+    names = [d.input(f"torch.randn({shape}){input_range(d)}") for _ in range(d.pick(2, 2, 3))]
     sides = [conv(d, n, 8, 3) if d.chance(0.6) else conv(d, n, 8, 1) for n in names]
     x = d.let(d.pick(" + ", " * ", " - ").join(sides) if d.chance(0.5) else f"torch.cat([{', '.join(sides)}], 1)")
-    x = _apply(d, x, (activation, norm, *IMAGE_BLOCKS), 1, 2)
-    return _head(d, x) if d.chance(0.5) else d.outcome(x)
+    x = apply_blocks(d, x, (activation, norm, *IMAGE_BLOCKS), 1, 2)
+    return head(d, x) if d.chance(0.5) else d.outcome(x)
 
 
 FAMILIES: tuple[Callable[[Draft], tuple[str, ...]], ...] = (
@@ -143,10 +115,39 @@ FAMILIES: tuple[Callable[[Draft], tuple[str, ...]], ...] = (
 def program(seed: int) -> Program:
     """Return the program of a seed; the same one on every machine.
 
+    Two fifths are drawn from the rare families, a quarter have names that meet, and a tenth have layers or batches of zeros.
+
     >>> program(3) == program(3), program(3) == program(4)
     (True, False)
     """
-    d, outputs = _draft(seed)
+    source = random.Random(f"{seed}, rare")
+    drawn = _drawn(seed, RARE, f"{seed}, rare") if source.random() < 0.4 else common_program(seed)
+    if source.random() < 0.1:
+        drawn = with_zeros(drawn, source)
+    return renamed(drawn, source) if source.random() < 0.25 else drawn
+
+
+def common_program(seed: int) -> Program:
+    """Return the program that a seed draws from the common families, with names that do not meet.
+
+    >>> common_program(3).seed
+    3
+    """
+    return _drawn(seed, FAMILIES, str(seed))
+
+
+def _drawn(seed: int, families: Sequence[Callable[[Draft], tuple[str, ...]]], start: str) -> Program:
+    # The first draft that fits as a whole.
+    for number in count():
+        d = Draft(f"{start}, {number}")
+        try:
+            return _completed(d, d.pick(*families)(d), seed)
+        except MisfitError:
+            continue
+    raise AssertionError
+
+
+def _completed(d: Draft, outputs: tuple[str, ...], seed: int) -> Program:
     changes = _changes(d)
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     export, wide = d.chance(0.5), "1e10" if d.chance(0.05) else "2"
@@ -154,17 +155,6 @@ def program(seed: int) -> Program:
         outputs = (d.attempt(sized, outputs[0]), *outputs[1:])
     layers, steps = tuple(d.layers), tuple(d.steps)
     return prune(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
-
-
-def _draft(seed: int) -> tuple[Draft, tuple[str, ...]]:
-    # The first draft of a seed that fits as a whole.
-    for number in count():
-        d = Draft(f"{seed}, {number}")
-        try:
-            return d, d.pick(*FAMILIES)(d)
-        except MisfitError:
-            continue
-    raise AssertionError
 
 
 def _changes(d: Draft) -> tuple[str, ...]:
@@ -185,4 +175,4 @@ def _changes(d: Draft) -> tuple[str, ...]:
     return tuple(changes)
 
 
-__all__ = ["EDITS", "FAMILIES", "program"]
+__all__ = ["EDITS", "FAMILIES", "common_program", "program"]

@@ -40,16 +40,20 @@ def prune(program: Program) -> Program:
             steps.insert(0, step)
             needed |= _names(step.split(" = ", 1)[1])
     inputs = tuple(i for i in program.inputs if i.name in needed)
-    layers = tuple(s for s in program.layers if _attribute(s) in needed)
-    kept = {_attribute(s).removeprefix("self.") for s in layers}
+    layers = tuple(s for s in program.layers if attribute_of(s) in needed)
+    kept = {attribute_of(s).removeprefix("self.") for s in layers}
     if not inputs:
         raise MisfitError("a network without inputs")
     changes = tuple(c for c in program.changes if c.split(".")[1] in kept)
     return evolve(program, inputs=inputs, layers=layers, steps=tuple(steps), changes=changes)
 
 
-def _attribute(layer: str) -> str:
-    # self.name, of an assignment or of register_buffer("name", ...).
+def attribute_of(layer: str) -> str:
+    """Return the attribute that a statement of `__init__` sets.
+
+    >>> attribute_of("self.fc = nn.Linear(3, 3)"), attribute_of('self.register_buffer("table", torch.ones(3))')
+    ('self.fc', 'self.table')
+    """
     registered = re.match(r'self\.register_buffer\("(\w+)"', layer)
     return f"self.{registered[1]}" if registered else layer.split(" = ")[0]
 
@@ -61,4 +65,4 @@ def _names(code: str) -> set[str]:
     return {n.id for n in nodes if isinstance(n, ast.Name)} | attributes
 
 
-__all__ = ["names_assigned", "prune"]
+__all__ = ["attribute_of", "names_assigned", "prune"]
