@@ -12,7 +12,7 @@ import re
 
 from attrs import frozen
 
-FIGURE = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*[A-Za-z_])")
+FIGURE = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*[A-Za-z_])")
 """A number in decimal or scientific notation that is no part of a name."""
 SUMS = 1e-5
 """The relative difference of two float32 sums of 85 terms of one sign in other orders: 84 roundings of 2^-24 in each."""
@@ -23,8 +23,8 @@ class About:
     """Figures that are near those of a page.
 
     Attributes:
-        pattern: An expression for the text around a figure; its group is the figure.
-        within: The largest difference.
+        pattern: An expression for the text around a figure; its groups are the figures.
+        within: The largest difference, as a part of the page's figure.
         because: Why machines differ.
     """
 
@@ -62,17 +62,22 @@ def _value(figure: str) -> float:
 
 def _allowed(shown: str, about: tuple[About, ...]) -> list[float]:
     # How far from the page each figure may be.
-    named = [(m.span(1), one.within) for one in about for m in re.finditer(one.pattern, shown)]
+    named = [
+        (span, one.within)
+        for one in about
+        for found in re.finditer(one.pattern, shown)
+        for span in (found.span(group) for group in range(1, found.re.groups + 1))
+    ]
     allowed = []
     for match in FIGURE.finditer(shown):
-        within = [limit for span, limit in named if span[0] <= match.start() and match.end() <= span[1]]
-        allowed.append(max((_last_digit(match[0]), *within)))
+        parts = [limit for span, limit in named if span[0] <= match.start() and match.end() <= span[1]]
+        allowed.append(max((_last_digit(match[0]), *(part * abs(_value(match[0])) for part in parts))))
     return allowed
 
 
 def _last_digit(figure: str) -> float:
     # One unit of the last digit, and the rounding of the sum; none for an integer.
-    number = re.fullmatch(r"-?[\d,]*(?:\.(\d+))?(?:e([+-]?\d+))?", figure)
+    number = re.fullmatch(r"-?[\d,]+(?:\.(\d+))?(?:e([+-]?\d+))?", figure)
     assert number is not None
     if number[1] is None and number[2] is None:
         return 0.0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages.printed import differences
+
 PAGE = (Path(__file__).parents[2] / "docs/corrections.md").read_text()
 
 
@@ -14,4 +16,4 @@ def test_the_program_prints_what_the_page_says(capsys: pytest.CaptureFixture[str
     programs, printed = (re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for kind in ("python", "text"))
     assert len(programs) == len(printed) == 1
     exec(compile(programs[0], "docs/corrections.md", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == printed[0]
+    assert differences(capsys.readouterr().out, printed[0]) == ""

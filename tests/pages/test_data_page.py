@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qfunc.execution import stored_statistics
+from tests.pages.printed import differences
 from tests.pages.test_transformers_page import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     def run(*programs: tuple[str, str]) -> None:
         for program, printed in (SHARDS, *programs):
             exec(compile(program, "docs/data.md", "exec"), names)
-            assert capsys.readouterr().out == printed
+            assert differences(capsys.readouterr().out, printed) == ""
 
     return run
 
@@ -81,4 +82,4 @@ def test_two_processes(page: Any, tmp_path: Path) -> None:
         for process in ranks:
             process.kill()
             process.wait()
-    assert outputs == [RANKS[1], ""]
+    assert differences(outputs[0], RANKS[1]) == outputs[1] == ""

@@ -4,7 +4,7 @@ import pytest
 
 from tests.pages.printed import About, differences
 
-TRAINED = About(r"accuracy ([\d.]+)%", 1.0, "training amplifies the order of sums")
+TRAINED = About(r"accuracy ([\d.]+)%", 0.01, "training amplifies the order of sums")
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ TRAINED = About(r"accuracy ([\d.]+)%", 1.0, "training amplifies the order of sum
         ("a  9.99  b\n─────────\n", "a  10.00  b\n──────────\n"),
         ("accuracy 91.0% of 3 tensors", "accuracy 91.9% of 3 tensors"),
         ("-0.0", "0.0"),
+        ("accuracy 1634% reaches", "accuracy 1636% reaches"),
     ],
 )
 def test_last_digits_and_named_figures_may_differ(shown, printed):
@@ -34,6 +35,8 @@ def test_last_digits_and_named_figures_may_differ(shown, printed):
         ("loss 91.0%", "loss 91.9%"),
         ("-3 and 4", "3 and 4"),
         ("Int(8)", "Int(7)"),
+        ("[1, 2]", "[1, 3]"),
+        ("reaches 1634, 449 times", "reaches 1634, 448 times"),
         ("y_1 0.5", "y_2 0.5"),
         ("x86-64-vnni", "x86-32-vnni"),
         ("one 0.5", "two 0.5"),
