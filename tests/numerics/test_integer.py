@@ -54,6 +54,17 @@ def test_convolutions_equal_int64(rank: int, kind: str, zero: int) -> None:
     assert torch.equal(found, found.round())
 
 
+@pytest.mark.parametrize("onednn", [True, False])
+def test_convolutions_equal_int64_without_onednn(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 16 images, PyTorch then takes NNPACK, whose Winograd transforms are no sums of products."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
+    x, weight = codes((16, 8, 12, 12), 0, 255, 1), codes((8, 8, 3, 3), -127, 127, 2)
+
+    found = conv_codes(x, 3, weight, None, 1, 1, 1, 1, exact_chunks(weight, 255))
+
+    assert torch.equal(found.double(), int64_conv(x, 3, weight, None, padding=1).double())
+
+
 @pytest.mark.parametrize(("stride", "padding", "more"), [(1, 0, 0), (2, 1, 1), (3, 2, 0)])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_transposed_convolutions_equal_int64(groups: int, stride: int, padding: int, more: int) -> None:

@@ -1,6 +1,7 @@
 """Compute exact accumulators of products of codes: integers stored in floating point.
 
-float32 where a bound proves every partial sum below 2^24, else float64 (2^53).
+float32 where a bound proves every partial sum below 2^24, else float64 (2^53).  NNPACK, which PyTorch takes for convolutions
+where oneDNN is missing or off, multiplies transformed tiles in float32 (Winograd) instead: there they are in float64, too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def conv_codes(
     """
     conv = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[weight.ndim]
     x = x - zero_point if zero_point else x
-    if not ends or (groups > 1 and len(ends) > 1):
+    if not ends or (groups > 1 and len(ends) > 1) or not _adds_products():
         acc = conv(x.double(), weight.double(), None, stride, padding, dilation, groups)
     elif len(ends) == 1:
         acc = conv(x, weight, None, stride, padding, dilation, groups)
@@ -75,6 +76,12 @@ def conv_codes(
         for run in rest:
             acc += conv(x[:, run], weight[:, run], None, stride, padding, dilation, groups)
     return acc if bias is None else acc + bias.reshape(-1, *[1] * (weight.ndim - 2))
+
+
+def _adds_products() -> bool:
+    # True if each value of a float32 convolution is a sum of its products.
+    onednn, nnpack = torch.backends.mkldnn, torch.backends.nnpack
+    return (onednn.is_available() and onednn.enabled) or not nnpack.is_available()
 
 
 def conv_transpose_codes(
