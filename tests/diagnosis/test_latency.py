@@ -18,7 +18,6 @@ from qfunc.diagnosis import RunTime
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.lowering import LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner
 from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
-from qfunc.specs import edit
 from tests.diagnosis.failures import images, network, outlier_channel
 
 
@@ -167,15 +166,15 @@ def test_a_model_is_loaded_once_and_computes_as_run_does(name: str) -> None:
 
 
 def test_the_time_is_that_of_the_runtime() -> None:
-    """A network whose second layer does a hundred times the work of the first: in float it is slower than on integers."""
+    """Two networks, of which one does 400 times the work of the other, whatever the processor is better at."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.ReLU(), nn.Conv2d(128, 8, 1)).eval()
     batches, clock = [torch.randn(1, 3, 40, 40)], RunTime(OnnxRuntimeRunner(threads=1), runs=20)
     seconds = {}
-    for name, target in (("int8", targets.onnxruntime), ("float", edit.skip(edit.name("2"))(targets.onnxruntime))):
-        model = qfunc.calibrate(batches, False)(qfunc.quantize(target)(net))
-        artifact = qfunc.deploy(target)(model)
-        (seconds[name],) = clock([artifact], batches)
+    for width in (1, 128):
+        net = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3)).eval()
+        model = qfunc.calibrate(batches, False)(qfunc.quantize(targets.onnxruntime)(net))
+        artifact = qfunc.deploy(targets.onnxruntime)(model)
+        (seconds[width],) = clock([artifact], batches)
         # An independent measurement: the median of single runs of a session that this test loads.
         session = OnnxRuntimeRunner(threads=1).session(artifact.files["model.onnx"])
         taken = []
@@ -183,5 +182,5 @@ def test_the_time_is_that_of_the_runtime() -> None:
             start = time.perf_counter()
             session.run(batches)
             taken.append(time.perf_counter() - start)
-        assert seconds[name] <= 2 * statistics.median(taken)
-    assert seconds["int8"] < seconds["float"]
+        assert 0.1 < seconds[width] / statistics.median(taken) < 10  # other work may share the processor
+    assert 5 * seconds[1] < seconds[128]

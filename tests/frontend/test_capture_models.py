@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import operator
 import pickle
 import time
@@ -371,11 +372,15 @@ def test_several_threads_at_once() -> None:
         assert torch.equal(a.eval()(IMAGE), b.eval()(IMAGE))
 
 
-def test_a_resnet_50_is_captured_in_seconds() -> None:
-    model = ResNet(depth=13, channels=8)  # 53 convs
-    start = time.process_time()
+def test_a_resnet_50_is_captured_in_little_more_time_than_it_is_traced() -> None:
+    """The ratio is 11 on a processor with nothing else to do; both times are Python's own work on the same modules."""
+    model, taken = ResNet(depth=13, channels=8), {}  # 53 convs
+    for run in (capture(), torch.fx.symbolic_trace) * 3:
+        start = time.process_time()
+        captured = run(model)
+        taken[run] = min(taken.get(run, math.inf), time.process_time() - start)
+    assert taken[capture()] < 60 * taken[torch.fx.symbolic_trace]
     captured = capture()(model)
-    assert time.process_time() - start < 2
     names = [n.name for n in captured.graph.nodes]
     assert len(set(names)) == len(names)
     assert names == [n.name for n in capture()(model).graph.nodes]
