@@ -7,7 +7,8 @@ are fused into the op before them.
 
 `litert_reference`: LiteRT with its reference kernels, the loops that define TensorFlow Lite: the same file, other roundings.
 Floats are quantized half away from zero, by division, in 32 bits.  Convolutions round twice (the doubled high half of the
-product, then the shift, half away), linear layers once.  Softmax is computed in fixed point.
+product, then the shift, half away).  Linear layers multiply in float64 and round once, half away.  Softmax is computed in
+fixed point.
 
 `litert_optimised`: LiteRT with its optimised kernels only, without the XNNPACK delegate: the same file, other roundings.
 ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
@@ -197,7 +198,7 @@ litert_reference = evolve(
     edit.activations(rounding="half_away", division=True)(litert),
     name="litert_reference",
     kernels=(
-        Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES),
+        Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES),
         Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
