@@ -6,9 +6,11 @@ Random sums are rarely within 2^-18 of a tie, where multipliers of float32, of 3
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.execution.batches import tensors_of
@@ -60,36 +62,46 @@ def beside_ties(calibrated: fx.GraphModule, example: Any, seed: int = 0) -> fx.G
     return twin
 
 
-def next_to_ties(values: Tensor, step: Tensor, whole: bool, g: torch.Generator) -> Tensor | None:
-    """Return the float32 scale s near `step` for which one of the values v has its v / s nearest to a tie; None without any.
+@frozen
+class Edges:
+    """The values, in steps, beside which a rounding changes: ties, integers if `whole`, each minus `below` in magnitude.
 
-    A tie is an integer and a half, or an integer if `whole`.  v is in float64; |v| is above 3 steps.
+    An arithmetic that rounds twice, to r fractional bits first, changes 2^-(r + 1) below a tie.
+    """
 
-    >>> s = next_to_ties(torch.tensor([7.4, 0.3]).double(), torch.tensor(1.0), False, torch.Generator())
+    whole: bool = False
+    below: Tensor | float = 0.0
+
+    def near(self, ratio: Tensor) -> Tensor:
+        """Return the five edges next to each ratio, along a new last axis."""
+        count = torch.floor(ratio.abs())[..., None] + torch.arange(-2.0, 3.0, dtype=torch.float64)
+        return (count + (0.0 if self.whole else 0.5) - self.below).copysign(ratio[..., None])
+
+    def distance(self, ratio: Tensor) -> Tensor:
+        """Return the distance of each ratio from the next edge."""
+        moved = ratio.abs() + self.below + (0.0 if self.whole else 0.5)
+        return (moved - torch.round(moved)).abs()
+
+
+def next_to_edges(values: Tensor, step: Tensor, edges: Edges, g: torch.Generator) -> Tensor | None:
+    """Return the float32 scale s near `step` for which one of the values v has its v / s nearest to an edge; None without any.
+
+    v is in float64; |v| is above 3 steps.
+
+    >>> s = next_to_edges(torch.tensor([7.4, 0.3]).double(), torch.tensor(1.0), Edges(), torch.Generator())
     >>> round(2 * 7.4 / s.item(), 4) % 2
     1.0
     """
     values = _drawn(values[values.abs() > 3 * step.double()].reshape(1, -1), g)[0]
     if not values.numel():
         return None
-    tie = _ties(values / step.double(), whole)
-    scale = (values[:, None] / tie).float().flatten()
-    distance = _distance(values[:, None] / scale.double().reshape(tie.shape), whole).flatten()
-    return scale[distance.argmin()]
+    edge = edges.near(values / step.double())
+    scale = (values[:, None] / edge).float().flatten()
+    return scale[edges.distance(values[:, None] / scale.double().reshape(edge.shape)).flatten().argmin()]
 
 
 def _drawn(rows: Tensor, g: torch.Generator) -> Tensor:
     return rows[:, torch.randperm(rows.shape[1], generator=g)[:CANDIDATES]] if rows.shape[1] > CANDIDATES else rows
-
-
-def _ties(ratio: Tensor, whole: bool) -> Tensor:
-    # The five ties next to each ratio, along a new last axis.
-    near = torch.floor(ratio.abs())[..., None] + torch.arange(-2.0, 3.0, dtype=torch.float64) + (0.0 if whole else 0.5)
-    return near.copysign(ratio[..., None])
-
-
-def _distance(ratio: Tensor, whole: bool) -> Tensor:
-    return (ratio - torch.round(ratio)).abs() if whole else (ratio - torch.floor(ratio) - 0.5).abs()
 
 
 def _is_free(module: FakeQuantize) -> bool:
@@ -118,7 +130,7 @@ class _Mover(fx.Interpreter):
     def __init__(self, form: fx.GraphModule, seed: int) -> None:
         super().__init__(form, garbage_collect_values=False)
         self.extra_traceback = False
-        self.form, self.g, self.whole = form, torch.Generator().manual_seed(seed), seed % 4 == 3
+        self.form, self.g, self.seed = form, torch.Generator().manual_seed(seed), seed
         self.readers: dict[str, int] = {}
         for node in form.graph.nodes:
             if node.op == "get_attr":
@@ -149,9 +161,23 @@ class _Mover(fx.Interpreter):
         qparams, x = module.qparams(), self.env[n.all_input_nodes[0]]
         if qparams.scale.ndim or not isinstance(x, Tensor) or not x.is_floating_point():
             return
-        scale = next_to_ties(self._inside(x, module).flatten(), qparams.scale, self.whole, self.g)
+        scale = next_to_edges(self._inside(x, module).flatten(), qparams.scale, self._edges(n, qparams.scale), self.g)
         if scale is not None:
             module.set_qparams(qparams._replace(scale=scale))
+
+    def _edges(self, n: fx.Node, step: Tensor) -> Edges:
+        # For odd seeds, those of two roundings, the first of which keeps the bits that a multiplier of 31 bits has behind 31.
+        if self.seed % 4 == 3:
+            return Edges(whole=True)
+        root = n.all_input_nodes[0]
+        while len(root.all_input_nodes) == 1 and has(root, Trait.ACTIVATION):
+            root = root.all_input_nodes[0]
+        operands = [self._quantizer(node) for slot, node in slots(root) if slot != "bias"]
+        if self.seed % 2 == 0 or not operands or any(m is None or m.dynamic or m.scales().numel() > 1 for m in operands):
+            return Edges()
+        multiplier = torch.stack([m.scales().double().reshape(()) for m in operands if m is not None]).prod() / step.double()
+        bits = -1 - math.floor(math.log2(float(multiplier)))
+        return Edges(below=2.0 ** -(bits + 1) if 0 < bits < 24 else 0.0)
 
     def _inside(self, x: Tensor, module: FakeQuantize) -> Tensor:
         # The values that are not clamped, and 0 for the others.
@@ -178,7 +204,7 @@ class _Mover(fx.Interpreter):
         rows = _drawn(self._inside(x, module).movedim(axis, 0).flatten(1), self.g)
         bias = self._quantizer(nodes[1]) if len(nodes) > 1 else None
         offset = None if bias is None or weight not in bias.factors else (bias, params[1])
-        new = self._scales(rows, module.qparams().scale.double(), scale.flatten(), weight, offset).reshape(scale.shape)
+        new = self._scales(rows, module.qparams().scale.double(), weight, offset).reshape(scale.shape)
         codes = weight.export(params[0])[0]
         with torch.no_grad():
             params[0].copy_(codes * new)
@@ -189,11 +215,11 @@ class _Mover(fx.Interpreter):
             self.env[node] = self.run_node(node)
         return True
 
-    def _scales(self, rows: Tensor, step: Tensor, scale: Tensor, weight: FakeQuantize, offset: Any) -> Tensor:
+    def _scales(self, rows: Tensor, step: Tensor, weight: FakeQuantize, offset: Any) -> Tensor:
         # For each row of values, the scale of its weight's channel that puts one of them next to a tie of the step.
-        ratio = rows / step
-        tie = _ties(ratio, self.whole)
-        new = (scale[:, None, None] * (tie * step / rows[..., None])).float()
+        ratio, scale, edges = rows / step, weight.scales().double().flatten(), Edges(self.seed % 4 == 3)
+        edge = edges.near(ratio)
+        new = (scale[:, None, None] * (edge * step / rows[..., None])).float()
         factor = new.double() / scale[:, None, None]
         value = rows[..., None] * factor
         if offset is not None:  # the bias is rounded to the new steps of the sum
@@ -202,8 +228,8 @@ class _Mover(fx.Interpreter):
             sums = torch.round(rows / (other * scale)[:, None]) - bias.export(b)[0].double()[:, None]
             moved = torch.round((b.double()[:, None, None] * factor).float().double() / (other.float() * new).double())
             value = (sums[..., None] + moved) * (new.double() * other)
-        distance = _distance(value / step, self.whole)
-        distance[(ratio.abs() < 3)[..., None].expand_as(tie) | ~(new > 2.0**-126) | torch.isinf(new)] = torch.inf
+        distance = edges.distance(value / step)
+        distance[(ratio.abs() < 3)[..., None].expand_as(edge) | ~(new > 2.0**-126) | torch.isinf(new)] = torch.inf
         least, best = distance.flatten(1).min(1, keepdim=True)
         return torch.where(torch.isfinite(least), new.flatten(1).gather(1, best), scale.float()[:, None])[:, 0]
 
@@ -233,4 +259,4 @@ class _Mover(fx.Interpreter):
         return read_attr(self.form, constant).data
 
 
-__all__ = ["beside_powers", "beside_ties", "next_to_ties"]
+__all__ = ["Edges", "beside_powers", "beside_ties", "next_to_edges"]
