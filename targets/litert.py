@@ -7,7 +7,8 @@ are fused into the op before them.
 
 `litert_reference`: LiteRT with its reference kernels, the loops that define TensorFlow Lite: the same file, other roundings.
 Floats are quantized half away from zero, by division, in 32 bits.  Convolutions round twice (the doubled high half of the
-product, then the shift, half away), linear layers once.  Softmax is computed in fixed point.
+product, then the shift, half away).  Linear layers multiply in float64 and round once, half away.  Softmax is computed in
+fixed point.
 
 `litert_optimised`: LiteRT with its optimised kernels only, without the XNNPACK delegate: the same file, other roundings.
 ruy's matrix products double the high half of the product and round the shift half up.  Grouped convolutions, and ops
@@ -110,6 +111,7 @@ UNITS = (
     Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
+FLOAT_PRODUCT, FLOAT_RATIO = FixedPoint(float_product=True), FixedPoint(float_ratio=True)  # the types of M in TFLite
 BY_COLUMNS = Kernel(TRANSPOSED, FixedPointLanes(), formats=BYTES)  # of any batch, which XNNPACK leaves to the optimised kernel
 BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(Op("mul"), ProductLanes(), formats=BYTES),
@@ -128,7 +130,7 @@ CURVES_ON_ARM64 = (
     (HARDSWISH, evolve(HARDSWISH, arithmetic=HardSwish16(lanes=8))),
 )
 ON_WASM = (  # the optimised kernels have no vectors
-    (BY_VECTORS[0], evolve(BY_VECTORS[0], arithmetic=FixedPoint())),
+    (BY_VECTORS[0], evolve(BY_VECTORS[0], arithmetic=FLOAT_RATIO)),
     (BY_VECTORS[1], evolve(BY_VECTORS[1], arithmetic=SumShifted())),
     (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
 )
@@ -164,7 +166,7 @@ litert = Target(
         BY_COLUMNS,
         MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
-        Kernel(Op("matmul"), FixedPoint(), formats=BYTES),
+        Kernel(Op("matmul"), FLOAT_PRODUCT, formats=BYTES),
         Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
         *BY_VECTORS,
         Kernel(Op("leaky_relu"), FixedBits(least=2**-8), formats=BYTES),
@@ -197,8 +199,10 @@ litert_reference = evolve(
     edit.activations(rounding="half_away", division=True)(litert),
     name="litert_reference",
     kernels=(
-        Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES),
-        Kernel(Op(("conv", "conv_transpose", "matmul", "mul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES),
+        Kernel(Op("matmul"), FLOAT_PRODUCT, formats=BYTES),
+        Kernel(Op("mul"), FLOAT_RATIO, formats=BYTES),
+        Kernel(Op(("conv", "conv_transpose", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
@@ -218,14 +222,20 @@ litert_reference = evolve(
 )  # fmt: skip
 
 RUY = FixedPoint(("srdhm", "half_up"))
-BY_RUY = Kernel(WEIGHTED | BY_MATRIX, RUY, formats=BYTES)
+BY_RUY = Kernel(Op("conv"), RUY, formats=BYTES)
+ROWS_BY_RUY = Kernel(Op("linear") | BY_MATRIX, evolve(RUY, float_product=True), formats=BYTES)
 INTO_LANES = Kernel(Op("quantize"), QuantizeLanes())
 FROM_LANES = Kernel(Op("dequantize"), DequantizeSum())
 OPTIMISED_ON_ARM64 = (
     *CURVES_ON_ARM64,
     (BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv(("sqdmulh", "half_up")))),
+    (ROWS_BY_RUY, evolve(ROWS_BY_RUY, arithmetic=FixedPointGemv(("sqdmulh", "half_up"), float_product=True))),
     (INTO_LANES, evolve(INTO_LANES, arithmetic=QuantizeLanes(saturates=True))),
     (FROM_LANES, evolve(FROM_LANES, arithmetic=DequantizeSum(fma=True))),
+)
+ON_SSE4 = (
+    (BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv("half_up"))),
+    (ROWS_BY_RUY, evolve(ROWS_BY_RUY, arithmetic=FixedPointGemv("half_up", float_product=True))),
 )
 GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
 
@@ -236,8 +246,10 @@ litert_optimised = evolve(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),
         BY_RUY,
+        ROWS_BY_RUY,
         *BY_VECTORS,
-        Kernel(Op(("matmul", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op("matmul"), FLOAT_PRODUCT, formats=BYTES),
+        Kernel(Op("leaky_relu") | MEANS, FixedPoint(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         INTO_LANES,
         FROM_LANES,
@@ -251,7 +263,7 @@ litert_optimised = evolve(
         LiteRtRunner("optimised"),
         (
             *X86_64[:3],
-            Build(cpus.x86_64_sse4, ((BY_RUY, evolve(BY_RUY, arithmetic=FixedPointGemv("half_up"))),)),
+            Build(cpus.x86_64_sse4, ON_SSE4),
             *(Build(cpu, OPTIMISED_ON_ARM64) for cpu in ARM64),
         ),
     ),

@@ -99,20 +99,20 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
             return job.emitter.call(
                 requantize_lanes, acc, *pair, list(steps), list(rest), lanes, zero, low, high, name=job.name, result=True
             )
-        case FixedPointGemv(steps, vector):
-            pair = _multiplier(job, product / scale.double(), 31)
+        case FixedPointGemv(steps, vector, float_product=rounded):
+            pair = _multiplier(job, _ratio(product, scale, rounded), 31)
             weight = products_of(job.partition, job.unit, arithmetic)
             large = weight is not None and _is_large(weight.weight, arithmetic)
             return job.emitter.call(
                 requantize_gemv, acc, *pair, list(steps), list(vector if large else steps),
                 1 if weight is None else len(weight.weight), zero, low, high, name=job.name, result=True,
             )  # fmt: skip
-        case FixedPoint(steps, bits, reduced=reduced, float_ratio=in_float):
-            ratio = (product.float() / scale).double() if in_float else product / scale.double()
+        case FixedPoint(steps, bits, reduced=reduced, float_ratio=in_float, float_product=rounded):
+            ratio = (product.float() / scale).double() if in_float else _ratio(product, scale, rounded)
             pair = _multiplier(job, ratio, bits, reduced)
             return job.emitter.call(requantize_fixed, acc, *pair, list(steps), zero, low, high, name=job.name, result=True)
         case ProductLanes(bits, lanes):
-            pair, (a, b) = _multiplier(job, product / scale.double(), 31), operand_codes(job)
+            pair, (a, b) = _multiplier(job, (product.float() / scale).double(), 31), operand_codes(job)
             return job.emitter.call(
                 product_lanes, acc, a.node, b.node, *pair, bits, lanes, zero, low, high, shares_layout_with_convolution(job),
                 name=job.name, result=True,
@@ -120,6 +120,11 @@ def requantize(job: UnitContext, arithmetic: ProductArithmetic) -> fx.Node:
         case Shift(rounding):
             shift = job.emitter.constant(-exponents(product / scale.double(), path), f"{path}.shift")
             return job.emitter.call(requantize_shift, acc, shift, zero, low, high, rounding, name=job.name, result=True)
+
+
+def _ratio(product: Tensor, scale: Tensor, rounded: bool) -> Tensor:
+    # s_x s_w / s_y in float64; one product of scales may be rounded to float32 first.
+    return (product.float().double() if rounded and product.numel() == 1 else product) / scale.double()
 
 
 def _is_large(weight: Tensor, arithmetic: FixedPointGemv) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qfunc.execution.distributed import ranks, require_group
 from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
 from qfunc.specs.selectors import Selector
+from qfunc.testing.large_sums import large_sums
 from qfunc.testing.one_op import KINDS, networks_of, require_kind
 from qfunc.testing.shares import shared
 from qfunc.testing.target_check import Run, check_target
@@ -62,6 +63,7 @@ def check_each_kind(
             models = networks_of(kind=kind, acts=acts)
             try:
                 check_target(target, run=run, models=models, examples=examples, exempt=exempt)
+                check_target(target, run=run, models=large_sums(target, (kind,)), exempt=exempt)
             except AssertionError as e:
                 found[kind] = str(e)
         return found

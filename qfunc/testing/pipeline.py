@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
 from qfunc.execution.batches import tensors_of
@@ -17,6 +17,7 @@ from qfunc.lowering.artifact import Artifact
 from qfunc.placement.partition import Partition
 from qfunc.specs import Scheme, Target, Unknown
 from qfunc.specs.protocols import OptionalRunner
+from qfunc.testing.beside_ties import beside_powers, beside_ties
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
@@ -27,16 +28,26 @@ Example = Tensor | tuple[Tensor, ...]
 """The arguments of one call of a model."""
 
 
+@frozen
+class Rescaling:
+    """Other scales than those of calibration: `change(calibrated, example)` returns a copy with them; `text` describes them."""
+
+    text: str
+    change: Callable[[fx.GraphModule, Example], fx.GraphModule]
+
+
 class Pipeline:
-    """A model, an input or a tuple of them, and a target with its runner; scales as calibrated, or rounded up to powers of two.
+    """A model, an input or a tuple of them, and a target with its runner; scales as calibrated, or those of `rescaling`.
 
     `changed` records which parts of its input each transform changed.  `float_kinds` are the ops in float for which the
     comparison with the runtime could find coarse errors only.  `alone` is True if the arithmetic is public, and no
     runner is there to compare it with.
     """
 
-    def __init__(self, target: Target, run: Any, model: nn.Module, example: Example, powers_of_two: bool = False) -> None:
-        self.target, self.model, self.example, self.powers_of_two = target, model, example, powers_of_two
+    def __init__(
+        self, target: Target, run: Any, model: nn.Module, example: Example, rescaling: Rescaling | None = None
+    ) -> None:
+        self.target, self.model, self.example, self.rescaling = target, model, example, rescaling
         default_run = target.runtime.runner
         absent = isinstance(default_run, OptionalRunner) and default_run.missing()
         self.run = run if run is not None or absent else default_run
@@ -46,7 +57,7 @@ class Pipeline:
         self.float_kinds: set[str] = set()
 
     def __repr__(self) -> str:
-        scales = ", every scale rounded up to a power of two" if self.powers_of_two else ""
+        scales = "" if self.rescaling is None else f", {self.rescaling.text}"
         shapes = [tuple(leaf.shape) for leaf in self.leaves]
         inputs = f"Its input: {shapes[0]}" if len(shapes) == 1 else f"Its inputs: {', '.join(map(str, shapes))}"
         return f"The model: {self.model!r}\n{inputs}{scales}"
@@ -77,9 +88,9 @@ class Pipeline:
 
     @cached_property
     def calibrated(self) -> fx.GraphModule:
-        """The calibrated model, with every estimated scale rounded up to a power of two if `powers_of_two`."""
+        """The calibrated model, with the scales of `rescaling`."""
         result: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
-        return _rounded(result) if self.powers_of_two else result
+        return result if self.rescaling is None else self.rescaling.change(result, self.example)
 
     @cached_property
     def partition(self) -> Partition:
@@ -108,7 +119,7 @@ class Pipeline:
         return result
 
 
-def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
+def _rounded(calibrated: fx.GraphModule, _: Example) -> fx.GraphModule:
     twin = copy.deepcopy(calibrated)
     view, powers = QuantizedModel(twin), {}
     for quantizer in view.quantizers:
@@ -118,6 +129,11 @@ def _rounded(calibrated: fx.GraphModule) -> fx.GraphModule:
             powers[quantizer.path] = qparams._replace(scale=torch.copysign(power, qparams.scale))
     set_qparams(view, powers)
     return twin
+
+
+POWERS = Rescaling("every scale rounded up to a power of two", _rounded)
+BESIDE_POWERS = Rescaling("every scale next to a power of two", lambda model, _: beside_powers(model))
+BESIDE_TIES = Rescaling("with a value of each tensor next to a tie", beside_ties)
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
@@ -136,4 +152,4 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-__all__ = ["Pipeline"]
+__all__ = ["BESIDE_POWERS", "BESIDE_TIES", "POWERS", "Pipeline", "Rescaling"]

@@ -16,12 +16,13 @@ from qfunc.execution.batches import tensors_of, warn_caller
 from qfunc.execution.distributed import ranks, require_group
 from qfunc.placement.without_effect.required_units import without_required_units
 from qfunc.specs import Target
+from qfunc.testing.large_sums import large_sums
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
 from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
-from qfunc.testing.pipeline import Example, Pipeline
+from qfunc.testing.pipeline import BESIDE_POWERS, BESIDE_TIES, POWERS, Example, Pipeline
 from qfunc.testing.shares import shared
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
@@ -34,6 +35,8 @@ Model = tuple[nn.Module, Example]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
 MODEL_LAWS = (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)
 """The laws of a target with a model, in the order in which they are checked."""
+TRIALS = ((None, MODEL_LAWS), (POWERS, MODEL_LAWS), (BESIDE_POWERS, ARITHMETIC_LAWS), (BESIDE_TIES, ARITHMETIC_LAWS))
+"""The scales with which each model is checked, and the laws."""
 
 
 def check_target(
@@ -55,7 +58,9 @@ def check_target(
     * commuting_ops_commute: Q(op(x)) = op(Q(x)) for each kind in `commuting`.
 
     Laws on each model, checked as calibrated and again with every scale rounded up to a power of two, which creates
-    many rounding ties:
+    many rounding ties. The laws of the simulation, the emulation and the runtime are also checked with every scale
+    next to a power of two, 2^j (1 +- 2^-k), and with scales that put a value of each tensor, and of each channel of a
+    weight, next to a tie:
 
     * placement: legality_accepts_the_rules, quantizes, calibrates, ties_share_qparams, moved_codes_keep_qparams;
     * qparams: scales_are_allowed, limits_hold, dictated_qparams_are_exact, biases_have_the_product_of_scales,
@@ -75,7 +80,8 @@ def check_target(
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner. Without either, a
             warning says that the emulation is compared with nothing.
         models: (module, input) pairs, or a strategy of them; an input is a tensor or a tuple of tensors.  None for
-            `strategies.small_models()`, after networks whose sums overflow the accumulators of the target's kernels, if
+            `strategies.small_models()`, after layers whose sums are large beside their codes (biases of 2^22 to 2^29),
+            and networks whose sums overflow the accumulators of the target's kernels, if
             layers of up to 4,096 inputs do.  They also have ops that the target leaves in float, such as a global mean,
             which the runner executes as well; beside these, errors of one code are not seen at the outputs.  So give models
             of the chip's own ops if the runner shows outputs only; `strategies.networks_of` draws networks of one op, and
@@ -132,9 +138,9 @@ def _check_models(
     def check(model: Model | None) -> None:
         if model is None:  # that of another rank
             return
-        for powers in (False, True):
-            trial = Pipeline(target, run, *model, powers_of_two=powers)
-            for law in MODEL_LAWS:
+        for rescaling, laws in TRIALS:
+            trial = Pipeline(target, run, *model, rescaling)
+            for law in laws:
                 if law.__name__ not in exempt:
                     _keep(law, trial, target, f"\n{trial}")
             coarse.append(trial.float_kinds)
@@ -150,7 +156,7 @@ def _check_models(
         phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
     if models is None:
-        for model in islice(overflow_models(target), rank, None, number):
+        for model in islice((*large_sums(target), *overflow_models(target)), rank, None, number):
             check(model)
     strategy: SearchStrategy[Any] = small_models() if models is None else models
     if number > 1:  # all ranks draw the same; the rank is drawn with the model, so that a failure is shrunk on that rank

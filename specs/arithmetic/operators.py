@@ -219,6 +219,7 @@ class FixedPointGemv:
     """As FixedPoint by `steps`; the product of a matrix and one vector by `vector`.
 
     That is one row of `columns` entries or more, and `rows` output channels or more; other sizes are left to `steps`.
+    `float_product`: as of `FixedPoint`.
 
     Source: TFLite cpu_backend_gemm_custom_gemv.h (vqrdmulhq_s32, then vrshlq_s32; else ruy).
 
@@ -230,6 +231,7 @@ class FixedPointGemv:
     vector: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
     rows: int = field(default=4, validator=integer(1))
     columns: int = field(default=8, validator=integer(1))
+    float_product: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
 
 @readable
@@ -237,6 +239,7 @@ class FixedPointGemv:
 class ProductLanes:
     """A product of two tensors: p = H(a b m 2^-e) with M = m 2^-e as FixedPoint rounds twice, half away; then y = p + z.
 
+    M is a float32, as with `float_ratio` of FixedPoint.
     Whole runs of `lanes` entries in memory clamp p to `bits` bits, in which p + z wraps.  Those left over have 32 bits.
 
     Source: TFLite optimized_integer_ops MulElementwise and MulSimpleBroadcast (vqmovn_s32, then vaddq_s16; 16 lanes); measured.

@@ -105,9 +105,11 @@ class FixedPoint:
     k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
-    `float_ratio`: M is a float32, computed as of `FloatMultiplier`.
+    `float_ratio`: M is a float32, computed as of `FloatMultiplier`.  `float_product`: where s_x s_w is one number, it is
+    rounded to float32, and divided by s_y in float64.
 
-    Source: gemmlowp fixedpoint.h; TFLite common.cc; ruy, sqdmulh of kernel_arm64.cc; TOSA 1.0 apply_scale_32; CMSIS-NN
+    Source: gemmlowp fixedpoint.h; TFLite common.cc, and mul.cc and kernel_util.cc, GetQuantizedConvolutionMultipler
+        (the types of M); ruy, sqdmulh of kernel_arm64.cc; TOSA 1.0 apply_scale_32; CMSIS-NN
         arm_nnsupportfunctions.h, REDUCE_MULTIPLIER (31 bits, then 15); XNNPACK microparams-init.c, rndnu (24 bits, half up).
 
     >>> FixedPoint("half_up")
@@ -119,8 +121,11 @@ class FixedPoint:
     accumulator: int | Accumulator = field(default=32, converter=canonical, validator=is_accumulator)
     reduced: int | None = field(default=None, kw_only=True, validator=integer(7, 30, optional=True))
     float_ratio: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    float_product: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
+        if self.float_ratio and self.float_product:
+            raise refuse(self, "float_product", True, "float_ratio or float_product", "Drop one of them.")
         if self.reduced is not None and (self.reduced >= self.bits or len(self.steps) > 1):
             wanted, do = "fewer bits than the multiplier's, and one step", 'Give e.g. FixedPoint("half_up", reduced=15).'
             raise refuse(self, "reduced", self.reduced, wanted, do)

@@ -14,8 +14,8 @@ EPS = "tests/emulation/test_float_units.py::test_a_wrong_eps_is_beyond_the_bound
 TIES = (
     Mutation(
         "reference-linear-rounds-half-up", "qfunc.targets.litert:litert_reference",
-        'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES)',
-        'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_up"), formats=BYTES)',
+        'Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES)',
+        'Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_up", dtype="float64"), formats=BYTES)',
         LITERT, case="reference",
     ),
     Mutation(

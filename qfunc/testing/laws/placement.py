@@ -55,7 +55,7 @@ def calibrates(trial: Pipeline) -> None:
 
 def scales_are_allowed(trial: Pipeline) -> None:
     """Check that schemes allow their qparams: scales finite, above 0, in bounds, powers of two if required; codes."""
-    for quantizer in _static(trial.estimated) if not trial.powers_of_two else ():
+    for quantizer in _static(trial.estimated) if trial.rescaling is None else ():
         module = quantizer.module
         if not isinstance(module.site.value, DerivedQParams):
             feasible(module.qparams(), module.site.scheme, module.like, f"site {module.site.name!r}")

@@ -169,6 +169,7 @@ UP, REAL = FloatMultiplier("half_up", zero_point="before"), FloatRequantize("hal
 FLOORED = FloatRequantize("floor")
 EACH = Accumulator(10, SaturatesEachStep())
 INVERSE = FloatRequantize("floor", reciprocals=True)
+ROUNDED = float(torch.tensor(0.01) * torch.tensor(0.1))  # above the product of the two float32
 GEMV, ROW = FixedPointGemv("half_up", "half_up", columns=2), drawn(1, 5)
 LANES, TWO, RUNS = FixedPointLanes(), ProductLanes(), SumShifted(lanes=16)
 HELD, ONES = FloatMultiplier(accumulator=Accumulator(32, SaturatesAtEnd())), nn.Conv2d(3, 4, 3)
@@ -340,6 +341,20 @@ WITNESSES = {
         fixed(FixedPoint("floor"), 0.01, 0.01 * 0.1, weight=0.1),
         FixedPoint("floor"),
         FixedPoint("floor", float_ratio=True),
+        single(0.1),
+        MULTIPLES * 0.01,
+    ),
+    "FixedPoint.float_product": witness(
+        fixed(FixedPoint("floor"), 0.01, ROUNDED, weight=0.1),
+        FixedPoint("floor"),
+        FixedPoint("floor", float_product=True),
+        single(0.1),
+        MULTIPLES * 0.01,
+    ),
+    "FixedPointGemv.float_product": witness(
+        fixed(FixedPointGemv("floor", "floor"), 0.01, ROUNDED, weight=0.1),
+        FixedPointGemv("floor", "floor"),
+        FixedPointGemv("floor", "floor", float_product=True),
         single(0.1),
         MULTIPLES * 0.01,
     ),
