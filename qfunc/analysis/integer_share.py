@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.quantized_weights import multiply_accumulates
+from qfunc.analysis.multiply_accumulates import multiply_accumulates
 from qfunc.execution.batches import warn_caller
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel
@@ -46,8 +45,17 @@ class IntegerShare:
         """
         if self.total and not self.integer:
             return "no multiply-accumulate runs on integers"
-        tenths = math.floor(1000 * self.share)
-        return f"{f'{tenths / 10:g} %' if tenths else 'less than 0.1 %'} of the multiply-accumulates run on integers"
+        return f"{percentage(self.integer, self.total)} of the multiply-accumulates run on integers"
+
+
+def percentage(part: int, total: int) -> str:
+    """Return part / total, rounded down to 0.1 %; 0 < part <= total.
+
+    >>> percentage(2, 3), percentage(1, 3000)
+    ('66.6 %', 'less than 0.1 %')
+    """
+    tenths = 1000 * part // total
+    return f"{tenths / 10:g} %" if tenths else "less than 0.1 %"
 
 
 def integer_share(view: QuantizedModel, arguments: tuple[Any, ...]) -> IntegerShare:
@@ -113,4 +121,4 @@ def _more(unmet: list[UnmetFormats]) -> str:
     return f" and {more} more op{'s' * (more > 1)} run" if more else " runs"
 
 
-__all__ = ["IntegerShare", "integer_share", "warn_of_share", "warn_of_unmet_formats"]
+__all__ = ["IntegerShare", "integer_share", "percentage", "warn_of_share", "warn_of_unmet_formats"]

@@ -7,14 +7,15 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 from torch import Tensor, fx
-from torch.utils.flop_counter import FlopCounterMode
 
-from qfunc.analysis.lockstep import TRANSPARENT, Ops
+from qfunc.analysis.lockstep import Ops
+from qfunc.analysis.multiply_accumulates import multiply_accumulates
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import record_of
-from qfunc.ops.node import kind_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, has, kind_of
 from qfunc.placement.rules import narrow
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.site import Site
@@ -66,8 +67,19 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         weight = read_attr(ops.model, node.all_input_nodes[0]).detach()
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
-        products = tuple((counts.get(user, 0), _input_bits(user, node, quantizers, commuting)) for user in node.users)
+        products = tuple((_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, commuting)) for user in node.users)
         yield Weight(site.name, site.op, weight.numel(), products, node, narrowed)
+
+
+def _products_with(ops: Ops, weight: fx.Node, reader: fx.Node, counts: Mapping[fx.Node, int]) -> int:
+    # A recurrent layer has two weights: of its products each has a share that is proportional to its size.
+    total = counts.get(reader, 0)
+    if reader.op != "call_function" or not has(reader, Trait.RECURRENT):
+        return total
+    matrices = [attribute(reader, name) for name in ("weight_ih", "weight_hh")]
+    sources = {m: m.all_input_nodes[0] if kind_of(m) == "fake_quantize" else m for m in matrices}
+    sizes = {m: read_attr(ops.model, n).numel() for m, n in sources.items() if n.op == "get_attr"}
+    return total * sizes[weight] // sum(sizes.values()) if len(sizes) == 2 and weight in sizes else total
 
 
 def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
@@ -101,27 +113,3 @@ def _width(fmt: Format) -> int:
             return 1 + fmt.magnitude_bits
         case Levels():
             return (len(fmt.values) - 1).bit_length()
-
-
-class _Global:
-    """Counts all ops under one name: torch's own tracker hooks into the modules of all threads, which then fail."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: object) -> None: ...
-
-
-def multiply_accumulates(ops: Ops, arguments: tuple[Any, ...]) -> dict[fx.Node, int]:
-    """Return the multiply-accumulates of each op for one batch, by torch's FLOP counter."""
-    values, counts, counter = ops.inputs(arguments), {}, FlopCounterMode(display=False)
-    counter.mod_tracker = _Global()  # type: ignore[assignment]
-    with counter:
-        for node in ops.nodes:
-            before = counter.get_total_flops()
-            if kind_of(node) in TRANSPARENT:
-                values[node] = values[node.all_input_nodes[0]]
-            elif node.op != "placeholder":
-                values[node] = ops.call(node, values.__getitem__)
-            counts[node] = (counter.get_total_flops() - before) // 2
-    return counts

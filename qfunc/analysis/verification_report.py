@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,13 +9,11 @@ import torch
 from attrs import asdict, field, frozen
 from torch import Tensor
 
-from qfunc.analysis.integer_share import IntegerShare
+from qfunc.analysis.integer_share import IntegerShare, percentage
 from qfunc.analysis.report_format import HtmlReport, Section, page, table
 
 _FAR = 1.0
 """The mean difference of simulation and emulation, in LSB of an output, above which a verdict names it."""
-
-_FLOAT_UNITS = re.compile("^bit-exact outside [0-9]+ float units: ")
 
 _HEAD = ("tensor", "compared", "elements", "differ", "largest, LSB")
 
@@ -119,8 +116,9 @@ class Report(HtmlReport):
     executes in integers although the target predicts float, or the reverse.  `float_units` are pairs (unit, reason).
     `scores` are pairs (float, simulation, emulation or runtime; the mean of the score passed to `verify`).
     `skipped` are integer units whose results were not compared, with the reason; `unbounded` are float units without a bound.
-    `products` is the number of multiply-accumulates of one batch; `compared_products` the number whose results were compared,
-    and `integer_products` the number in integer units.  `rounded` is the number of codes of integer units that differ, given
+    `products` is the number of multiply-accumulates of one batch; `compared_products` the number whose results were compared
+    bit by bit, `bounded_products` the number whose results reach a tensor that was compared with its bound instead, and
+    `integer_products` the number in integer units.  `rounded` is the number of codes of integer units that differ, given
     the runtime's own inputs, within the bounds of its float32 sums.  `units_shown` is the reason why the runtime's units were
     not compared with the predicted ones, or "".
     """
@@ -141,6 +139,7 @@ class Report(HtmlReport):
     units_shown: str = ""
     rounded: int = 0
     integer_products: int = 0
+    bounded_products: int = 0
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """Return the comparisons of one kind."""
@@ -178,41 +177,67 @@ class Report(HtmlReport):
     @property
     def within_bounds(self) -> bool:
         """True if the verdict is "at most k LSB at rate p, within the bounds of float32 sums"."""
-        beyond = any(r.mismatches for r in self.of("float"))
-        return (
-            self._explained and bool(self.rounded) and not (beyond or self.unknown or self.disagreements or self.incomparable)
-        )
+        return self._explained and bool(self.rounded) and not (self._beyond or self.unknown or self.incomparable)
+
+    @property
+    def outside_float_units(self) -> bool:
+        """True if elements differ, and each is within one LSB or its bound where float units allow it, else equal."""
+        known = not (self._beyond or self.unknown or self.incomparable or self.rounded)
+        return bool(self.mismatches and self.float_units) and self._explained and known
 
     @property
     def _explained(self) -> bool:
         # True if each unit, with the runtime's own inputs, has the runtime's result as exactly as the emulation knows it.
         alone = self.of("alone")
-        return bool(alone) and not any(r.mismatches if r.exact else not r.within_one for r in alone)
+        as_planned = bool(alone) and not self.disagreements
+        return as_planned and not any(r.mismatches if r.exact else not r.within_one for r in alone)
+
+    @property
+    def _beyond(self) -> Comparison | None:
+        # The first tensor of a float unit that exceeds its bound.
+        return next((r for r in self.of("float") if r.mismatches), None)
 
     @property
     def verdict(self) -> str:
-        """One line: the share of the multiply-accumulates on integers, unless it is all of them, and the agreement.
+        """One line: the share of the multiply-accumulates on integers, the agreement, and how far the comparison reaches.
 
-        A mismatch, and codes that cannot be compared, come without the share.  "Bit-exact" appears only if some unit with
-        multiply-accumulates runs on integers, or some unit of a model without them.
+        The share, and the multiply-accumulates that were compared within bounds or not at all, appear unless everything runs
+        on integers and was compared bit by bit.  A mismatch, and codes that cannot be compared, come without them.
+        "Bit-exact" appears only if some unit with multiply-accumulates runs on integers, or some unit of a model without them.
         """
+        if self.unknown or self.agreement.startswith(("mismatch", "not comparable")):
+            return self.agreement
         share = IntegerShare(self.integer_products, self.products)
         some = self.integer_products if self.products else self.predicted
-        if self.unknown or (some and share.share == 1) or self.agreement.startswith(("mismatch", "not comparable")):
-            return self.agreement
-        return f"{share.text if self.products else 'no unit runs on integers'}; {self.agreement if some else self._in_float}"
-
-    @property
-    def _in_float(self) -> str:
-        # The agreement of a model without integer units, in words that promise no bits.
-        text = _FLOAT_UNITS.sub("the float units agree within 1 LSB or their bounds: ", self.agreement)
-        return text.removeprefix("bit-exact: ")
+        first = share.text if self.products else "no unit runs on integers"
+        agreement = self._agreement if some else self._agreement.removeprefix(f"{self._exactly}: ")
+        clauses = ([] if some and share.share == 1 else [first]) + [agreement, *self._reach, *self._far]
+        return "; ".join(clauses)
 
     @property
     def agreement(self) -> str:
-        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable."""
+        """One line: bit-exact | bit-exact outside N float units | at most k LSB at rate p | mismatch | not comparable.
+
+        Outside of float units it counts what is exact before what is within one LSB or its bound.
+        """
+        return "; ".join([self._agreement, *self._far])
+
+    @property
+    def _far(self) -> list[str]:
         far = self.simulation_lsb > _FAR and not self.unknown
-        return self._agreement + (f"; the simulation is {self.simulation_lsb:.3g} LSB off on average" if far else "")
+        return [f"the simulation is {self.simulation_lsb:.3g} LSB off on average"] if far else []
+
+    @property
+    def _reach(self) -> list[str]:
+        # The multiply-accumulates whose results were not compared bit by bit.
+        rest = self.products - self.compared_products - self.bounded_products
+        counts = (("compared within bounds", self.bounded_products), ("not compared", rest))
+        return [f"{what}: {percentage(n, self.products)} of the multiply-accumulates" for what, n in counts if n > 0]
+
+    @property
+    def _exactly(self) -> str:
+        units = f" outside {len(self.float_units)} float unit{'s' * (len(self.float_units) > 1)}"
+        return f"bit-exact{units if self.mismatches else ''}"
 
     @property
     def _agreement(self) -> str:
@@ -223,32 +248,43 @@ class Report(HtmlReport):
             return f"mismatch: the runtime's units are not the predicted ones ({self.disagreements[0]})"
         if self.unknown:
             return f"at most {largest:.3g} LSB at rate {rate:.2g}, against the simulation ({self.unknown})"
-        beyond = next((r for r in self.of("float") if r.mismatches), None)
-        if beyond is not None and not self.incomparable:
-            return f"mismatch: {beyond.name}, of a float unit, deviates by {beyond.largest_lsb:.3g} times its bound ({counts})"
-        if self.mismatches == 0:
+        beyond = self._beyond
+        if self.mismatches == 0 and beyond is None:
             return f"bit-exact: {counts}"
         if self.incomparable:
             return f"not comparable: {self.incomparable} ({counts})"
-        if self._explained:
-            if self.rounded:
-                return f"at most {largest:.3g} LSB at rate {rate:.2g}, within the bounds of float32 sums: {counts}"
-            codes = "" if self.tensors else ", no tensor of codes was compared"
-            return f"bit-exact outside {len(self.float_units)} float units: {counts}{codes}"
+        if beyond is not None:
+            return f"mismatch: {beyond.name}, of a float unit, deviates by {beyond.largest_lsb:.3g} times its bound ({counts})"
+        if self.within_bounds:
+            return f"at most {largest:.3g} LSB at rate {rate:.2g}, within the bounds of float32 sums: {counts}"
+        if self.outside_float_units:
+            return self._outside_float_units
         first = self.first
         if largest <= 2:
             return f"at most {largest:.3g} LSB at rate {rate:.2g}: {counts}, first at {first.name if first else ''}"
         return f"mismatch: {counts}, first at {first.name if first else ''}, by {largest:.3g} LSB"
 
     @property
+    def _outside_float_units(self) -> str:
+        rows = (*self._inner, *self.of("output"))
+        exact, bounded = (sum(r.elements for r in rows if r.exact is wanted) for wanted in (True, False))
+        unequal = sum(r.mismatches for r in rows if not r.exact)
+        within = f"within 1 LSB or their bounds: {bounded:,} elements, {unequal:,} of them unequal"
+        if not exact:
+            return f"{within}; no tensor was compared bit by bit"
+        text = f"{self._exactly}: 0 of {exact:,} elements differ, given the runtime's inputs"
+        return f"{text}; {within}" if bounded else text
+
+    @property
     def coverage(self) -> str:
         """One line: what was compared."""
         share = f" of {self.products:,} ({self.compared_products / self.products:.0%})" if self.products else ""
         bounded = f", {len(self.of('float'))} tensors of float units with bounds" if self.of("float") else ""
+        within = f", {self.bounded_products:,} within bounds" if self.bounded_products else ""
         outputs = len(self.of("output"))
         return (
             f"compared: {self.tensors} inner tensors and {outputs} outputs, {self.elements:,} elements, "
-            f"{self.compared_products:,} multiply-accumulates{share}{bounded}"
+            f"{self.compared_products:,} multiply-accumulates{share}{within}{bounded}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
 - functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
   errors; additions and products round once;
 - products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
-- softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u;
+- einsums: as sums of products, with 2 u more for each operand; sums of windows and differences: as sums;
+- softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that of log(sum(exp x)) is absolute;
 - norms: see `norm_bounds`.
 """
 
@@ -160,6 +161,58 @@ def _product(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     return error
 
 
+def _einsum(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    # Each operand's error is multiplied by the magnitudes of the others, with their own errors.
+    equation, operands = arguments
+    terms, result = str(equation).split("->") if "->" in str(equation) else (str(equation), None)
+    sizes = {label: int(n) for term, o in zip(terms.split(","), operands, strict=True) for label, n in _sizes(term, o.value)}
+    kept = value.numel() if result is None or "." in equation else math.prod(sizes[label] for label in result)
+    count = max(math.prod(sizes.values()) // max(kept, 1), 1) if "." not in equation else max(o.value.numel() for o in operands)
+    largest: Tensor = torch.einsum(equation, [o.value.abs() + o.error for o in operands])
+    exact: Tensor = torch.einsum(equation, [o.value.abs() for o in operands])
+    return largest - exact + (count + 2 * len(operands)) * _U * largest + _NOTHING
+
+
+def _sizes(term: str, value: Tensor) -> list[tuple[str, int]]:
+    return [] if "." in term else list(zip(term, value.shape, strict=True))
+
+
+def _outer(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    a, b = ((x.value.abs(), x.error) for x in arguments)
+    error: Tensor = torch.outer(a[0], b[1]) + torch.outer(a[1], b[0] + b[1]) + _U * value.abs()
+    return error
+
+
+def _moved(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    return _call(node, arguments, lambda a: a.error)  # type: ignore[no-any-return]
+
+
+def _difference(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    # The largest errors of neighbours along the axis, and one rounding.
+    largest = max(float(a.error.max()) if a.error.numel() else 0.0 for a in _approximations(arguments))
+    return 2 * largest + _U * value.abs()
+
+
+def _glu(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    # a sigmoid(b): the sigmoid has a slope of at most 1/4, and an error of its own as an activation has.
+    x, dim = arguments[0], attribute(node, "dim")
+    (a, b), (a_error, b_error) = x.value.chunk(2, dim), x.error.chunk(2, dim)
+    gate = torch.sigmoid(b)
+    gate_error = b_error / 4 + _CURVE * _U * (gate + b.abs() * gate + _NEAR_ONE)
+    error: Tensor = a_error * (gate + gate_error) + a.abs() * gate_error + 2 * _U * value.abs()
+    return error
+
+
+def _logsumexp(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
+    x, dim, keep = arguments[0], attribute(node, "dim"), bool(attribute(node, "keepdim"))
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    largest, count = x.value.amax(dims, keepdim=keep), math.prod(x.value.shape[d] for d in dims)
+    spread = (x.value - x.value.amax(dims, keepdim=True)).abs()
+    bounded = torch.where(spread.isfinite(), spread, 0.0).clamp(max=128).amax(dims, keepdim=keep)  # exp(-128) is 0 in float32
+    error: Tensor = 2 * x.error.amax(dims, keepdim=keep)
+    return error + (count + _CURVE + 2 * bounded + largest.abs() + 2 * value.abs()) * _U
+
+
 def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:
     operands = [a.value for a in arguments if isinstance(a, Approximation)]
     x, kind = operands[0], kind_of(node)
@@ -208,7 +261,8 @@ def _window_maximum(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 def _softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     x, dim = arguments[0], attribute(node, "dim")
-    spread = (x.value - x.value.amax(dim, keepdim=True)).abs()
+    logits = -x.value if kind_of(node) == "softmin" else x.value
+    spread = (logits - logits.amax(dim, keepdim=True)).abs()
     relative = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 2 * spread) * _U
     return value * torch.expm1(relative) + 2.0**-126
 
@@ -224,6 +278,8 @@ _RULES: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
     **dict.fromkeys(("mean", "sum", "cumsum", "global_avg_pool", "avg_pool", "adaptive_avg_pool"), _sum_of_products),
     "prod": _product,
     "resize": _resize, "pad": _pad, "amax": _largest, "amin": _largest, "max_pool": _window_maximum,
-    "adaptive_max_pool": _window_maximum, "softmax": _softmax, "log_softmax": _log_softmax, **NORMS,
+    "adaptive_max_pool": _window_maximum, "softmax": _softmax, "softmin": _softmax, "logsumexp": _logsumexp, "glu": _glu,
+    "einsum": _einsum, "outer": _outer, "difference": _difference, **dict.fromkeys(("tril", "triu", "im2col"), _moved),
+    "log_softmax": _log_softmax, **NORMS,
 }  # fmt: skip
 """The rule of each kind whose bound does not follow from its traits."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,22 +25,35 @@ from qfunc.specs import Copy, DynamicProduct, ExpertSums, FloatKernel, FloatRequ
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
 
+Measure = Callable[[Tensor], tuple[Tensor, Tensor] | None]
+"""measure(tensor) -> (its deviation from the value in float64, the bound of that); None for what cannot be measured."""
+
+
 @frozen(eq=False)
 class Bounded:
     """A tensor that a float unit computes: the deviation of the runtime's value from that in float64, and its bound.
 
+    `measure` returns both for another tensor of these places, such as the emulation's.
     `sums`: the tensor is of an integer unit instead, whose sums the runtime computes in float32, in an order of its own.
     """
 
     name: str
     deviation: Tensor
     bound: Tensor
+    measure: Measure
     sums: bool = False
 
-    @property
-    def within(self) -> Tensor:
-        """True for each element whose deviation the bound explains."""
-        return self.deviation <= self.bound
+    def explains(self, emulated: Tensor) -> Tensor | None:
+        """Return where the emulation's and the runtime's elements are both within the bound; None for another shape."""
+        if emulated.shape != self.deviation.shape or (found := self.measure(emulated)) is None:
+            return None
+        deviation, bound = found
+        return (self.deviation <= self.bound) & (deviation <= bound)
+
+
+def _measured(name: str, actual: Tensor, measure: Measure) -> Bounded | None:
+    found = measure(actual)
+    return None if found is None else Bounded(name, *found, measure)
 
 
 @frozen(eq=False)
@@ -76,6 +90,8 @@ class FloatUnits:
         self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
         self.float_nodes = {node for unit in units for node in unit.group.nodes}
         self.unbounded: dict[str, str] = {}
+        self.bounded: set[str] = set()
+        """The paths of the outputs of units, also integer ones, that compute bounded values from what the runtime shows."""
         self._units = tuple(dict.fromkeys(unit.path for unit in units))
 
     def compare(self, leaves: Sequence[Tensor], known: Known) -> Iterator[Bounded]:
@@ -104,7 +120,7 @@ class FloatUnits:
                 if self.flips and (sums := self._sums(unit, state, known)) is not None:
                     yield sums
             if node.op in ("call_function", "call_module") and (node.name in known.codes or node.name in known.reals):
-                if isinstance(state.get(node), Approximation) and bool(state[node].error.any()):
+                if isinstance(state.get(node), Approximation) and (node in self.float_nodes or bool(state[node].error.any())):
                     bounded.append(node)
                     yield self._shown(node, state[node], known)
                 if node.name in known.reals:
@@ -124,6 +140,7 @@ class FloatUnits:
             new = [n for n in read_real if n not in seen and n not in shown_real]
             seen.update(new)
             pending += new
+        self.bounded.update(self.unit_of[node].tensor for node in seen if node in self.unit_of)
         return {self.unit_of[node].path for node in seen if node in self.float_nodes}
 
     def _reads_codes(self, node: fx.Node, reader: fx.Node, known: Known) -> bool:
@@ -134,7 +151,7 @@ class FloatUnits:
     def _shown(self, node: fx.Node, value: Approximation, known: Known) -> Bounded:
         path, real = self.partition.paths[node], known.reals.get(node.name)
         if real is not None:
-            return Bounded(path, _deviation(real, value), _bound(value))
+            return _real(path, real, value)
         return _quantized(path, known.codes[node.name], self.encodings[node.name], value)
 
     def _sums(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Bounded | None:
@@ -231,20 +248,21 @@ class FloatUnits:
             actual = known.outputs[index]
             if node in self.float_nodes and node.all_input_nodes:
                 read = self._read(node.all_input_nodes[0], node, state, known)
-                if (place := at_extremum(node, read, actual)) is not None:
-                    yield node, Bounded(f"output {index}", *place)
-            if self.flips and (dequantized := self._dequantized_output(node, output, known, actual)) is not None:
-                yield node, Bounded(f"output {index}", *dequantized, sums=True)
+                if (place := _measured(f"output {index}", actual, partial(at_extremum, node, read))) is not None:
+                    yield node, place
+            if self.flips and (measure := self._dequantized_output(node, output, known)) is not None:
+                yield node, Bounded(f"output {index}", *measure(actual), measure, sums=True)
             if not isinstance(value, Approximation) or not (bool(value.error.any()) or node in self.float_nodes):
                 continue  # computed by units that are compared code by code
             encoding = self.partition.encoding(node, output)
             if encoding is None:
-                yield node, Bounded(f"output {index}", _deviation(actual, value), _bound(value))
+                yield node, _real(f"output {index}", actual, value)
             elif encoding.qparams.scale.ndim == 0:
-                codes = torch.round(actual.double() / encoding.scale) + encoding.zero_point
-                yield node, _quantized(f"output {index}", codes, encoding, value)
+                yield node, _quantized(f"output {index}", actual, encoding, value, real=True)
 
-    def _dequantized_output(self, node: fx.Node, output: fx.Node, known: Known, actual: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _dequantized_output(
+        self, node: fx.Node, output: fx.Node, known: Known
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
         # The difference of an output from what its codes stand for, and the bound of the runtime's rounding of codes to reals.
         encoding = self.partition.encoding(node, output)
         if encoding is None or not self._reads_codes(node, output, known):
@@ -253,7 +271,8 @@ class FloatUnits:
         ends = [
             _dequantized(torch.tensor(float(q)), encoding).abs().max() for q in (encoding.format.qmin, encoding.format.qmax)
         ]
-        return (actual.double() - real).abs(), torch.full_like(real, 2.0**-21 * float(max(ends)))
+        bound = torch.full_like(real, 2.0**-21 * float(max(ends)))
+        return lambda output: ((output.double() - real).abs(), bound)
 
 
 def _deviation(real: Tensor, value: Approximation) -> Tensor:
@@ -274,10 +293,22 @@ def _dequantized(codes: Tensor, encoding: Encoding) -> Tensor:
     return (codes.double() - zero) * scale
 
 
-def _quantized(name: str, codes: Tensor, encoding: Encoding, value: Approximation) -> Bounded:
+def _real(name: str, actual: Tensor, value: Approximation) -> Bounded:
+    def measure(real: Tensor) -> tuple[Tensor, Tensor]:
+        return _deviation(real, value), _bound(value)
+
+    return Bounded(name, *measure(actual), measure)
+
+
+def _quantized(name: str, actual: Tensor, encoding: Encoding, value: Approximation, real: bool = False) -> Bounded:
     # Rounding moves a value by half a step; beyond the ends of the codes the last code is right.
-    real, half = _dequantized(codes, encoding), encoding.qparams.scale.double() * 0.5
+    half = encoding.qparams.scale.double() * 0.5
     low, high = (_dequantized(torch.tensor(float(q)), encoding) for q in (encoding.format.qmin, encoding.format.qmax))
     inside = torch.minimum(torch.maximum(value.value, low), high)
-    rounding = half * (1 + 2.0**-20) + 2.0**-22 * value.value.abs()
-    return Bounded(name, (real - inside).abs(), value.error + rounding)
+    bound = value.error + half * (1 + 2.0**-20) + 2.0**-22 * value.value.abs()
+
+    def measure(found: Tensor) -> tuple[Tensor, Tensor]:
+        codes = torch.round(found.double() / encoding.scale) + encoding.zero_point if real else found
+        return (_dequantized(codes, encoding) - inside).abs(), bound
+
+    return Bounded(name, *measure(actual), measure)

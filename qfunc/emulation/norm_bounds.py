@@ -120,15 +120,32 @@ def approximate_module(module: nn.Module, inputs: tuple[Any, ...]) -> Approximat
         module: A module of the float network.
         inputs: An `Approximation` for each real tensor.
     """
+    (x,) = inputs
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm):
+        return _batch_norm(module, x) if isinstance(x, Approximation) else None
     if not isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) or module.track_running_stats:
         return None
-    (x,) = inputs
     weight, bias = (None if p is None else p.detach().double() for p in (module.weight, module.bias))
     if not isinstance(x, Approximation) or x.value.ndim < 3:
         return None
     value = F.instance_norm(x.value, weight=weight, bias=bias, eps=module.eps)
     error = _normalized(x, list(range(2, value.ndim)), module.eps)
     return Approximation(value, _affine(weight, bias, value, error, (1, -1, *[1] * (value.ndim - 2))))
+
+
+def _batch_norm(
+    module: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm, x: Approximation
+) -> Approximation | None:
+    # x a + (b - m a) with a = w / sqrt(v + eps): a and each product have up to eight roundings, whatever the order.
+    if module.training or module.running_mean is None or module.running_var is None:
+        return None
+    shape = (1, -1, *[1] * (x.value.ndim - 2))
+    m, v = (t.detach().double().reshape(shape) for t in (module.running_mean, module.running_var))
+    w, b = (None if p is None else p.detach().double().reshape(shape) for p in (module.weight, module.bias))
+    a = torch.rsqrt(v + module.eps) * (1 if w is None else w)
+    offset = torch.zeros_like(a) if b is None else b
+    magnitudes = x.value.abs() * a.abs() + (m * a).abs() + offset.abs()
+    return Approximation((x.value - m) * a + offset, x.error * a.abs() * (1 + 8 * _U) + 8 * _U * magnitudes)
 
 
 NORMS: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {

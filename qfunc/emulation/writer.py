@@ -47,6 +47,7 @@ class _Emulation:
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}
+        self.constants: dict[tuple[str, str], fx.Node] = {}
         self.units = partition.units_by_output
         self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
 
@@ -144,8 +145,8 @@ class _Emulation:
 
     def _constant(self, producer: fx.Node, path: str) -> fx.Node:
         key = (producer.name, path)
-        if key not in self.at_edge:
-            encoding = self.partition.at_path[path]
-            quantized = encoding.quantizer.module(read_attr(self.network, producer).detach())
-            self.at_edge[key] = Codes(self.emitter.constant(quantized, str(producer.target)), encoding)
-        return self.at_edge[key].node
+        if key not in self.constants:
+            quantizer = self.partition.at_path[path].quantizer.module
+            quantized = quantizer(read_attr(self.network, producer).detach())
+            self.constants[key] = self.emitter.constant(quantized, str(producer.target))
+        return self.constants[key]

@@ -129,6 +129,7 @@ def _combined(reports: Mapping[str, Report]) -> Report:
         compared_products=sum(r.compared_products for r in reports.values()),
         rounded=sum(r.rounded for r in reports.values()),
         integer_products=sum(r.integer_products for r in reports.values()),
+        bounded_products=sum(r.bounded_products for r in reports.values()),
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import module
 
 import qfunc
-from qfunc.analysis import quantized_weights
+from qfunc.analysis import multiply_accumulates
 from qfunc.analysis.integer_share import integer_share
 from qfunc.graph.view import QuantizedModel
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -90,13 +90,13 @@ def test_modules_that_stay_modules_run_while_others_trace() -> None:
 def test_counting_operations_disturbs_no_module_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = network("residual")
     hooks, calibrated = list[int](), qfunc.calibrate([x])(qfunc.quantize(TARGET)(model))
-    original = quantized_weights.kind_of
+    original = multiply_accumulates.kind_of
 
     def observed(node: Any) -> Any:
         hooks.append(len(module._global_forward_pre_hooks) + len(module._global_forward_hooks))
         return original(node)
 
-    monkeypatch.setattr(quantized_weights, "kind_of", observed)
+    monkeypatch.setattr(multiply_accumulates, "kind_of", observed)
     integer_share(QuantizedModel(calibrated), (x,))
     assert hooks
     assert not any(hooks)

@@ -72,15 +72,15 @@ DIAGNOSIS = (
         "tests/diagnosis/test_diagnose.py::test_a_concat_in_float_ties_nothing",
     ),
     Mutation(
-        "bit-exact-without-integers", "qfunc.analysis.verification_report:Report._in_float",
-        'return text.removeprefix("bit-exact: ")',
-        "return text",
+        "bit-exact-without-integers", "qfunc.analysis.verification_report:Report.verdict",
+        'self._agreement.removeprefix(f"{self._exactly}: ")',
+        "self._agreement",
         "tests/analysis/test_verdicts.py::test_verdicts",
     ),
     Mutation(
-        "a-share-that-rounds-to-all", "qfunc.analysis.integer_share:IntegerShare.text",
-        "math.floor(1000 * self.share)",
-        "round(1000 * self.share)",
+        "a-share-that-rounds-to-all", "qfunc.analysis.integer_share:percentage",
+        "1000 * part // total",
+        "round(1000 * part / total)",
         "tests/analysis/test_verdicts.py::test_verdicts",
     ),
     Mutation(

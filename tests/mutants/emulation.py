@@ -182,7 +182,7 @@ EMULATION = (
     ),
     Mutation(
         "a-float-constant-is-emulated-unquantized", "qfunc.emulation.writer:_Emulation._constant",
-        "quantized = encoding.quantizer.module(read_attr(self.network, producer).detach())",
+        "quantized = quantizer(read_attr(self.network, producer).detach())",
         "quantized = read_attr(self.network, producer).detach()",
         "tests/transforms/test_verify_mutants.py::test_a_float_unit_reads_quantized_weights",
     ),

@@ -175,7 +175,7 @@ TIES = (
         "tests/testing/test_outcomes.py::test_a_report_is_judged_by_what_its_runner_declares",
     ),
     Mutation(
-        "bounds-are-no-mismatch", "qfunc.analysis.verification_report:Report._agreement",
+        "bounds-are-no-mismatch", "qfunc.analysis.verification_report:Report._beyond",
         'next((r for r in self.of("float") if r.mismatches), None)',
         "None",
         EPS, case="onnxruntime",

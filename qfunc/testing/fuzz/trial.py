@@ -152,7 +152,7 @@ class Trial:
 def kind_of(report: Report, runner: Any) -> str:
     """Return the kind of outcome of a report of `verify`."""
     verdict = report.agreement
-    if verdict.startswith("bit-exact outside"):
+    if report.outside_float_units:
         return kinds.FLOAT_UNITS
     if verdict.startswith("bit-exact"):
         return kinds.EXACT

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Report
-from qfunc.emulation.float_units import FloatUnits, Known
+from qfunc.emulation.float_units import Bounded, FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, code_nodes, same
 from qfunc.emulation.writer import build_emulation
 from qfunc.errors import EmulationError, VerifyError
@@ -187,21 +187,21 @@ class Verification:
                 forced_outputs = _tensors(forced.run(*arguments, enable_io_processing=False))
                 shown = {self._node_name(n): v for n, v in forced.codes_of.items()}
                 known = Known(shown, forced.reals_of, forced.values, runtime)
-                within: dict[tuple[str, bool], Tensor] = {}
+                bounds: dict[tuple[str, bool], Bounded] = {}
                 for bounded in self.float_units.compare(leaves, known):
-                    within[bounded.name, bounded.sums] = bounded.within
+                    bounds[bounded.name, bounded.sums] = bounded
                     if not bounded.sums:
                         self.tallies.of(bounded.name, "float").add_bounded(bounded.deviation, bounded.bound)
                 for path, emulated, actual in forced.pairs if differs else ():
-                    self.tallies.add_alone(path, emulated, actual, 1.0, self.calls, within)
+                    self.tallies.add_alone(path, emulated, actual, 1.0, self.calls, bounds)
                 for node, emulated, actual in forced.real_pairs if differs else ():
                     if node in self.reals:
-                        self.tallies.add_alone(self.reals[node], emulated, actual, range_lsb(emulated), self.calls, within)
+                        self.tallies.add_alone(self.reals[node], emulated, actual, range_lsb(emulated), self.calls, bounds)
                 for index, (emulated, actual) in enumerate(zip(forced_outputs if differs else (), runtime, strict=False)):
                     # A runtime that shows other codes than it computes without showing them has the output of the emulation.
                     emulated = torch.where(outputs[index] == actual, actual.to(emulated.dtype), emulated)
                     lsb = lsb_of_output(self.partition, index, emulated)
-                    self.tallies.add_alone(f"output {index}", emulated, actual, lsb, self.calls, within)
+                    self.tallies.add_alone(f"output {index}", emulated, actual, lsb, self.calls, bounds)
         return outputs
 
     def report(self) -> Report:
@@ -230,6 +230,7 @@ class Verification:
             compared_products=sum(n for path, n in products.items() if path not in left_out),
             units_shown=self._units_hidden(),
             integer_products=sum(n for path, n in products.items() if path not in in_float),
+            bounded_products=sum(n for path, n in products.items() if path in left_out & self.float_units.bounded),
         )
 
     def _units_hidden(self) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.analysis.verification_report import Comparison, Tally
+from qfunc.emulation.float_units import Bounded
 from qfunc.placement.partition import Partition
 from qfunc.transforms.verification.outputs import encoding_of_output, outputs_of
 
@@ -39,12 +40,12 @@ class Tallies:
         return self._found.setdefault(f"{kind}:{name}", Tally(name, kind))
 
     def add_alone(
-        self, name: str, emulated: Tensor, actual: Tensor, lsb: float, batch: int, within: Mapping[tuple[str, bool], Tensor]
+        self, name: str, emulated: Tensor, actual: Tensor, lsb: float, batch: int, bounds: Mapping[tuple[str, bool], Bounded]
     ) -> None:
         """Count what differs with the runtime's own inputs; differences within the bounds of float32 are none."""
         exact = self.exact(name)
-        explained = within.get((name, exact))
-        if explained is not None and explained.shape == emulated.shape:
+        bounded = bounds.get((name, exact))
+        if bounded is not None and (explained := bounded.explains(emulated)) is not None:
             if exact:
                 self.rounded += int(((emulated != actual) & explained).sum())
             emulated = torch.where(explained, actual.to(emulated.dtype), emulated)
