@@ -15,6 +15,7 @@ from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
+from qfunc.graph.tensor_names import tensor_names
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
@@ -26,7 +27,6 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
-from qfunc.placement.tensor_names import tensor_names
 from qfunc.placement.ties import derived_qparams
 from qfunc.placement.units import Unit
 from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target

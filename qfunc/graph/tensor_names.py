@@ -7,9 +7,7 @@ from itertools import chain, count
 
 from torch import fx
 
-from qfunc.placement.units import INNER_PREFIX
-
-BESIDE = frozenset(("codes", "real", "scale", "zero_point", "rows", "rows_in", INNER_PREFIX, "nhwc", "columns"))
+BESIDE = frozenset(("codes", "real", "scale", "zero_point", "rows", "rows_in", "inner", "nhwc", "columns"))
 """The parts that are appended to a tensor's name for the tensors beside it, such as its codes."""
 
 
