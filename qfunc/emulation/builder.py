@@ -10,6 +10,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
+from qfunc.graph.constants import UniqueNames
 from qfunc.numerics.kernels.integer import dequantize_codes, dequantize_wide, quantize_codes, quantize_int32
 from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.kernels.requantize import quantize_by_range
@@ -37,15 +38,32 @@ class Codes:
 Value = Real | Codes
 
 
+def codes_names(network: fx.Graph) -> dict[str, str]:
+    """Return for each node of a float network the name of the node with the codes of its real value: "conv_codes" for "conv".
+
+    Such a name is that of no node of the network.
+
+    >>> codes_names(fx.symbolic_trace(lambda x, x_codes: x + x_codes).graph)["x"]
+    'x_codes_1'
+    """
+    names = [node.name for node in network.nodes]
+    taken = UniqueNames(set(names))
+    return {name: taken.fresh(f"{name}_codes") for name in names}
+
+
 class EmulationBuilder:
     """A graph under construction and the module that holds its constants.
 
     The target's kernels choose how tensors are quantized and dequantized.  `results` are names reserved for the results of
-    units.  `channels_last` are the outputs of integer units that ONNX Runtime stores as its convolutions write them.
+    units and for their codes; the other nodes get other names.  `holder` is the module with the constants.
+    `channels_last` are the outputs of integer units that ONNX Runtime stores as its convolutions write them.
     """
 
-    def __init__(self, root: nn.Module, target: Target, results: frozenset[str] = frozenset()) -> None:
-        self.root, self.graph, self.results = root, fx.Graph(), results
+    def __init__(
+        self, root: nn.Module, target: Target, results: frozenset[str] = frozenset(), holder: str = "integers"
+    ) -> None:
+        self.root, self.graph, self.results, self.holder = root, fx.Graph(), results, holder
+        self.used: set[str] = set()
         arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
         self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
         self.in_int32 = next((a for a in arithmetics if isinstance(a, QuantizeInt32)), None)
@@ -64,14 +82,16 @@ class EmulationBuilder:
         return self.graph.create_node(op.op, op.target, args, kwargs, self._name(name, result))
 
     def _name(self, name: str, result: bool = False) -> str:
-        name = re.sub(r"\W", "_", name)
-        while not result and name in self.results:
+        name = re.sub(r"\W|^(?=\d)", "_", name)
+        # torch.fx changes names that are used or of Python's own, and might give away one of `results`.
+        while not result and (name in self.results or name in self.used or fx.Graph().placeholder(name).name != name):
             name += "_"
+        self.used.add(name)
         return name
 
     def constant(self, value: Tensor, path: str) -> fx.Node:
         """Store a tensor as a buffer of the emulated model, and return the node that reads it."""
-        owner, _, name = f"integers.{path}".rpartition(".")
+        owner, _, name = f"{self.holder}.{path}".rpartition(".")
         module = self.root
         for part in owner.split("."):
             if not isinstance(getattr(module, part, None), nn.Module):
@@ -108,23 +128,26 @@ class EmulationBuilder:
         """Return the node of a value's codes in an encoding; those of a constant are in a file by ranges, x / s as in ONNX."""
         if isinstance(value, Codes) and value.encoding.same(encoding):
             return value.node
+        first = name not in self.used  # readers that need different codes of one tensor have separate nodes
         real, scheme = self.real(value, name), encoding.quantizer.module.site.scheme
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
-            return self.call(log_codes, real, encoding.scale, bits, steps, name=name)
+            return self.call(log_codes, real, encoding.scale, bits, steps, name=name, result=first)
         codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
         if self.by_range and constant:
-            return self.call(quantize_codes, real, *codes, "half_even", True, name=name)
+            return self.call(quantize_codes, real, *codes, "half_even", True, name=name, result=first)
         if self.by_range:
-            return self.call(quantize_by_range, real, *codes, name=name)
+            return self.call(quantize_by_range, real, *codes, name=name, result=first)
         arguments = (*codes, scheme.rounding, scheme.division)
         if (lanes := self.quantize_lanes) is not None:
-            return self.call(quantize_lanes, real, *arguments, lanes.rest, lanes.lanes, lanes.saturates, name=name)
+            return self.call(
+                quantize_lanes, real, *arguments, lanes.rest, lanes.lanes, lanes.saturates, name=name, result=first
+            )
         if self.in_int32 is not None:
-            return self.call(quantize_int32, real, *arguments, self.in_int32.saturates, name=name)
+            return self.call(quantize_int32, real, *arguments, self.in_int32.saturates, name=name, result=first)
         if scheme.zero_point is not None and scheme.zero_point.added == "before":
-            return self.call(quantize_interior, real, *arguments, "before", name=name)
-        return self.call(quantize_codes, real, *arguments, name=name)
+            return self.call(quantize_interior, real, *arguments, "before", name=name, result=first)
+        return self.call(quantize_codes, real, *arguments, name=name, result=first)
 
     def _qparams(self, encoding: Encoding) -> Sequence[Any]:
         if encoding.qparams.scale.ndim == 0:

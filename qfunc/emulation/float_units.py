@@ -11,6 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx
 
+from qfunc.emulation.builder import codes_names
 from qfunc.emulation.error_bounds import approximate, at_extremum
 from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
@@ -87,6 +88,7 @@ class FloatUnits:
         self, partition: Partition, units: Sequence[Unit], encodings: Mapping[str, Encoding], flips: bool = False
     ) -> None:
         self.partition, self.encodings, self.flips = partition, encodings, flips
+        self.codes_names = codes_names(partition.network.graph)
         self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
         self.float_nodes = {node for unit in units for node in unit.group.nodes}
         self.unbounded: dict[str, str] = {}
@@ -149,7 +151,7 @@ class FloatUnits:
         return encoding is not None and node.name in known.codes and self.encodings.get(node.name) is encoding
 
     def _shown(self, node: fx.Node, value: Approximation, known: Known) -> Bounded:
-        path, real = self.partition.paths[node], known.reals.get(node.name)
+        path, real = self.partition.names[node], known.reals.get(node.name)
         if real is not None:
             return _real(path, real, value)
         return _quantized(path, known.codes[node.name], self.encodings[node.name], value)
@@ -229,7 +231,7 @@ class FloatUnits:
             real = _dequantized(known.codes[node.name], encoding)
             steps = float(self.flips if flips is None else flips)
             return Approximation(real, encoding.qparams.scale.double() * steps + torch.zeros_like(real))
-        emulated = known.emulated.get(node.name if self._integer(node) else f"{node.name}_codes")
+        emulated = known.emulated.get(node.name if self._integer(node) else self.codes_names[node.name])
         if emulated is not None and isinstance(value, Approximation) and not bool(value.error.any()):
             return Approximation.exact(_dequantized(emulated, encoding))
         if not isinstance(value, Approximation) or encoding.qparams.scale.ndim != 0:

@@ -69,9 +69,9 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
 
 
 def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    """Return the node of a mean over some axes."""
+    """Return the node of a mean over some axes, or over all."""
     x, dims = input_codes(job), job.argument("dim")
-    dims = [dims] if isinstance(dims, int | fx.Node) else list(dims)
+    dims = [dims] if isinstance(dims, int | fx.Node) else list(dims or ())  # no axes are all axes to torch
     keep = bool(job.argument("keepdim"))
     if isinstance(arithmetic, FixedPoint):
         ratio = float(torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale)

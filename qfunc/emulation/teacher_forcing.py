@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from qfunc.emulation.builder import codes_names
 from qfunc.execution.joined_examples import in_model_order
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
@@ -21,7 +22,7 @@ class TeacherForced(fx.Interpreter):
     each node by name, `codes_of` and `reals_of` those of the runtime.
 
     Args:
-        encodings: (path, encoding) by node, of the tensors of codes.
+        encodings: (name, encoding) by node, of the tensors of codes.
         reals: The runtime's name of each real tensor that it shows, by node; the examples are joined along its first axis.
         unknown: The nodes of `reals` without a known arithmetic.
         shown: What the runtime shows, by its names.
@@ -53,9 +54,9 @@ class TeacherForced(fx.Interpreter):
         if n.name not in self.encodings:
             self.values[n.name] = value
             return value
-        path, _ = self.encodings[n.name]
-        actual = in_model_order(self.shown[f"{path}.codes"], value, self.examples, joined=self.joined).float()
-        self.pairs.append((path, value, actual))
+        name, _ = self.encodings[n.name]
+        actual = in_model_order(self.shown[f"{name}.codes"], value, self.examples, joined=self.joined).float()
+        self.pairs.append((name, value, actual))
         self.values[n.name] = self.codes_of[n.name] = actual
         return actual
 
@@ -66,19 +67,20 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def code_nodes(partition: Partition, emulation: fx.GraphModule, shown: Set[str]) -> dict[str, tuple[str, Encoding]]:
-    """Return (path, encoding) by node of the emulation, for each tensor of codes whose name, "PATH.codes", is in `shown`."""
+    """Return (name, encoding) by node of the emulation, for each tensor of codes whose name, "NAME.codes", is in `shown`."""
     names = {n.name for n in emulation.graph.nodes}
     integer = {u.group.output for u in partition.units if u.integer}
     of_tensor: dict[str, Encoding] = {}
     for each in partition.at_path.values():
         of_tensor.setdefault(each.quantizer.tensor, each)
     found: dict[str, tuple[str, Encoding]] = {}
-    for node, path in partition.paths.items():
-        if f"{path}.codes" not in shown or node.op == "get_attr":
+    coded = codes_names(partition.network.graph)
+    for node, tensor in partition.names.items():
+        if f"{tensor}.codes" not in shown or node.op == "get_attr":
             continue
         output = partition.output_encoding(node)
         encoding = output or of_tensor.get(node.name)
-        name = node.name if node in integer and output is not None else f"{node.name}_codes"
+        name = node.name if node in integer and output is not None else coded[node.name]
         if encoding is not None and name in names:
-            found[name] = (path, encoding)
+            found[name] = (tensor, encoding)
     return found

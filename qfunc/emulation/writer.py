@@ -6,11 +6,11 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.emulation.addition import writes_channels_last
-from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value
+from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value, codes_names
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.decoder import DecoderNetwork
 from qfunc.emulation.kernels import write
-from qfunc.graph.constants import read_attr
+from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach
 from qfunc.graph.stages import require_stage
@@ -43,7 +43,10 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
 class _Emulation:
     def __init__(self, partition: Partition) -> None:
         self.partition, self.network = partition, partition.network
-        self.emitter = EmulationBuilder(nn.Module(), partition.target, frozenset(n.name for n in self.network.graph.nodes))
+        self.codes_names = codes_names(self.network.graph)
+        results = frozenset(self.codes_names) | frozenset(self.codes_names.values())
+        holder = UniqueNames(set(dir(self.network))).fresh("integers")
+        self.emitter = EmulationBuilder(nn.Module(), partition.target, results, holder)
         self.emitter.graph.set_codegen(self.network.graph._codegen)
         self.values: dict[str, Value] = {}
         self.at_edge: dict[tuple[str, str], Codes] = {}
@@ -107,7 +110,7 @@ class _Emulation:
         # Of several results, as a split returns them, each has its codes where it is read.
         if output is not None and not unit.integer and not returns_several(unit.group.output):
             constant = unit.group.root in self.partition.constants
-            self.values[last] = Codes(self.emitter.codes(self.values[last], output, f"{last}_codes", constant), output)
+            self.values[last] = Codes(self.emitter.codes(self.values[last], output, self.codes_names[last], constant), output)
 
     def _activations(self, node: fx.Node, unit: Unit) -> list[fx.Node]:
         read = [p for s, p in slots(node) if s == "input" and p not in unit.group.nodes and not self._is_real_tuple(p)]
@@ -125,7 +128,7 @@ class _Emulation:
         key = (producer.name, encoding.quantizer.path)
         if key not in self.at_edge:
             constant = producer in self.partition.constants
-            self.at_edge[key] = Codes(self.emitter.codes(value, encoding, f"{producer.name}_codes", constant), encoding)
+            self.at_edge[key] = Codes(self.emitter.codes(value, encoding, self.codes_names[producer.name], constant), encoding)
         return self.at_edge[key]
 
     def _real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:

@@ -13,6 +13,7 @@ from torch import fx, nn
 from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import CaptureError
+from qfunc.frontend.assigned_buffers import buffers_of, require_same_buffers
 from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
 from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.module_forwards import root_of
@@ -150,8 +151,9 @@ def capture(
 
 def _traced(owned: nn.Module, trace: Callable[[nn.Module], fx.Graph], model: nn.Module) -> tuple[fx.Graph, set[str]]:
     # Trace both modes: any difference depends on `self.training`, and only dropout may differ.
-    trained = trace(train(sharing_parameters(owned)))
+    trained, buffers = trace(train(sharing_parameters(owned))), buffers_of(owned)
     evaluated = trace(owned.eval())
+    require_same_buffers(owned, buffers)
     take_modes(owned, model)
     dropouts = _dropouts(evaluated, trained)
     norms_as_modules(evaluated, owned)

@@ -89,16 +89,16 @@ def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...])
     nodes, encoding = partition.nodes, partition.at_path[path]
     seat, site = encoding.quantizer, encoding.quantizer.module.site
     producer = nodes[seat.tensor]
-    readers = tuple(partition.paths[nodes[r]] if r in nodes else r for r in seat.readers)
+    readers = tuple(partition.names[nodes[r]] if r in nodes else r for r in seat.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
     in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis
     axis = max(range(scale.ndim), key=lambda i: scale.shape[i]) if scale.ndim and not in_blocks else None
     scale = scale if encoding.qparams.outer is None else scale * encoding.qparams.outer
     scales, zeros = ((), ()) if in_blocks else (tuple(scale.flatten().tolist()), tuple(int(z) for z in zero))
-    producer_path = partition.paths[producer]
+    producer_name = partition.names[producer]
     return QuantizedTensor(
-        site.name, role, producer_path, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
+        site.name, role, producer_name, readers, site.scheme.format, scales, zeros, site.scheme.rounding, places, axis
     )
 
 

@@ -92,7 +92,7 @@ def difference(value: Tensor, dim: int, prepend: Tensor | None) -> Tensor:
 
 def _mean(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = exactly("input dim keepdim", args, kwargs)
-    if given is not None and given.get("dim") is None:
+    if given is not None and given.get("dim") in (None, (), []):
         return op.call, (given["input"], None, given.get("keepdim", False))
     if (dtype := kwargs.pop("dtype", None)) is not None and dtype != dtype_of(args[0] if args else None):
         return None

@@ -15,6 +15,7 @@ from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
 from qfunc.graph.sites import QuantizerNode
+from qfunc.graph.tensor_names import tensor_names
 from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
@@ -60,6 +61,7 @@ class Partition:
         self.slots = self.context.slots
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
+        self.names = tensor_names(self.paths)
         self._at_edge: dict[tuple[str, str], Encoding] = {}
         self._of_output: dict[str, Encoding] = {}
         self.at_path: dict[str, Encoding] = {}
@@ -228,7 +230,7 @@ class Partition:
             kernel = float_kernel(group, operands, kernels, self.context)
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
         root, output = group.root, group.output
-        return Unit(group, self.paths[root], self.paths[output], self.kinds[root], kernel, reason, codes, hosted)
+        return Unit(group, self.paths[root], self.names[output], self.kinds[root], kernel, reason, codes, hosted)
 
     def _with_mixtures(self, units: Sequence[Unit], kernel: Kernel) -> Iterator[Unit]:
         inside = {n for m in self.mixtures.values() for n in m.nodes}
@@ -236,7 +238,7 @@ class Partition:
             mixture = self.mixtures.get(unit.group.output)
             if mixture is not None:
                 path = self.paths[unit.group.output]
-                yield Unit(FusedGroup(mixture.nodes), path, path, "linear", kernel)
+                yield Unit(FusedGroup(mixture.nodes), path, self.names[unit.group.output], "linear", kernel)
             elif unit.group.output not in inside:
                 yield unit
 

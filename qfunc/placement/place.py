@@ -19,7 +19,7 @@ from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.site_table import PlacedSite, SiteTable
 from qfunc.placement.ties import with_shared_algorithms
 from qfunc.placement.without_effect.unmatched_selectors import require_matches
-from qfunc.quantizers.site import Site
+from qfunc.quantizers.site import Site, user_paths
 from qfunc.specs import DerivedQParams, FixedQParams, Scheme, Target
 
 
@@ -62,7 +62,7 @@ def _plan(bare: Context, target: Target) -> Plan:
 class _Placement:
     def __init__(self, context: Context, target: Target, groups: FusedGroups, rules: GroupRules) -> None:
         self.context, self.target, self.groups, self.rules = context, target, groups, rules
-        self.table = SiteTable()
+        self.table = SiteTable(user_paths(context.model), context.record)
         self.of_tensor = self.table.of_output
         self.group_of = {n: g for g in groups.groups for n in g.nodes}
         self.slots = context.slots
@@ -202,7 +202,7 @@ class _Placement:
             function = functions.Fixed()
         path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
         op = self._path(group.root)
-        name = path if path not in self.table.names else f"{path}@{op}"
+        name = self.table.free_name(path, op, constant)
         return Site(name, op, slot, value, rule, estimator, function, constant)
 
     def _path(self, node: fx.Node) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, count
 from typing import Any
 
 from attrs import evolve, frozen
 from torch import fx
 
-from qfunc.quantizers.site import Site
+from qfunc.graph.record import Record
+from qfunc.quantizers.site import Site, quantizer_path
 
 Key = tuple[fx.Node, Any]
 
@@ -31,17 +33,23 @@ class _Tie:
 class SiteTable:
     """Sites by tensor and value; `of_output` has the site of each group's output, by its tensor.
 
+    Quantizers get none of the paths in `taken`.
+
     Readers and ties are added in constant time, because a tensor may have as many readers as the graph has ops.  The sites
     get them when the table is iterated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = (), record: Record | None = None) -> None:
         self.of_output: dict[fx.Node, PlacedSite] = {}
-        self.names: set[str] = set()
+        self._record = record
+        self._paths: set[str] = set()  # of quantizers
+        self._prefixes: set[str] = set()  # of these paths, whole paths included
         self._by_key: dict[Key, PlacedSite] = {}
         self._readers: dict[Key, dict[fx.Node, None]] = {}
         self._keys: dict[fx.Node, list[Key]] = {}
         self._ties: dict[Key, _Tie] = {}
+        for path in taken:
+            self._take(path)
 
     def __iter__(self) -> Iterator[PlacedSite]:
         for key, placed in self._by_key.items():
@@ -53,12 +61,27 @@ class SiteTable:
         """Return the site at a key without its tie, or None."""
         return self._by_key.get(key)
 
+    def free_name(self, path: str, op: str, constant: bool) -> str:
+        """Return the name of a new site: the path of its tensor, or that with the op if it or its quantizer's path is taken."""
+        names = chain((path, f"{path}@{op}"), (f"{path}@{op}_{i}" for i in count(1)))
+        inner = (lambda name: name) if self._record is None else self._record.inner_path
+        return next(name for name in names if self._take(quantizer_path(inner(name), constant)))
+
+    def _take(self, path: str) -> bool:
+        # False if the path is taken, or if one quantizer would be inside of another.
+        parts = path.split(".")
+        prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
+        if path in self._prefixes or not self._paths.isdisjoint(prefixes):
+            return False
+        self._paths.add(path)
+        self._prefixes.update(prefixes)
+        return True
+
     def add(self, key: Key, placed: PlacedSite) -> PlacedSite:
         """Store a new site and return it."""
         self._keys.setdefault(placed.tensor, []).append(key)
         self._by_key[key] = placed
         self._readers[key] = dict.fromkeys(placed.readers)
-        self.names.add(placed.site.name)
         return placed
 
     def add_readers(self, key: Key, readers: Sequence[fx.Node]) -> PlacedSite:

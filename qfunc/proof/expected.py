@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
+from qfunc.emulation.builder import codes_names
 from qfunc.emulation.teacher_forcing import code_nodes
 from qfunc.emulation.writer import build_emulation
 from qfunc.graph.arguments import flatten, with_fixed_arguments
@@ -46,11 +47,12 @@ def expected_tensors(partition: Partition, leaves: list[Tensor], shown: Set[str]
     """Emulate one batch; return the tensors of codes whose names are in `shown`, and then the outputs."""
     emulation = build_emulation(partition)
     codes, exact = code_nodes(partition, emulation, shown), _exact_nodes(partition)
+    nodes_of_codes = {codes: name for name, codes in codes_names(partition.network.graph).items()}
     found: dict[str, Expected] = {}
 
     def observe(name: str, value: Tensor) -> None:
         path, _ = codes[name]
-        node = partition.nodes.get(name) or partition.nodes[name.removesuffix("_codes")]
+        node = partition.nodes[nodes_of_codes.get(name, name)]
         found.setdefault(path, Expected(path, f"{path}.codes", _integers(value), 1.0, node in exact))
 
     with torch.inference_mode():

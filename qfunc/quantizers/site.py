@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from attrs import field, frozen
-from torch import nn
+from torch import Tensor, nn
 
+from qfunc.errors import CaptureError
 from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, PerTensor, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
+
+HOLDER = "quantizers"
+"""The module of a quantized model that holds its quantizers."""
 
 
 @frozen
@@ -65,10 +69,29 @@ def _scheme_of(value: Scheme | FixedQParams | DerivedQParams) -> Scheme:
             return Scheme(value.format, Scale(PerChannel(0)), rounding=value.rounding)
 
 
+def user_paths(model: nn.Module) -> list[str]:
+    """Return the paths of the user's tensors and empty modules in `model.quantizers`, if the user's model has such a module.
+
+    Raises:
+        CaptureError: `model.quantizers` is a tensor.
+
+    >>> user_paths(nn.ModuleDict({"quantizers": nn.Sequential(nn.Linear(2, 3), nn.ReLU())}))
+    ['quantizers.0.weight', 'quantizers.0.bias', 'quantizers.1']
+    """
+    own = getattr(model, HOLDER, None)
+    if isinstance(own, Tensor):
+        found, wanted = f"a tensor named {HOLDER!r}", "no such tensor, because the model's quantizers have this name"
+        raise CaptureError(where=f"model, attribute {HOLDER!r}", found=found, wanted=wanted, do="Rename the attribute.")
+    if not isinstance(own, nn.Module):
+        return []
+    tensors = [name for name, _ in (*own.named_parameters(HOLDER), *own.named_buffers(HOLDER))]
+    return [*tensors, *(name for name, m in own.named_modules(prefix=HOLDER) if not [*m.children()] and not m.state_dict())]
+
+
 def quantizer_path(name: str, constant: bool) -> str:
     """Return the path of a tensor's quantizer in the model: "quantizers.conv1.weight", "quantizers.relu.output".
 
     A part that is an attribute of nn.Module, as for an op named "to", gets an underscore.
     """
     parts = [*name.split("."), *([] if constant else ["output"])]
-    return ".".join(["quantizers", *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])
+    return ".".join([HOLDER, *(f"{p}_" if hasattr(nn.Module, p) else p for p in parts)])

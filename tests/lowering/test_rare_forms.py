@@ -154,23 +154,23 @@ def test_a_token_is_expanded_to_any_batch(target, token, count):
     require_right(Net(forward, token=torch.randn(token), fc=nn.Linear(6, 4)), target, 5, 6)
 
 
-def test_a_token_beside_indices_is_refused():
+@pytest.mark.parametrize("order", ["indices", "indices, image", "image, indices"])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32], ids=str)
+def test_a_token_beside_indices_is_expanded_to_any_batch(order, kind):
     class Words(nn.Module):
         def __init__(self):
             super().__init__()
             self.embedding, self.token, self.fc = nn.Embedding(9, 6), nn.Parameter(torch.randn(1, 1, 6)), nn.Linear(6, 4)
 
-        def forward(self, x):
-            return self.fc(torch.cat([self.token.expand(x.shape[0], -1, -1), self.embedding(x)], 1))
+        def forward(self, *given):
+            indices, *images = given if not given[0].is_floating_point() else given[::-1]
+            return self.fc(torch.cat([self.token.expand(indices.shape[0], -1, -1), self.embedding(indices), *images], 1))
 
-    x = torch.randint(0, 9, (2, 5))
-    model = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.litert)(Words().eval()))
-    with pytest.raises(QfuncError) as raised:
-        qfunc.deploy(targets.litert)(model)
-    do = "Add it to a tensor with the batch axis: the sum broadcasts it."
-    wanted = "a float32 input"
-    found = "a tensor expanded to the batch of a model without float32 inputs"
-    assert str(raised.value) == f"op 'expand': found {found}, wanted {wanted}. {do}"
+    inputs = {"indices": torch.randint(0, 9, (2, 5), dtype=kind), "image": torch.randn(2, 3, 6)}
+    batch = tuple(inputs[name] for name in order.split(", "))
+    export = torch.export.export(Words().eval(), batch)
+    model = qfunc.calibrate([batch], progress=False)(qfunc.quantize(targets.litert)(export))
+    assert qfunc.verify(targets.litert)(model, [batch]).verdict.startswith("bit-exact: 0 of ")
 
 
 PRODUCTS = {

@@ -9,11 +9,10 @@ import onnx
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.formulas import Formula
-from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.nhwc.tensor import INTEGERS, NhwcTensor
 from qfunc.lowering.qdq.reader import REAL
 
 _VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity")
-_INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 _BOOL = onnx.TensorProto.BOOL
 
 
@@ -88,19 +87,16 @@ def _real(step: OpContext, name: str) -> NhwcTensor:
         inner = OpContext(step.writer, node)
         return _viewed(inner, _real(step, str(node.input[0])))
     given = step.writer.tensors.get(name)
-    if node is not None or given is None or step.source.kind(name) not in _INTEGERS:
+    if node is not None or given is None or step.source.kind(name) not in INTEGERS:
         do = "Compute them outside of the deployed model."
         raise step.refuse(f"computed integers, {name!r}", "an input of the model", do)
     key = (given.index, "in float32")
     if key not in step.writer.derived:
         made = step.writer.make(f"{name}.real", given.shape, None)
-        types = {"inDataType": _TYPES[step.source.kind(name)], "outDataType": "FLOAT32"}
+        types = {"inDataType": INTEGERS[step.source.kind(name)], "outDataType": "FLOAT32"}
         step.file.operator("CAST", [given], [made], "CastOptions", **types)
         step.writer.derived[key] = made
     return step.writer.derived[key]
-
-
-_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.INT32: "INT32"}
 
 
 def _viewed(step: OpContext, x: NhwcTensor) -> NhwcTensor:

@@ -7,7 +7,7 @@ import onnx
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.linear import flattened
-from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.nhwc.tensor import INTEGERS, NhwcTensor
 from qfunc.lowering.qdq.reader import REAL, copies
 
 
@@ -186,18 +186,24 @@ def copies_for_examples(step: OpContext, x: NhwcTensor) -> NhwcTensor:
 
 
 def _zeros(step: OpContext, rank: int) -> NhwcTensor:
-    # Compute the zeros [N, 1, ..., 1] from an input: max(min(x, 0), 0), which is 0 for infinite x too.
-    name = next((i.name for i in step.source.graph.input if step.source.varies(i.name) == 0), None)
-    given = step.writer.tensors[name] if name is not None else None
-    if given is None or step.source.kind(str(name)) != REAL:
-        found = "a tensor expanded to the batch of a model without float32 inputs"
-        raise step.refuse(found, "a float32 input", "Add it to a tensor with the batch axis: the sum broadcasts it.")
+    # Compute the zeros [N, 1, ..., 1] from an input, a float32 one if there is one: max(min(x, 0), 0), which is 0 for
+    # infinite x too.
+    names = [i.name for i in step.source.graph.input if step.source.varies(i.name) == 0]
+    if not names:
+        do = "Add it to a tensor with the batch axis: the sum broadcasts it."
+        raise step.refuse("a tensor expanded to the batch of a model without inputs", "an input with the batch axis", do)
+    name = min(names, key=lambda n: step.source.kind(n) != REAL)
+    given, whole = step.writer.tensors[name], INTEGERS.get(step.source.kind(name))
     shape, begin = [1] * len(given.shape), [0] * len(given.shape)
-    x = step.writer.make(f"{step.name}.first", shape, None)
+    x = step.file.tensor(f"{step.name}.first", shape, dtype=np.float32 if whole is None else getattr(np, whole.lower()))
     inputs = [
         step.file.integers(v, f"{step.name}.first_{n}") for n, v in (("begin", begin), ("end", shape), ("strides", shape))
     ]
     step.file.operator("STRIDED_SLICE", [given, *inputs], [x], "StridedSliceOptions", beginMask=1, endMask=1)
+    if whole is not None:
+        real = step.writer.make(f"{step.name}.real", shape, None)
+        step.file.operator("CAST", [x], [real], "CastOptions", inDataType=whole, outDataType="FLOAT32")
+        x = real
     zero = step.file.tensor(f"{step.name}.zero", (1,), value=np.zeros(1, np.float32))
     for op in ("MINIMUM", "MAXIMUM"):
         output = step.writer.make(f"{step.name}.{op.lower()}", shape, None)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import onnx
 from attrs import frozen
 
 from qfunc.lowering.constant_folding import Curves
 from qfunc.lowering.qdq.qparams import Array, QParams
 
-__all__ = ["Builder", "NhwcTensor"]
+__all__ = ["INTEGERS", "Builder", "NhwcTensor"]
+
+INTEGERS: dict[int, str] = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.INT32: "INT32"}
+"""TFLite's names of the types of integer inputs."""
 
 
 @frozen(eq=False)

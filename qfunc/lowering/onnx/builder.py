@@ -44,15 +44,18 @@ _CODES = {"int8": torch.int8, "uint8": torch.uint8, "int16": torch.int16}
 
 
 class GraphBuilder:
-    """A graph under construction for one opset, 13 or later; tensors are referred to by name."""
+    """A graph under construction for one opset, 13 or later; tensors are referred to by name.
 
-    def __init__(self, opset: int = OPSET) -> None:
+    No tensor gets a name in `reserved` before `free` was called for it.
+    """
+
+    def __init__(self, opset: int = OPSET, reserved: set[str] | frozenset[str] = frozenset()) -> None:
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
-        self.taken = UniqueNames()
+        self.taken, self.reserved = UniqueNames(reserved), set(reserved)
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
         self.axes: dict[Any, tuple[str, int, str]] = {}  # the sizes in the runs -> an input, its axis, the axis's name
         self.inner_axes: dict[Any, tuple[str, int]] = {}  # the sizes in the runs -> a tensor that is written, its axis
@@ -62,6 +65,13 @@ class GraphBuilder:
     def fresh(self, name: str) -> str:
         """Return the name, or the name with a number if it is taken."""
         return self.taken.fresh(name)
+
+    def free(self, name: str) -> str:
+        """Let the next tensor have a reserved name, and return the name."""
+        if name in self.reserved:
+            self.reserved.discard(name)
+            self.taken.discard(name)
+        return name
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """Add a node, named after its output, and return the output's name.

@@ -57,7 +57,9 @@ class _Writer:
         self.partition, self.network = partition, partition.network
         self.unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
         self.shapes = shapes_of(self.network, inputs, axes)
-        self.graph = GraphBuilder(opset)
+        # The other names of the file must not be those by which runners and reports find the tensors of the network.
+        computed = [name for node, name in partition.names.items() if node.op != "get_attr"]
+        self.graph = GraphBuilder(opset, {*computed, *(f"{name}.codes" for name in computed)})
         self.raw: dict[str, str] = {}  # node -> float tensor
         self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
@@ -78,8 +80,8 @@ class _Writer:
             onnx.helper.set_model_props(made, {"parameters": json.dumps(parameter_shapes(self.network))})
         return made
 
-    def path(self, node: fx.Node) -> str:
-        return self.partition.paths[node]
+    def name(self, node: fx.Node) -> str:
+        return self.partition.names[node]
 
     def _has_tensors(self, node: fx.Node) -> bool:
         # Sizes, and values computed from them, are constants in the shapes of their readers.
@@ -91,7 +93,7 @@ class _Writer:
     def _input(self, node: fx.Node) -> None:
         shape = self.shapes[node.name]
         if isinstance(shape, Shape):
-            self.raw[node.name] = self.graph.fresh(str(node.target))
+            self.raw[node.name] = self.graph.fresh(self.graph.free(str(node.target)))
             self.graph.declare(self.raw[node.name], shape)
             self._pair(node)
 
@@ -112,10 +114,10 @@ class _Writer:
         elif isinstance(shape, Shape):
             name = self._read(leaf, node)
             if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
-                name = self.graph.node("Identity", [name], f"{self.path(leaf)}.output")
+                name = self.graph.node("Identity", [name], f"{self.name(leaf)}.output")
             elif self._is_read_moved(leaf, node, shape):
                 # A copy: ONNX Runtime moves quantizers before moves, although the model returns the value between the two.
-                name = self.graph.node("Max", [name], f"{self.path(leaf)}.output")
+                name = self.graph.node("Max", [name], f"{self.name(leaf)}.output")
             self.graph.declare(name, shape, output=True)
         else:
             raise DeployError(where="output", found=repr(leaf), wanted="a tensor", do="Return tensors only.")
@@ -138,7 +140,7 @@ class _Writer:
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         user_op = self.partition.context.user_op(node)
         call = OpContext(
-            self.graph, node, lambda n: self._read(n, node), self.shapes, self._name(node), self._quantize_inner(node),
+            self.graph, node, lambda n: self._read(n, node), self.shapes, self._own_name(node), self._quantize_inner(node),
             lambda n: read_attr(self.network, n), lambda n, rows: self._permuted_constant(n, node, rows), module,
             user_op if op_of(node) is None else None,
         )  # fmt: skip
@@ -146,22 +148,21 @@ class _Writer:
         if kind in ("batch_norm", "instance_norm") and module is not None:
             names: str | list[str] = write_norm_module(call, kind)
         else:
-            names = write_op(call, kind, user_op, self.path(node))
+            names = write_op(call, kind, user_op, self.partition.paths[node])
         if isinstance(names, list):
             self.parts[node.name] = names
             return
         self.raw[node.name] = names
         self._pair(node)
 
-    def _name(self, node: fx.Node) -> str:
-        path = self.path(node)
-        return path if path not in self.graph.taken else f"{path}.value"
+    def _own_name(self, node: fx.Node) -> str:
+        return self.graph.free(self.name(node))
 
     def _quantize_inner(self, node: fx.Node) -> Any:
         def pair(tensor: str, place: str) -> str:
             if place == "before":
                 producer = next(n for s, n in self.partition.slots(node) if s == "input")
-                encoding, name = self.partition.encoding(producer, node), f"{self.path(node)}.rows_in"
+                encoding, name = self.partition.encoding(producer, node), f"{self.name(node)}.rows_in"
             else:
                 tensor, encoding, name = self._inner(node, tensor)
             if encoding is None or encoding.quantizer.module.site.by_channel:  # no runtime computes on such codes
@@ -181,15 +182,15 @@ class _Writer:
             return tensor, None, ""
         if self.partition.is_appended(unit.group.output):  # the operator of the cache rounds it, from the real value
             return tensor, None, ""
-        name = f"{self.path(group.output)}.{INNER_PREFIX}"
+        name = f"{self.name(group.output)}.{INNER_PREFIX}"
         for step in rest:
             own = self.partition.context.user_op(step)
             call = OpContext(
-                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.path(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
+                self.graph, step, lambda _, t=tensor: t, self.shapes, f"{self.name(step)}.{INNER_PREFIX}", lambda t, _: t,  # type: ignore[misc]
                 lambda n: read_attr(self.network, n), lambda n, _, s=step: self._read(n, s),  # type: ignore[misc]
                 own=own if op_of(step) is None else None,
             )  # fmt: skip
-            tensor = str(write_op(call, self.partition.kinds[step], own, self.path(step)))
+            tensor = str(write_op(call, self.partition.kinds[step], own, self.partition.paths[step]))
             self.done[step.name] = node.name
         return tensor, encoding, name
 
@@ -204,7 +205,8 @@ class _Writer:
     def _coded(self, node: fx.Node, encoding: Encoding) -> str:
         key = (node.name, encoding.quantizer.path)
         if key not in self.real:
-            self.real[key] = self._quantized(self._copy_of_float(node), encoding, self.path(node), self.raw[node.name])
+            self.graph.free(f"{self.name(node)}.codes")
+            self.real[key] = self._quantized(self._copy_of_float(node), encoding, self.name(node), self.raw[node.name])
         return self.real[key]
 
     def _quantized(self, tensor: str, encoding: Encoding, name: str, place: str = "") -> str:
@@ -226,7 +228,7 @@ class _Writer:
         # It fuses all quantized pools, and then refuses those whose ratio of scales its kernel does not take.
         if not any(unit is not None and (self._has_float_weights(unit) or self._limits_scales(unit)) for unit in units):
             return self.raw[node.name]
-        return self.graph.node("Max", [self.raw[node.name]], f"{self.path(node)}.float")
+        return self.graph.node("Max", [self.raw[node.name]], f"{self.name(node)}.float")
 
     def _has_float_weights(self, unit: Unit) -> bool:
         root = unit.group.root
@@ -245,7 +247,7 @@ class _Writer:
             weight = encoding is not None and (("weight", producer) in self.partition.slots(reader))
             if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
                 # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
-                return self.graph.node("Max", [constant], f"{self.path(reader)}.weight")
+                return self.graph.node("Max", [constant], f"{self.name(reader)}.weight")
             return constant
         seat = self.partition.run_time(producer, reader)
         if seat is not None:
@@ -258,9 +260,9 @@ class _Writer:
             if width is None:
                 do = "Pass inputs of one width."
                 raise DeployError(
-                    where=f"tensor {self.path(node)!r}", found="a last axis that varies", wanted="a fixed one", do=do
+                    where=f"tensor {self.partition.paths[node]!r}", found="a last axis that varies", wanted="a fixed one", do=do
                 )
-            scheme, name = seat.module.site.scheme, self.path(node)
+            scheme, name = seat.module.site.scheme, self.name(node)
             outer = float(seat.module.outer) if seat.module.site.outer else 1.0
             self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name, outer)
         return self.real[key]
@@ -270,18 +272,24 @@ class _Writer:
         return any(self.partition.run_time(n, node) is None for n in found)
 
     def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
-        encoding, value, name = self.partition.encoding(node, reader), read_attr(self.network, node).detach(), str(node.target)
+        encoding, value = self.partition.encoding(node, reader), read_attr(self.network, node).detach()
+        name = self._constant_name(node)
         if encoding is None:
             return self.graph.constant(value[rows][None], name)
         real = write_constant(self.graph, value, encoding, name, rows)
         self._add_place(encoding, real if real in self.graph.initializers else self.graph.fresh(name), real)
         return real
 
+    def _constant_name(self, node: fx.Node) -> str:
+        # The name in this network, which may be a part of the user's model.
+        own = self.partition.names[node] == self.partition.paths[node]
+        return str(node.target) if own else self.name(node)
+
     def _constant(self, node: fx.Node, encoding: Encoding | None) -> str:
         key = (node.name, encoding.quantizer.path if encoding else "")
         if key not in self.real:
             value = read_attr(self.network, node).detach()
-            name = str(node.target)
+            name = self._constant_name(node)
             if encoding is None:
                 self.real[key] = self.graph.constant(value, name)
             else:

@@ -90,7 +90,7 @@ class Session:
         if not all(names and names[0] for names in self.axes.values()):
             return self._run(arrays)
         results = [self._run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
-        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
+        return [np.concatenate([np.atleast_1d(p) for p in parts]) for parts in zip(*results, strict=True)]
 
     def _run(self, arrays: list[Any]) -> list[Any]:
         shapes = tuple(a.shape for a in arrays)

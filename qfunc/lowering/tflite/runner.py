@@ -189,7 +189,7 @@ class MicroSession:
         """Return the outputs for one batch."""
         arrays = [np.ascontiguousarray(i) for i in inputs]
         found = [self._one([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
-        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        return [np.concatenate([np.atleast_1d(p) for p in parts]) for parts in zip(*found, strict=True)]
 
     def _one(self, arrays: Sequence[Any]) -> list[Any]:
         for index, array in enumerate(arrays):

@@ -145,7 +145,7 @@ class Session:
             do = "Report the file to qfunc, or verify with another runtime."
             output = " ".join(line for line in text[0].splitlines() if not line.startswith("WARNING"))[-500:]
             raise VerifyError(where="TosaRunner", found=f"{status_name} {output}".strip(), wanted="TOSA_VALID", do=do)
-        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
+        return [np.concatenate([np.atleast_1d(p) for p in parts]) for parts in zip(*results, strict=True)]
 
     def _given(self, field: str, inputs: Sequence[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         # The entries of model.values.json with the values of their inputs.

@@ -38,7 +38,7 @@ class Session:
         for i in range(len(batches[0])):
             outputs = self.method([b[i : i + 1].contiguous() for b in batches])
             results.append([o.numpy().copy() for o in outputs])
-        return [np.concatenate(parts) for parts in zip(*results, strict=True)]
+        return [np.concatenate([np.atleast_1d(p) for p in parts]) for parts in zip(*results, strict=True)]
 
 
 __all__ = ["Session"]

@@ -53,13 +53,13 @@ def mean_fixed(
 ) -> Tensor:  # fmt: skip
     """Return the codes of a mean: steps(sum(q - z_x) * m' * 2^-e') + z, the multiplier of s_x / s_y divided by the count.
 
-    m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 32, 62 - e).
+    Without axes it is the mean of all.  m' = floor(m 2^k / n), e' = e + k with k = min(floor(log2 n), 32, 62 - e).
     Source: TFLite, reference_ops QuantizedMeanOrSum.
 
     >>> mean_fixed(torch.tensor([[5.0, 8.0]]), 1, [1], False, 1.0, ["srdhm", "half_away"], 0, -128, 127).tolist()
     [6.0]
     """
-    count = math.prod(codes.shape[d] for d in dims)
+    count = math.prod(codes.shape[d] for d in dims or range(codes.ndim))
     m, e = (int(v) for v in fixed_multiplier(torch.tensor(ratio, dtype=torch.float64)))
     k = max(0, min(count.bit_length() - 1, 32, 62 - e))
     multiplier = torch.tensor((m << k) // count), torch.tensor(e + k)

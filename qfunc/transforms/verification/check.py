@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Report
+from qfunc.emulation.builder import codes_names
 from qfunc.emulation.float_units import Bounded, FloatUnits, Known
 from qfunc.emulation.teacher_forcing import TeacherForced, code_nodes, same
 from qfunc.emulation.writer import build_emulation
@@ -64,6 +65,7 @@ class Verification:
         self.calls = 0
         self.reals = self._reals()
         self.unknown_units = [u for u in self.partition.float_units if u.kernel is None or u.kind in self.unlike]
+        self.nodes_of_codes = {codes: name for name, codes in codes_names(self.partition.network.graph).items()}
         by_node = {self._node_name(name): encoding for name, (_, encoding) in self.encodings.items()}
         flips = isinstance(runner, FlippingRunner) and bool(runner.flips)
         self.float_units = FloatUnits(self.partition, self.unknown_units, by_node, flips)
@@ -73,7 +75,7 @@ class Verification:
 
     def _node_name(self, name: str) -> str:
         # The node of the float network for a node of the emulation that has its codes.
-        return name if name in self.partition.nodes else name.removesuffix("_codes")
+        return self.nodes_of_codes.get(name, name)
 
     @property
     def _real_names(self) -> frozenset[str]:

@@ -30,10 +30,10 @@ class Tallies:
         self._exact = partition.exact_nodes(unlike, shown)
         # A runtime that shows real values may round those that it does not show in another order.
         self._exact_outputs = partition.exact_nodes(unlike)
-        self._at_path: dict[str, list[fx.Node]] = {}
-        for node, path in partition.paths.items():
+        self._named: dict[str, list[fx.Node]] = {}
+        for node, name in partition.names.items():
             if node.op != "get_attr":
-                self._at_path.setdefault(path, []).append(node)
+                self._named.setdefault(name, []).append(node)
 
     def of(self, name: str, kind: str) -> Tally:
         """Return the tally of a tensor; the kinds are those of `Comparison`."""
@@ -72,7 +72,7 @@ class Tallies:
             if index >= len(leaves):  # one of several values of an op that is returned as a whole
                 return False
             return encoding_of_output(self.partition, index) is not None or leaves[index] in self._exact_outputs
-        return all(n in self._exact for n in self._at_path.get(name, ()))
+        return all(n in self._exact for n in self._named.get(name, ()))
 
 
 __all__ = ["Tallies"]

@@ -1,0 +1,50 @@
+"""Refuse forwards that assign buffers: a graph has no place for what a call leaves to the next one."""
+
+from __future__ import annotations
+
+from torch import Tensor, fx, nn
+
+from qfunc.errors import CaptureError
+from qfunc.frontend.source_location import source_line
+
+__all__ = ["buffers_of", "require_same_buffers"]
+
+Buffers = dict[str, tuple[nn.Module, str, Tensor | None]]
+"""The path of a buffer -> its module, its name in the module and its value."""
+_UNKNOWN = object()
+
+
+def buffers_of(model: nn.Module) -> Buffers:
+    """Return the buffers of a model before it is traced.
+
+    >>> [(path, name) for path, (_, name, _) in buffers_of(nn.Sequential(nn.BatchNorm1d(3, affine=False))).items()]
+    [('0.running_mean', 'running_mean'), ('0.running_var', 'running_var'), ('0.num_batches_tracked', 'num_batches_tracked')]
+    """
+    return {
+        f"{path}.{name}".lstrip("."): (module, name, value)
+        for path, module in model.named_modules()
+        for name, value in module._buffers.items()
+    }
+
+
+def require_same_buffers(model: nn.Module, before: Buffers) -> None:
+    """Raise if the forward of a model assigned or registered a buffer while it was traced.
+
+    An assignment of the buffer's own value is undone.
+
+    Raises:
+        CaptureError: names the line that computes the new value, or else the buffer.
+    """
+    for path, (module, name, now) in (before | buffers_of(model)).items():
+        value = before[path][2] if path in before else _UNKNOWN
+        now = module._buffers.get(name) if path in before else now
+        node = now.node if isinstance(now, fx.Proxy) else None
+        if node is not None and node.op == "get_attr" and node.target == path:
+            module._buffers[name] = value
+        elif now is not value:
+            raise CaptureError(
+                where=(source_line(node) if node is not None else "") or f"buffer {path!r}",
+                found=f"an assignment to the buffer {path!r}",
+                wanted="a forward that does not change the model",
+                do="Return the new value instead of storing it.",
+            )
