@@ -5,16 +5,19 @@ Each recipe is an edit like those of `specs.edit`, and later edits can change it
 
 The inputs of the network keep the estimator and the function of the target, because no weights before them train.  A
 learned scale there would make the first convolution compute the gradient of its input, the largest of all gradients.
-Apply `edit.override(specs.GraphInput(), activations=dict(...))` after a recipe to change them.
+Apply `edit.override(specs.GraphInput(), activations=dict(...))` after a recipe to change them, or `edit.activations(...)` to
+change all activations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from attrs import evolve
+
 from qfunc.estimators import Ema, Entropy, LsqInit, LsqPlusInit, MinMax, Mse, StdClip
 from qfunc.functions import DoReFa, Dsq, Lsq, LsqPlus, Pact, Tqt
-from qfunc.specs import Everything, GraphInput, Target, edit
+from qfunc.specs import AllOf, Everything, GraphInput, Selector, Target, edit
 
 
 def lsq() -> Callable[[Target], Target]:
@@ -105,11 +108,30 @@ def tqt() -> Callable[[Target], Target]:
 
 def _both(weights: Callable[[Target], Target], activations: Callable[[Target], Target]) -> Callable[[Target], Target]:
     def recipe(target: Target) -> Target:
-        unchanged = {"estimator": target.activation.estimator, "function": target.activation.function}
-        inputs = edit.override(Everything() & GraphInput(), activations=unchanged)
-        return edit.pipe(target, weights, activations, inputs)
+        others = tuple(o for o in target.overrides if o.role != "activation" or not _is_of_inputs(o.select))
+        return edit.pipe(evolve(target, overrides=others), weights, activations, *_algorithms_of_inputs(target))
 
     return recipe
+
+
+def _algorithms_of_inputs(target: Target) -> list[Callable[[Target], Target]]:
+    # Return edits that give the inputs of the network the algorithms that they have in a target.
+    of_all, found = {"estimator": target.activation.estimator, "function": target.activation.function}, []
+    for change in target.overrides:
+        values = {n: getattr(change, n) for n in of_all if change.role == "activation" and getattr(change, n) is not None}
+        if change.select in (Everything(), GraphInput(), _INPUTS):
+            of_all, found = of_all | values, [(s, {n: v for n, v in old.items() if n not in values}) for s, old in found]
+        else:
+            select = change.select if _is_of_inputs(change.select) else Everything() & change.select & GraphInput()
+            found.append((select, values))
+    return [edit.override(s, activations=v) for s, v in ((_INPUTS, of_all), *found) if v]
+
+
+_INPUTS = Everything() & GraphInput()
+
+
+def _is_of_inputs(selector: Selector) -> bool:
+    return selector == GraphInput() or (isinstance(selector, AllOf) and {Everything(), GraphInput()} <= set(selector.of))
 
 
 __all__ = ["dorefa", "dsq", "lsq", "lsq_plus", "pact", "tqt"]

@@ -12,20 +12,24 @@ from qfunc.numerics.scales import nearest_scale
 from qfunc.specs import Float, Format, Int, Levels, Log, Scheme
 
 
-def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
-    """Return the nearest scale that the hardware supports, and z = clamp(R(qmin - min(low, 0)/s), qmin, qmax) or 0.
+def from_scale(scale: Tensor, low: Tensor, share: Tensor, scheme: Scheme) -> Affine:
+    """Return the nearest scale that the hardware supports, and z = qmin + R(min(-min(low, 0)/s, share (qmax - qmin))) or 0.
 
+    Below zero there are as many codes as the smallest value needs, but at most the share of the negative values: few codes
+    of this scale do not reach from the smallest value to zero.
     `ZeroPoint.nudge` and `Scale.minimum_range` adjust ranges, so they have no effect on a given scale.
 
     Args:
         scale: s in real units per code, float64, in the shape of the qparams, not negative.
         low: The smallest value, in real units, in the same shape.
+        share: The part of the sum of |x| that negative x have, in [0, 1], in the same shape.
         scheme: Any.
 
     >>> from qfunc.specs import ZeroPoint
     >>> u4 = Scheme(Int(4, signed=False), zero_point=ZeroPoint())
-    >>> [t.item() for t in from_scale(torch.tensor(0.5), torch.tensor(-1.0), u4)[:2]]
-    [0.5, 2.0]
+    >>> half = torch.tensor(0.5)
+    >>> [from_scale(half, torch.tensor(low), half, u4).zero_point.item() for low in (-1.0, -9.0)]
+    [2.0, 8.0]
     """
     fmt, rule = scheme.format, scheme.zero_point
     if isinstance(fmt, Log):  # from_range rounds to its scales, which are steps of 1/steps_per_octave octave
@@ -39,8 +43,9 @@ def from_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> Affine:
     assert isinstance(fmt, Int)  # Scheme requires it
     if rule.value is not None:
         return Affine(hardware_scale, torch.full_like(hardware_scale, rule.value), outer)
-    real = fmt.qmin - low.double().clamp(max=0) / (hardware_scale if outer is None else hardware_scale * outer).double()
-    return Affine(hardware_scale, round_by(real, rule.rounding).clamp(fmt.qmin, fmt.qmax).float(), outer)
+    needed = -low.double().clamp(max=0) / (hardware_scale if outer is None else hardware_scale * outer).double()
+    below = torch.minimum(needed, share.double() * (fmt.qmax - fmt.qmin))
+    return Affine(hardware_scale, round_by(fmt.qmin + below, rule.rounding).clamp(fmt.qmin, fmt.qmax).float(), outer)
 
 
 def largest(fmt: Format) -> float:
@@ -60,4 +65,22 @@ def largest(fmt: Format) -> float:
             return float(2.0 ** (((1 << fmt.magnitude_bits) - 1) / fmt.steps_per_octave))
 
 
-__all__ = ["from_scale", "largest"]
+def largest_above_zero(scheme: Scheme) -> float:
+    """Return Q_p of a scheme: the largest magnitude at scale 1, for integers that of qmax - z; with a free z, qmax - qmin.
+
+    It is the same for signed and unsigned codes with a zero point, which name the same values.
+
+    >>> from qfunc.specs import ZeroPoint
+    >>> u8 = Int(8, signed=False)
+    >>> [largest_above_zero(s) for s in (Scheme(), Scheme(u8, zero_point=ZeroPoint(value=128)), Scheme(zero_point=ZeroPoint()))]
+    [127.0, 127.0, 255.0]
+    """
+    fmt, rule = scheme.format, scheme.zero_point
+    if rule is None or not isinstance(fmt, Int):
+        return largest(fmt)
+    if rule.value is None:
+        return float(fmt.qmax - fmt.qmin)
+    return float(fmt.qmax - rule.value if fmt.qmax > rule.value else rule.value - fmt.qmin)
+
+
+__all__ = ["from_scale", "largest", "largest_above_zero"]

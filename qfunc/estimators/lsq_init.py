@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from qfunc.estimators.initial_scale import from_scale, largest
+from qfunc.estimators.initial_scale import from_scale, largest_above_zero
 from qfunc.estimators.minmax import nothing_seen
 from qfunc.estimators.moments import in_units
 from qfunc.numerics.qparams import Affine, observed
@@ -16,20 +16,22 @@ from qfunc.specs import Scheme
 
 
 class Magnitudes(NamedTuple):
-    """The number of values of a block (int64 []), the sum of |x| in float64, and the smallest value in float32."""
+    """The number of values of a block (int64 []), the sums of |x| and of x in float64, and the smallest value in float32."""
 
     number: Tensor
     total: Tensor
+    signed: Tensor
     low: Tensor
 
 
 @frozen
 class LsqInit:
-    """s = 2 mean|x| / sqrt(Q_p) over all values of all batches, z = clamp(R(qmin - min(x)/s), qmin, qmax) or 0.
+    """s = 2 mean|x| / sqrt(Q_p) over all values of all batches, z = qmin + R(min(-min(x, 0)/s, r (qmax - qmin))) or 0.
 
     Q_p is qmax of integers, 2^(b-1)-1 if signed and 2^b-1 if not, and the largest value of other formats.  The
-    paper has no zero point; this one is MQBench's, clamped to the codes.  MQBench's LSQObserver uses only the
-    last batch.
+    paper has no zero point: with one, Q_p is qmax - qmin, and r = (mean|x| - mean x) / (2 mean|x|) is the part of the sum
+    of |x| that negative x have, so that both signs get their part of few codes.  MQBench's LSQObserver has
+    z = R(qmin - min(x)/s), often no code or the last one at 2 or 3 bits, and uses only the last batch.
 
     Source: Esser et al., arXiv:1902.08153, section 2.1; MQBench, LSQObserver (zero point).
 
@@ -42,7 +44,8 @@ class LsqInit:
         """Return the state before any value: the identity of merge."""
         low = nothing_seen(scheme, like).low
         number = torch.zeros((), dtype=torch.int64, device=like.device)
-        return Magnitudes(number, torch.zeros_like(low, dtype=torch.float64), low)
+        zero = torch.zeros_like(low, dtype=torch.float64)
+        return Magnitudes(number, zero, zero, low)
 
     def update(self, state: Magnitudes, x: Tensor, scheme: Scheme) -> Magnitudes:
         """Return the sums with x added; an empty x changes nothing."""
@@ -50,14 +53,17 @@ class LsqInit:
             return state
         low, high = observed(x, scheme)
         ratio, unit, axes = in_units(x, low, high, scheme)
+        signed = ratio.sum(axes).double() * unit
         total = ratio.abs_().sum(axes).double() * unit
-        return Magnitudes(state.number + ratio.numel() // unit.numel(), state.total + total, torch.minimum(state.low, low))
+        number = state.number + ratio.numel() // unit.numel()
+        return Magnitudes(number, state.total + total, state.signed + signed, torch.minimum(state.low, low))
 
     def merge(self, a: Magnitudes, b: Magnitudes) -> Magnitudes:
         """Return the sums of both."""
-        return Magnitudes(a.number + b.number, a.total + b.total, torch.minimum(a.low, b.low))
+        return Magnitudes(a.number + b.number, a.total + b.total, a.signed + b.signed, torch.minimum(a.low, b.low))
 
     def finalize(self, state: Magnitudes, scheme: Scheme) -> Affine:
-        """Return the qparams of the formula's scale."""
+        """Return the qparams of the formulas."""
         mean = state.total / state.number.clamp(min=1)
-        return from_scale(2 * mean / largest(scheme.format) ** 0.5, state.low, scheme)
+        share = ((1 - state.signed / state.total) / 2).nan_to_num(nan=0.0).clamp(0, 1)  # 0/0 where all values are 0
+        return from_scale(2 * mean / largest_above_zero(scheme) ** 0.5, state.low, share, scheme)

@@ -48,7 +48,7 @@ class LsqPlusInit:
             return from_range(state.low, state.high, scheme)
         mean, std = mean_and_std(state)
         reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
-        return from_scale(reach / _longer_side(scheme.format), state.low, scheme)
+        return from_scale(reach / _longer_side(scheme.format), state.low, torch.zeros_like(state.mean), scheme)
 
 
 def _longer_side(fmt: Format) -> float:

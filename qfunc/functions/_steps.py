@@ -113,8 +113,9 @@ def gradients(
 ) -> Gradients:
     """Return the gradients of x_hat = (q - z) s: {R(x/s) - x/s where it passes through to x;  n - z or p - z elsewhere}.
 
-    gate(grad, x, t, qparams) is the gradient of x; the default is `through_inside`.  Large tensors are processed
-    in parts that fit into the cache, because allocating takes longer than the arithmetic.
+    gate(grad, x, t, qparams) is the gradient of x.  The default is `through_inside`, and grad itself where x = 0: it has a
+    code and is not clipped, and a tensor of zeros would otherwise stay 0 where that code is an end.  Large tensors are
+    processed in parts that fit into the cache, because allocating takes longer than the arithmetic.
     """
     if order := _memory_order(x, qparams):
         result = gradients(grad.permute(order[0]), x.permute(order[0]), qparams, scheme, gate, outside)
@@ -165,7 +166,14 @@ def _of_part(grad: Tensor, x: Tensor, qparams: Affine, scheme: Scheme, gate: Gat
         zero = spread(qparams.zero_point, x, scheme)
         level, t = level.sub_(zero), t.sub_(zero)
     terms = wide * level - through * t.clamp(-largest, largest)  # 0 * infinity would be NaN
+    if gate is None and _zero_may_be_an_end(scheme):
+        through = torch.where(x == 0, wide, through)
     return Gradients(through.to(grad.dtype), summed(terms, like, scheme), rest)
+
+
+def _zero_may_be_an_end(scheme: Scheme) -> bool:
+    low, high = ends(scheme)
+    return scheme.zero_point is not None or low >= 0 or high <= 0
 
 
 def largest_level(scheme: Scheme) -> float:

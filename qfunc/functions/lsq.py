@@ -51,8 +51,11 @@ class Lsq:
     With t = x/s + z in the dtype of the computation:
 
         d x_hat / d s = g * {R(x/s) - x/s where qmin < t < qmax;  qmin - z where t <= qmin;  qmax - z where t >= qmax}
-        d x_hat / d x = 1 where qmin < t < qmax, else 0
+        d x_hat / d x = 1 where qmin < t < qmax or x = 0, else 0
         g = 1 / sqrt(N qmax), N the number of elements of x that share the scale, without those along `batch_axis`
+
+    The paper has no gradient at x = 0 if its code is qmin: there a tensor that begins with zeros only, as after a BatchNorm
+    with gamma = 0, would never change.  After a ReLU, whose own gradient at 0 is 0, both are the same.
 
     `Float` and `Levels` formats have their smallest and largest value in place of qmin and qmax.
 

@@ -33,10 +33,10 @@ class LsqPlus:
 
         d x_hat / d s = g * {R(v) - v where qmin < v < qmax;  qmin where v <= qmin;  qmax where v >= qmax}
         d x_hat / d beta = g * {0 where qmin < v < qmax;  1 elsewhere}
-        d x_hat / d x = 1 where qmin < v < qmax, else 0
+        d x_hat / d x = 1 where qmin < v < qmax or x = 0, else 0
 
     g = 1 / sqrt(N qmax) as in LSQ, for both, because they have the same unit.  Without a free zero point only s
-    trains, as in `Lsq`.  The hardware's scale, NaN and infinities are as in `Lsq`.
+    trains, as in `Lsq`.  x = 0, the hardware's scale, NaN and infinities are as in `Lsq`.
 
     Args:
         gradient_scale: True for g as above, False for 1, or g itself.

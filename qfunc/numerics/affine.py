@@ -12,7 +12,7 @@ from qfunc.numerics import codebook, logarithmic, minifloat
 from qfunc.numerics._grads import masked_straight_through, reinterpreted
 from qfunc.numerics.qparams import Affine, block_size, filled, spread
 from qfunc.numerics.rounding import round_by
-from qfunc.numerics.scales import stored_scale
+from qfunc.numerics.scales import divisor, stored_scale
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
 
@@ -59,7 +59,8 @@ def fake_quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Return dequantize(quantize(x)) in the dtype of x, with a straight-through gradient inside the range.
 
     d x_hat / d x = 1 where qmin <= R(x/s) + z <= qmax, else 0; for other formats, 1 where x is between the
-    smallest and the largest value.  Qparams get no gradient.
+    smallest and the largest value.  It is also 1 where |x| <= s d for the divisors d of `Scale.divisor` beyond qmax: such
+    a scale is made for a range whose largest value rounds to qmax + 1.  Qparams get no gradient.
 
     Computed in float32, or in float64 for float64 x and for codes of more than 24 bits; rounded to the dtype
     of x at the end.  NaN stays NaN, infinities saturate to the ends of an integer range; both get gradient 0.
@@ -93,7 +94,8 @@ def in_range(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     [True, False]
     """
     view, params = _block_views(widened(x, scheme), qparams, scheme)
-    return _reshape_like(_gradient_mask(scheme, _unclamped(_scaled(view, params, scheme), params, scheme)), x, scheme).bool()
+    unclamped = _unclamped(_scaled(view, params, scheme), view, params, scheme)
+    return _reshape_like(_gradient_mask(scheme, unclamped), x, scheme).bool()
 
 
 def step(qparams: Affine, x: Tensor, scheme: Scheme) -> Tensor:
@@ -106,7 +108,7 @@ def _fake_quantize(scheme: Scheme, x: Tensor, scale: Tensor, zero_point: Tensor,
     qparams = Affine(scale.detach(), zero_point.detach(), outer if outer is None else outer.detach())
     view, params = _block_views(widened(x, scheme), qparams, scheme)
     real = _scaled(view, params, scheme)
-    codes, unclamped = _codes(real, params, scheme), _unclamped(real, params, scheme)
+    codes, unclamped = _codes(real, params, scheme), _unclamped(real, view, params, scheme)
     if isinstance(scheme.format, Int):
         # A new tensor, which vmap batches wherever a qparam is batched: it may be overwritten in place.
         value = (codes if scheme.zero_point is None else codes.sub_(params.zero_point)).mul_(_value_scale(params, scheme))
@@ -132,11 +134,16 @@ def _ends(scheme: Scheme) -> tuple[float, float]:
     return (fmt.values[0], fmt.values[-1]) if isinstance(fmt, Levels) else (-math.inf, 0.0)
 
 
-def _unclamped(real: Tensor, params: Affine, scheme: Scheme) -> Tensor:
+def _unclamped(real: Tensor, x: Tensor, params: Affine, scheme: Scheme) -> Tensor:
     # The value that lies within `_ends` if x is not clipped.
-    if not isinstance(scheme.format, Log):
+    fmt = scheme.format
+    if isinstance(fmt, Int) and scheme.scale.divisor in ("half_range", "-qmin") and fmt.qmin < 0 < fmt.qmax:
+        # s and s d are rounded, and those of a weight before a BatchNorm again: far less than 2^-20.
+        largest = full_scale(params).abs() * (divisor(scheme) * (1 + 2**-20))
+        return torch.where(x.abs() <= largest, real.clamp(*_ends(scheme)), real)
+    if not isinstance(fmt, Log):
         return real
-    codes, steps = 1 << scheme.format.magnitude_bits, scheme.format.steps_per_octave
+    codes, steps = 1 << fmt.magnitude_bits, fmt.steps_per_octave
     return real.abs() - full_scale(params) * torch.full(
         (), 2.0 ** ((codes - 1) / steps), dtype=torch.float64, device=real.device
     )

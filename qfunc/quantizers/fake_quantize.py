@@ -76,6 +76,7 @@ class FakeQuantize(nn.Module):
         self.factors: tuple[FakeQuantize, ...] = ()  # a derived scale is the product of their scales; not submodules
         self.norm: tuple[Any, ...] = ()  # the BatchNorm that the scales follow; not a submodule either
         self.odd = False  # whether Q(-x) = -Q(x), if the scales follow a BatchNorm
+        self.adjustment: tuple[Affine, Affine] | None = None  # a weight's qparams before and after the last calibration
         self.cache = CachedValue()
 
     def _nan_params(self, like: Tensor) -> tuple[Any, dict[str, Tensor]]:

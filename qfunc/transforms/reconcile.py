@@ -12,7 +12,8 @@ from qfunc.numerics.qparams import Affine
 from qfunc.placement.fused_readers import share_scales
 from qfunc.placement.shift_limits import limit_qparams
 from qfunc.placement.ties import derivations, derived_qparams
-from qfunc.specs import DerivedQParams
+from qfunc.specs import DerivedQParams, Scheme
+from qfunc.transforms.insert_quantizers import estimated
 
 
 def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affine]:
@@ -47,20 +48,57 @@ def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affin
 def set_qparams(view: QuantizedModel, found: dict[str, Affine]) -> None:
     """Set the qparams of a model's sites in place: reconciled ones, and then the derived ones.
 
-    Only for transforms, on models that they own.
+    Scales of weights that an earlier calibration adjusted are those from before it, unless they changed since.  Only for
+    transforms, on models that they own.
     """
     modules = {s.path: s.module for s in view.quantizers}
     # The qparams of a weight are computed by quantizing it.
     current = {path: module.qparams() for path, module in modules.items() if module.ready and not module.dynamic}
-    for path, qparams in reconcile(view, {**current, **found}).items():
+    given = {**current, **_before_adjustment(view, current), **found}
+    constants = {path: _copied(given[path]) for path, module in modules.items() if module.site.constant and path in given}
+    for path, qparams in reconcile(view, given).items():
         module = modules[path]
         if not (path in current and module.site.constant and same_qparams(current[path], qparams)):
             current.pop(path, None)
             module.set_qparams(qparams, _constant(view, path) if module.site.constant else None)
+        if path in constants:
+            module.adjustment = constants[path], _copied(current[path] if path in current else module.qparams())
     static = {p: m for p, m in modules.items() if not isinstance(m.site.value, DerivedQParams) and not m.dynamic}
     actual = {path: current[path] if path in current else module.qparams() for path, module in static.items()}
     for path, qparams in derived_qparams(view, actual).items():
         modules[path].set_qparams(qparams)
+
+
+def _before_adjustment(view: QuantizedModel, current: dict[str, Affine]) -> dict[str, Affine]:
+    # The qparams of weights before the last calibration adjusted them to the activations, where they are still its result.
+    constants = {s.path: s.module for s in view.quantizers if s.module.site.constant and s.path in current}
+    known = {path: module.adjustment for path, module in constants.items() if module.adjustment is not None}
+    loaded = [p for p, m in constants.items() if p not in known and isinstance(m.site.value, Scheme)]
+    target = view.record.target
+    if loaded and all(s.module.ready for s in view.quantizers) and target is not None and (derivations(view) or target.limits):
+        # The values of a file do not show what adjusted them: adjust the estimates again, and compare.
+        estimates = {path: estimated(constants[path].site, _constant(view, path)) for path in loaded}
+        result = reconcile(view, {**current, **estimates})
+        known |= {path: (estimates[path], result[path]) for path in loaded}
+    return {path: _where_equal(current[path], after, before) for path, (before, after) in known.items()}
+
+
+def _copied(qparams: Affine) -> Affine:
+    # A copy, because a quantizer returns its buffers themselves.
+    return Affine(*(t if t is None else t.clone() for t in qparams))
+
+
+def _where_equal(current: Affine, after: Affine, before: Affine) -> Affine:
+    # The qparams from before an adjustment, where it changed them and the current ones are those after it.
+    if any(one.scale.shape != current.scale.shape or one.outer is not None for one in (current, after, before)):
+        return current
+    device = current.scale.device
+    # A scale that follows a BatchNorm is divided by a factor and multiplied by it again: two roundings.
+    near = torch.isclose(current.scale, after.scale.to(device), rtol=2.0**-22, atol=0.0)
+    changed = (before.scale != after.scale) | (before.zero_point != after.zero_point)
+    equal = near & (current.zero_point == after.zero_point.to(device)) & changed.to(device)
+    pairs = zip(before[:2], current[:2], strict=True)
+    return Affine(*(torch.where(equal, old.to(device), now) for old, now in pairs))
 
 
 def _constant(view: QuantizedModel, path: str) -> Tensor:

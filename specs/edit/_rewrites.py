@@ -13,8 +13,10 @@ from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.formats import Float, Format, Int, Levels
+from qfunc.specs.placement import Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs.selectors import Everything
 from qfunc.specs.slots import Cases, FixedQParams
 from qfunc.specs.target import Override, Target
 
@@ -147,7 +149,7 @@ def around_zero(fmt: Int) -> Int:
 
 @frozen
 class SetAlgorithm:
-    """Replaces the estimator or function of a role; None keeps it."""
+    """Replaces the estimator or function of a role, also in overrides; None keeps it."""
 
     role: str
     estimator: Estimator | None = field(validator=implements(Estimator, optional=True))
@@ -156,7 +158,19 @@ class SetAlgorithm:
     def __call__(self, target: Target) -> Target:
         old = getattr(target, self.role)
         new = {n: getattr(self, n) for n in ("estimator", "function") if getattr(self, n) is not None}
-        return evolve(target, **{self.role: evolve(old, **new)})
+        overrides = (o if o.role != self.role else without(o, *new) for o in target.overrides)
+        return evolve(target, overrides=tuple(o for o in overrides if o is not None), **{self.role: evolve(old, **new)})
+
+
+def without(override: Override, *names: str) -> Override | None:
+    """Return an override without some of its values; None if no value is left.
+
+    >>> from qfunc.specs.selectors import Name
+    >>> without(Override(Name("head"), "weight", bits=8), "estimator")
+    Override(Name('head'), role='weight', bits=8)
+    """
+    left = {n: None if n in names else getattr(override, n) for n in ("estimator", "function", "bits")}
+    return evolve(override, **left) if any(v is not None for v in left.values()) else None
 
 
 @frozen
@@ -211,6 +225,20 @@ class PutInFront:
 
     def __call__(self, target: Target) -> Target:
         return evolve(target, **{self.where: self.values + getattr(target, self.where)})
+
+
+@frozen
+class AddRule:
+    """Adds a rule before the others.  Earlier overrides of bits do not narrow its weights."""
+
+    rule: Rule
+
+    def __call__(self, target: Target) -> Target:
+        weight, overrides = self.rule.weight, target.overrides
+        bits = weight.format.bits if isinstance(weight, Scheme) and isinstance(weight.format, Int) else None
+        if bits in range(2, 17) and any(o.bits for o in overrides):
+            overrides = (*overrides, Override(Everything() & self.rule.select, "weight", bits=bits))
+        return evolve(target, rules=(self.rule, *target.rules), overrides=overrides)
 
 
 @frozen

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from qfunc.specs._check import SLOTS
 from qfunc.specs.edit._keywords import Slots
-from qfunc.specs.edit._rewrites import Edit, PutInFront, known_keys
+from qfunc.specs.edit._rewrites import AddRule, Edit, known_keys
 from qfunc.specs.placement import Rule
 from qfunc.specs.selectors import Selector, require_selector
 from qfunc.specs.slots import KeepFloat, SlotValue
@@ -28,7 +28,7 @@ def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
     """
     require_selector("edit.add", selector)
     known_keys("edit.add", slots, (*SLOTS, "edges"))
-    return PutInFront("rules", (Rule(selector, **slots),))
+    return AddRule(Rule(selector, **slots))
 
 
 def skip(selector: Selector) -> Edit:

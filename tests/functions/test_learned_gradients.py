@@ -44,7 +44,7 @@ def weights(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("rounding", oracle.MODES)
 @pytest.mark.parametrize(("fmt", "zero"), [(S4, None), (U4, 0), (U4, 5), (S4, -3), (Int(4, low=-7), None)])
 def test_lsq_is_equations_3_and_5(fmt: Int, zero: int | None, rounding: str) -> None:
-    """d/ds = R(v) - v inside, Q_n below, Q_p above; d/dx = 1 inside; v on an end counts as outside, as in the paper."""
+    """d/ds = R(v) - v inside, Q_n below, Q_p above; d/dx = 1 inside and at 0; another v on an end is outside, as in the paper."""
     scheme = Scheme(fmt, zero_point=None if zero is None else ZeroPoint(), rounding=rounding)
     z, s = zero or 0, 0.25  # a power of two: x / s is exact
     x = torch.tensor(GRID, dtype=torch.float64) * s
@@ -56,7 +56,7 @@ def test_lsq_is_equations_3_and_5(fmt: Int, zero: int | None, rounding: str) -> 
     for v, w in zip(GRID, weight.tolist(), strict=True):
         inside = low < v < high
         total += w * ((oracle.rounded(v, rounding, fmt.qmin - z) - v) if inside else low if v <= low else high)
-        passed.append(w * inside)
+        passed.append(w * (inside or v == 0))  # 0 has a code
     assert dx.tolist() == passed
     # The sum of 300 terms below 40 in float64, rounded to the float32 of the scale.
     assert found["scale"].item() == pytest.approx(total, rel=2**-23)
@@ -164,7 +164,7 @@ def test_lsq_plus_is_the_papers_with_the_integer_offset(fmt: Int, beta: float, r
         inside = fmt.qmin < v < fmt.qmax
         d_s += w * ((oracle.rounded(u, rounding) - u) if inside else fmt.qmin if v <= fmt.qmin else fmt.qmax)
         d_beta += w * (not inside)
-        passed.append(w * inside)
+        passed.append(w * (inside or u == 0))
     assert dx.tolist() == passed
     assert found["scale"].item() == pytest.approx(d_s, rel=2**-23, abs=1e-6)  # float32 of the parameters
     assert found["beta"].item() == pytest.approx(d_beta, rel=2**-23)

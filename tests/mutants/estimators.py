@@ -89,8 +89,8 @@ ESTIMATORS = (
     # initial scales
     Mutation(
         "lsq-without-the-root", "qfunc.estimators.lsq_init:LsqInit.finalize",
-        "2 * mean / largest(scheme.format) ** 0.5",
-        "2 * mean / largest(scheme.format)",
+        "2 * mean / largest_above_zero(scheme) ** 0.5",
+        "2 * mean / largest_above_zero(scheme)",
         (
             "tests/estimators/test_moment_estimators.py::test_lsq_init_is_its_equation",
             "tests/estimators/test_mqbench_observers.py::test_lsq",
@@ -116,9 +116,15 @@ ESTIMATORS = (
     ),
     Mutation(
         "zero-point-beside-the-codes", "qfunc.estimators.initial_scale:from_scale",
-        "real = fmt.qmin - low.double().clamp(max=0)",
-        "real = -low.double().clamp(max=0)",
-        "tests/estimators/test_moment_estimators.py::test_lsq_init_keeps_its_zero_point_among_the_codes",
+        "round_by(fmt.qmin + below, rule.rounding)",
+        "round_by(below, rule.rounding)",
+        "tests/estimators/test_moment_estimators.py::test_lsq_init_divides_the_codes_between_the_signs",
+    ),
+    Mutation(
+        "zero-point-at-the-end-of-few-codes", "qfunc.estimators.initial_scale:from_scale",
+        "below = torch.minimum(needed, share.double() * (fmt.qmax - fmt.qmin))",
+        "below = needed",
+        "tests/estimators/test_moment_estimators.py::test_no_zero_point_of_lsq_has_half_the_error",
     ),
     Mutation(
         "direct-scales-overflow", "qfunc.estimators.initial_scale:from_scale",

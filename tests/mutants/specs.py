@@ -102,10 +102,16 @@ SPECS = (
     ),
     # edit
     Mutation(
-        "earlier-rules-win", "qfunc.specs.edit._rewrites:PutInFront.__call__",
-        "self.values + getattr(target, self.where)",
-        "getattr(target, self.where) + self.values",
+        "earlier-rules-win", "qfunc.specs.edit._rewrites:AddRule.__call__",
+        "(self.rule, *target.rules)",
+        "(*target.rules, self.rule)",
         "tests/specs/test_specs_edit.py::test_later_edits_win",
+    ),
+    Mutation(
+        "overrides-beat-later-edits", "qfunc.specs.edit._rewrites:SetAlgorithm.__call__",
+        "o if o.role != self.role else without(o, *new)",
+        "o",
+        "tests/specs/test_edit_order.py::test_in_every_sequence_of_edits_the_last_value_wins",
     ),
     Mutation(
         "earlier-overrides-win", "qfunc.specs.edit._rewrites:PutBehind.__call__",

@@ -25,7 +25,7 @@ TRAINING = (
     ),
     Mutation(
         "recipes-train-what-enters", "qfunc.recipes:_both",
-        "weights, activations, inputs)",
+        "weights, activations, *_algorithms_of_inputs(target))",
         "weights, activations)",
         "tests/training/test_ties.py::test_what_enters_keeps_the_algorithm_of_the_target",
     ),

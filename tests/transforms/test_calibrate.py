@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import warnings
 import weakref
@@ -212,6 +214,29 @@ def test_calibrating_again_replaces_what_was_found() -> None:
     once = qfunc.calibrate([3 * x])(made)
     assert same_state(state(qfunc.calibrate([3 * x])(qfunc.calibrate([x])(made))), state(once))
     assert record_of(once).stage == "calibrated"
+
+
+@pytest.mark.parametrize("target", [targets.onnxruntime, targets.litert, targets.tosa, targets.tengine_u8], ids=str)
+def test_no_calibration_leaves_a_mark_on_the_next(target: Any) -> None:
+    """Inputs 1e-8 times as large make biases overflow, which widens the scales of weights; the next calibration undoes it."""
+    torch.manual_seed(3)
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval(), torch.randn(4, 3, 8, 8)
+    made = qfunc.quantize(target)(net)
+    once, wide = (qfunc.calibrate([f * x])(made) for f in (1.0, 1e-8))
+    loaded = qfunc.quantize(target)(net)
+    loaded.load_state_dict(wide.state_dict())
+
+    def scales(model: Any) -> Any:
+        found = {s.module.site.name: s.module.qparams().scale.flatten() for s in quantizer_nodes(model)}
+        return found["0.weight"]
+
+    assert (scales(wide) > scales(once)).any()
+    with torch.no_grad():
+        trained = copy.deepcopy(wide)
+        trained.get_submodule("quantizers.0.weight").scale.mul_(1.5)  # as training may; this one stays
+    assert (scales(qfunc.calibrate([x])(trained)) > scales(once)).any()
+    for again in (wide, loaded, qfunc.calibrate([1e-6 * x])(wide), pickle.loads(pickle.dumps(wide))):
+        assert same_state(state(qfunc.calibrate([x])(again)), state(once))
 
 
 def test_all_zero_activations() -> None:
