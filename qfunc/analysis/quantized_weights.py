@@ -13,7 +13,7 @@ from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.graph.record import record_of
+from qfunc.graph.record import path_of, record_of
 from qfunc.ops.node import kind_of
 from qfunc.placement.rules import narrow
 from qfunc.quantizers.fake_quantize import FakeQuantize
@@ -30,6 +30,7 @@ class Weight:
     Attributes:
         site: The name of its site.
         op: The path of the op for which it is quantized.
+        readers: The paths of all ops that read it.
         elements: The number of elements.
         products: (multiply-accumulates for one batch, bits of the input) of each op that reads the weight.
         narrowed: (bits, the weight quantized to them), from narrow to wide.
@@ -37,6 +38,7 @@ class Weight:
 
     site: str
     op: str
+    readers: tuple[str, ...]
     elements: int
     products: tuple[tuple[int, int], ...]
     node: fx.Node = field(eq=False, repr=False)
@@ -67,7 +69,8 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
         products = tuple((counts.get(user, 0), _input_bits(user, node, quantizers, commuting)) for user in node.users)
-        yield Weight(site.name, site.op, weight.numel(), products, node, narrowed)
+        readers = tuple(path_of(ops.model, user) for user in node.users)
+        yield Weight(site.name, site.op, readers, weight.numel(), products, node, narrowed)
 
 
 def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
