@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.metrics import Sums
 from qfunc.analysis.quantized_weights import Weight
-from qfunc.analysis.replay import Replays, outputs_of
+from qfunc.analysis.replay import Replays, outputs_of, require_float_output
 from qfunc.execution.batches import tensors_of
 from qfunc.graph.constants import read_attr
 from qfunc.ops.node import kind_of
@@ -45,6 +45,15 @@ class MergeableWatch(Protocol):
 
     def join(self, states: Sequence[Any]) -> None:
         """Replace its sums by the total of the states of all processes, in order."""
+        ...
+
+
+@runtime_checkable
+class SquaredWatch(Protocol):
+    """A watch of losses in squared units of the outputs."""
+
+    def power(self) -> float:
+        """Return the mean square of the outputs."""
         ...
 
 
@@ -95,6 +104,10 @@ class _OutputMse:
         agreements = {key: sums.agreement() for key, sums in self.trials.sums.items()}
         return {key: a.noise / max(a.elements, 1) for key, a in agreements.items()}
 
+    def power(self) -> float:
+        agreement = next((sums.agreement() for sums in self.trials.sums.values()), None)
+        return 0.0 if agreement is None else agreement.signal / max(agreement.elements, 1)
+
 
 @frozen
 class HessianTrace:
@@ -130,7 +143,7 @@ class _Curvature:
         weights_by_node = {w.node: read_attr(ops.model, w.node.all_input_nodes[0]).detach() for w in weights}
         self.leaves = {node: value.clone().requires_grad_() for node, value in weights_by_node.items()}
         self.traces = dict.fromkeys(self.leaves, 0.0)
-        self.outputs = 0
+        self.outputs, self.squares = 0, 0.0
 
     def add(self, arguments: tuple[Any, ...], number: int) -> Any:
         values: dict[fx.Node, Any] = self.ops.inputs(arguments)
@@ -143,8 +156,10 @@ class _Curvature:
                 elif node.op != "placeholder":
                     values[node] = self.ops.call(node, values.__getitem__)
         returned = values[self.ops.nodes[-1]]
+        require_float_output(returned, "mixed_precision")
         outputs = [y for y in outputs_of(returned) if y.requires_grad]
         self.outputs += sum(y.numel() for y in outputs)
+        self.squares += sum(float(y.detach().double().square().sum()) for y in outputs)
         generator = torch.Generator().manual_seed(_digest(arguments, self.seed))
         for draw in range(self.draws if outputs else 0):
             signs = [_signs(y, generator) for y in outputs]
@@ -154,12 +169,15 @@ class _Curvature:
                 self.traces[node] += 0.0 if slope is None else float(slope.double().square().sum()) / self.draws
         return self.ops.returned(returned)
 
-    def state(self) -> tuple[dict[str, float], int]:
-        return {node.name: trace for node, trace in self.traces.items()}, self.outputs
+    def state(self) -> tuple[dict[str, float], int, float]:
+        return {node.name: trace for node, trace in self.traces.items()}, self.outputs, self.squares
 
-    def join(self, states: Sequence[tuple[dict[str, float], int]]) -> None:
-        self.traces = {node: sum((traces[node.name] for traces, _ in states), 0.0) for node in self.traces}
-        self.outputs = sum(outputs for _, outputs in states)
+    def join(self, states: Sequence[tuple[dict[str, float], int, float]]) -> None:
+        self.traces = {node: sum((traces[node.name] for traces, _, _ in states), 0.0) for node in self.traces}
+        self.outputs, self.squares = sum(n for _, n, _ in states), sum(squares for _, _, squares in states)
+
+    def power(self) -> float:
+        return self.squares / max(self.outputs, 1)
 
     def losses(self) -> dict[Key, float]:
         by_key = {}
@@ -183,4 +201,4 @@ def _digest(arguments: Any, seed: int) -> int:
     return found
 
 
-__all__ = ["HessianTrace", "Key", "Loss", "MergeableWatch", "OutputMse", "Watch"]
+__all__ = ["HessianTrace", "Key", "Loss", "MergeableWatch", "OutputMse", "SquaredWatch", "Watch"]

@@ -1,18 +1,17 @@
-"""Budgets for mixed precision: memory, bit operations or measured time; and the choice of least loss within a budget."""
+"""Budgets for mixed precision: memory, bit operations or measured time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-import numpy as np
 from attrs import field, frozen
 
+from qfunc.analysis.least_loss import minimize
 from qfunc.analysis.quantized_weights import Weight
 from qfunc.errors import SpecError
 from qfunc.specs._check import number
-
-Choice = TypeVar("Choice")
 
 
 class Budget(Protocol):
@@ -106,6 +105,9 @@ def _times(instance: Any, attribute: Any, value: Any) -> None:
 class LatencyBudget:
     """Measured time: sum of the times of the ops with the chosen bits <= most.
 
+    A weight takes the times of all ops that read it.  An op without a time takes that of the op for which the weight is
+    quantized: its first reader.
+
     Args:
         times: (path of the op, bits of its weight, time) for each op and each number of bits; times in any unit.
         most: The largest sum, in the same unit.
@@ -125,61 +127,20 @@ class LatencyBudget:
         return "time"
 
     def cost(self, weight: Weight, bits: int) -> float:
-        """Return the measured time."""
-        entries = [time for op, width, time in self.times if (op, width) == (weight.op, bits)]
-        if not entries:
+        """Return the sum of the measured times of the ops that read the weight."""
+        measured = {(op, width): float(time) for op, width, time in self.times}
+        times = [measured.get((op, bits), measured.get((weight.op, bits))) for op in weight.readers]
+        known_times = [time for time in times if time is not None]
+        if len(known_times) < len(times):
             known = ", ".join(sorted({op for op, _, _ in self.times}))
             do = f"Measure it, or remove {bits} from bits. There are times for {known}."
             wanted = f"a time of op {weight.op!r} with {bits} bits"
             raise SpecError(where="LatencyBudget.times", found="no such entry", wanted=wanted, do=do)
-        return float(entries[-1])
+        return math.fsum(known_times)
 
     def limit(self, weights: Sequence[Weight]) -> float:
         """Return `most`."""
         return self.most
 
-
-def minimize(
-    items: Sequence[Sequence[Choice]], losses: Mapping[Choice, float], costs: Mapping[Choice, float], limit: float
-) -> tuple[tuple[Choice, ...], float]:
-    """Return (the choice of each item, the gap): minimise sum L(c_i) subject to sum C(c_i) <= limit, exactly.
-
-    Args:
-        items: The choices of each item; no two items share a choice.
-        losses, costs: The loss and the cost of each choice; costs are not negative.
-        limit: At least the sum of the smallest costs.
-    Returns:
-        gap: (loss - lower bound) / loss, with the bound that the solver proves; 1 without a bound.
-    Raises:
-        ImportError: scipy is not installed.
-
-    >>> minimize([["a4", "a8"], ["b4", "b8"]], dict(a4=9, a8=1, b4=3, b8=1), dict(a4=4, a8=8, b4=4, b8=8), 13)
-    (('a8', 'b4'), 0.0)
-    """
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import block_diag
-    except ImportError as e:
-        raise ImportError("mixed_precision needs scipy: pip install qfunc-torch[mixed]") from e
-    keys = [choice for item in items for choice in item]
-    # Scaled to about 1, the magnitude for which the solver's tolerances are meant.
-    loss, cost = (np.array([of[key] for key in keys], dtype=float) for of in (losses, costs))
-    loss, cost, bound = loss / (loss.max() or 1.0), cost / (cost.max() or 1.0), limit / (cost.max() or 1.0)
-    one_each = LinearConstraint(block_diag([np.ones((1, len(item))) for item in items]), 1, 1)
-    for below in _BELOW:
-        within = LinearConstraint(cost[None], -np.inf, bound - below)
-        solution = milp(loss, integrality=np.ones(len(keys)), bounds=Bounds(0, 1), constraints=[one_each, within],
-                     options={"mip_rel_gap": 0.0})  # fmt: skip
-        if solution.x is None:
-            break
-        chosen = tuple(key for key, x in zip(keys, solution.x, strict=True) if x > 0.5)
-        if sum(costs[key] for key in chosen) <= limit:
-            return chosen, float(solution.mip_gap or 0.0)
-    # Only the smallest costs fit between the limit and the tolerance below it.
-    return tuple(min(item, key=costs.__getitem__) for item in items), 1.0
-
-
-_BELOW = (0.0, 2e-6, 4e-6, 8e-6)
-"""Amounts by which successive tries lower the limit, because the solver exceeds it by its tolerance of 1e-6."""
 
 __all__ = ["BitOpsBudget", "Budget", "LatencyBudget", "SizeBudget", "minimize"]

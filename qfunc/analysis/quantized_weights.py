@@ -13,7 +13,7 @@ from qfunc.analysis.multiply_accumulates import multiply_accumulates
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.graph.record import record_of
+from qfunc.graph.record import path_of, record_of
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of
 from qfunc.placement.rules import narrow
@@ -31,6 +31,7 @@ class Weight:
     Attributes:
         site: The name of its site.
         op: The path of the op for which it is quantized.
+        readers: The paths of all ops that read it.
         elements: The number of elements.
         products: (multiply-accumulates for one batch, bits of the input) of each op that reads the weight.
         narrowed: (bits, the weight quantized to them), from narrow to wide.
@@ -38,6 +39,7 @@ class Weight:
 
     site: str
     op: str
+    readers: tuple[str, ...]
     elements: int
     products: tuple[tuple[int, int], ...]
     node: fx.Node = field(eq=False, repr=False)
@@ -68,7 +70,8 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
         products = tuple((_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, commuting)) for user in node.users)
-        yield Weight(site.name, site.op, weight.numel(), products, node, narrowed)
+        readers = tuple(path_of(ops.model, user) for user in node.users)
+        yield Weight(site.name, site.op, readers, weight.numel(), products, node, narrowed)
 
 
 def _products_with(ops: Ops, weight: fx.Node, reader: fx.Node, counts: Mapping[fx.Node, int]) -> int:

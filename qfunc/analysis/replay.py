@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.metrics import Sums
-from qfunc.errors import QfuncError
+from qfunc.errors import CalibrationError, QfuncError
 from qfunc.execution.batches import tensors_of
 from qfunc.graph.interpreter import run_error
 from qfunc.ops.node import kind_of
@@ -41,12 +41,13 @@ class Replays(Generic[Key]):
         """Run one batch and return the output of the float network.
 
         Raises:
-            CalibrationError: an op fails on the arguments.
+            CalibrationError: an op fails on the arguments, or no output has a floating-point dtype.
         """
         real, where = self.ops.inputs(arguments), f"{self.step}, batch {number}"
         for node in self.ops.nodes:
             if node.op != "placeholder":
                 real[node] = self._value(node, real, where)
+        require_float_output(real[self.output], self.step)
         for key, (node, replaced) in self.trials.items():
             given = real[node]
             values = ChainMap({node: replaced(given)}, real)
@@ -71,3 +72,16 @@ class Replays(Generic[Key]):
 def outputs_of(value: Any) -> list[Tensor]:
     """Return the outputs with a floating-point dtype."""
     return [v for v in tensors_of(value) if v.is_floating_point()]
+
+
+def require_float_output(value: Any, step: str, do: str = "") -> None:
+    """Raise if no output has a floating-point dtype, because errors of the others are not measured.
+
+    Raises:
+        CalibrationError: there is no such output.
+    """
+    if not outputs_of(value):
+        dtypes = dict.fromkeys(str(v.dtype).removeprefix("torch.") for v in tensors_of(value))
+        found = f"outputs of {', '.join(dtypes) or 'no dtype'} only"
+        do = do or "Return the scores, too, of which they are computed."
+        raise CalibrationError(where=f"{step}, outputs", found=found, wanted="at least one floating-point output", do=do)

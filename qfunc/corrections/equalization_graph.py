@@ -22,6 +22,7 @@ from qfunc.graph.stages import kind_of_model
 from qfunc.graph.submodules import quantized_submodules
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, slots
+from qfunc.specs import Target
 
 
 @frozen(eq=False)
@@ -66,15 +67,16 @@ def capture_for_equalization(model: Any, step: str) -> fx.GraphModule:
 
 
 def equalization_links(
-    model: fx.GraphModule, gains: bool = False, clips: bool = False
+    model: fx.GraphModule, gains: bool = False, clips: bool = False, target: Target | None = None
 ) -> tuple[tuple[Link, ...], tuple[NearMiss, ...]]:
     """Return the links of a captured model in graph order, and the ops that have none.
 
     Args:
         gains: Include links that start at LayerNorms, RMSNorms and BatchNorms without an op before them.
         clips: Include links with a clip from 0 directly after a BatchNorm; they scale if no value reaches the bound.
+        target: The target whose fusions fold steps into weights; None for BatchNorms alone.
     """
-    ops, links, misses = ScalableOps(model), [], []
+    ops, links, misses = ScalableOps(model, target), [], []
     used: set[fx.Node] = set()
     for node in model.graph.nodes:
         producer: Rows | ScalableNorm | str | None = ops.rows(node) if has(node, Trait.WEIGHTED) else None
@@ -137,7 +139,7 @@ def _column(
     repeat, rest = divmod(op.inputs, producer.channels)
     if layout.back != axis or rest or (repeat > 1 and not layout.merged):
         raise _Stop(reader, "its input channels are not these channels")
-    return Columns(op, through, repeat)
+    return Columns(op, ops.folded, through, repeat)
 
 
 def _why(reader: fx.Node, clips: bool) -> str:

@@ -29,9 +29,9 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
     with r1_i and r2_i the largest |w| of channel i in the rows of w1 and in the columns of w2; afterwards both are
     sqrt(r1_i r2_i).  This is repeated over all pairs until no s differs from 1 by more than 1e-3.  The float model does
     not change, except for the rounding of each weight to its dtype.  If a channel has no weights on one side, s = 1.
-    Unlike the paper, if the first op has a BatchNorm, s_i >= a_i / max_j a_j with a = |beta| + 3 |gamma|: no channel's
-    activations exceed the previous largest range.  Otherwise a nearly dead channel, with tiny weights and a bias, would
-    widen the range of all others.
+    Unlike the paper, if the first op has a BatchNorm, s_i >= c_i / max_j c_j with c = max(0, |beta| - 3 |gamma|), the part
+    of a channel that does not depend on its input: none exceeds the largest one before.  Otherwise a nearly dead channel,
+    with tiny weights and a bias, would widen the range of all others.  A channel with |beta| <= 3 |gamma| is not bounded.
 
     A clip at c (ReLU6) does not commute with s, so it ends a pair.  With `deviations` d, a clip directly after a BatchNorm
     does not end it: channels with  beta + d |gamma| <= c  are scaled by  s_i >= (beta_i + d |gamma_i|) / c,  so that values
@@ -110,8 +110,8 @@ def _bounds(link: Link, deviations: float | None) -> tuple[Tensor, Tensor]:
     if rows.norm is None:
         return least, most
     gamma, beta = moments(rows.model, rows.norm)
-    reach = beta.abs() + 3 * gamma
-    least = reach / reach.max().clamp_min(_LEAST)
+    constant = (beta.abs() - 3 * gamma).clamp_min(0)
+    least = constant / constant.max().clamp_min(_LEAST)
     clips = [float(attribute(n, "max")) for end in link.ends for n in end.through if kind_of(n) == "clip"]
     if clips:
         assert deviations is not None

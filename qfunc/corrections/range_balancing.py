@@ -49,7 +49,7 @@ class _Ranges:
             assert isinstance(link.producer, Rows)
             self.maxima[link.producer.op.node] = _windows(link.producer.weight())
             for end in link.ends:
-                self.maxima.setdefault(end.op.node, _windows(end.op.weight()))
+                self.maxima.setdefault(end.op.node, _windows(end.weight()))
                 self.groups[end.op.node] = end.op.groups
 
     def step(self, link: Link) -> Tensor:

@@ -9,11 +9,12 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.corrections.channel_scaling import Layout
-from qfunc.graph.channel_affine import ChannelAffines
+from qfunc.corrections.folded_weights import FoldedWeights
 from qfunc.graph.constants import AttributeNodes, read_attr
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.record import path_of
 from qfunc.ops.node import attribute, channel_axis, kind_of
+from qfunc.specs import Target
 
 
 @frozen(eq=False)
@@ -21,6 +22,7 @@ class Rows:
     """A conv, transposed conv or linear, with the BatchNorm that is its only reader, if there is one: y = norm(w x + b)."""
 
     op: LinearOp
+    folded: FoldedWeights
     norm: fx.Node | None = None
 
     @property
@@ -44,9 +46,8 @@ class Rows:
         return Layout(1, None) if self.op.kind == "linear" else Layout(self.op.spatial + 1, self.op.spatial + 2)
 
     def weight(self) -> Tensor:
-        """Return w with the BatchNorm folded, as the chip stores it: [out, in / groups, ...] in float64."""
-        affine = ChannelAffines(self.op.model).at(self.norm) if self.norm is not None else None
-        return self.op.weight() if affine is None else after(self.op.weight(), self.op.bias(), affine.factor, affine.shift)[0]
+        """Return w with BatchNorms folded, as the chip stores it: [out, in / groups, ...] in float64."""
+        return self.folded.of(self.op)
 
     def divide(self, by: Tensor) -> None:
         """Divide y by one positive number per channel, in the BatchNorm if there is one; statistics do not change."""
@@ -63,12 +64,17 @@ class Columns:
     """An op that reads the channels as columns of its weight; a flattened image has `repeat` consecutive columns each."""
 
     op: LinearOp
+    folded: FoldedWeights
     through: tuple[fx.Node, ...]
     repeat: int = 1
 
+    def weight(self) -> Tensor:
+        """Return w with BatchNorms folded, as the chip stores it: [out, in / groups, ...] in float64."""
+        return self.folded.of(self.op)
+
     def ranges(self) -> Tensor:
         """Return max |w| over each channel's columns."""
-        weight = self.op.weight()
+        weight = self.weight()
         grouped = weight.reshape(self.op.groups, weight.shape[0] // self.op.groups, weight.shape[1], -1)
         columns: Tensor = grouped.abs().amax((1, 3)).reshape(-1, self.repeat)
         return columns.amax(1)
@@ -95,8 +101,8 @@ class ScalableOps:
     ['_1', '_3']
     """
 
-    def __init__(self, model: fx.GraphModule) -> None:
-        self.model, self.attributes = model, AttributeNodes(model.graph)
+    def __init__(self, model: fx.GraphModule, target: Target | None = None) -> None:
+        self.model, self.attributes, self.folded = model, AttributeNodes(model.graph), FoldedWeights(model, target)
         self.reads: dict[int, int] = {}
         self.calls: dict[str, int] = {}
         for node in model.graph.nodes:
@@ -126,13 +132,13 @@ class ScalableOps:
         readers = [n for n in node.users if kind_of(n) != "size"]
         norm = readers[0] if len(readers) == 1 and kind_of(readers[0]) == "batch_norm" else None
         if norm is None:
-            return Rows(op)
+            return Rows(op, self.folded)
         module: Any = self.model.get_submodule(str(norm.target))
         if getattr(module, "running_var", None) is None or module.running_var.numel() != op.bias().numel():
             where = f"{path_of(self.model, norm)!r} does not normalize the channels of {path_of(self.model, node)!r}"
             return f"{where} with running statistics"
         return (
-            Rows(op, norm)
+            Rows(op, self.folded, norm)
             if self.calls[str(norm.target)] == 1
             else f"{path_of(self.model, norm)!r} normalizes other tensors, too"
         )

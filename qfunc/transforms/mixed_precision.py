@@ -1,4 +1,4 @@
-"""mixed_precision: bits for each weight, within a budget, by integer programming."""
+"""mixed_precision: bits for each weight, with the least loss within a budget."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from attrs import evolve, field, frozen
 from torch import nn
 
 from qfunc._transform import Transform
-from qfunc.analysis.bit_sensitivity import Key, Loss, MergeableWatch, OutputMse, Watch
+from qfunc.analysis.bit_sensitivity import Key, Loss, MergeableWatch, OutputMse, SquaredWatch, Watch
 from qfunc.analysis.budgets import Budget, minimize
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.quantized_weights import Weight, weights_of
@@ -39,7 +40,7 @@ class Mixture:
         bits: (site of the weight, its bits) in the order of the graph.
         loss: The sum of the losses of the chosen bits; `losses` has the loss of each (site, bits).
         cost, limit: The cost of the chosen bits and the budget's limit, in `unit`.
-        gap: (loss - the solver's lower bound) / loss; 0 if no choice within the budget has a smaller sum of losses.
+        gap: (loss - a lower bound of every choice's loss) / loss; 0 if no choice within the budget has a smaller sum of losses.
     """
 
     target: Target
@@ -86,8 +87,9 @@ def mixed_precision(
 
     L_l is the loss of weight l with b_l bits (`OutputMse`, `HessianTrace`; losses of several weights are assumed to
     add up), C_l is its cost (`SizeBudget`, `BitOpsBudget`, `LatencyBudget`), and bits_l are the target's width and the
-    smaller ones of `bits`.  The problem is solved exactly, as a 0-1 program.  Quantize the float model with the
-    `target` of the result.
+    smaller ones of `bits`.  The problem is solved exactly, or the result has the `gap`.  If several submodules are
+    quantized, the loss of each is divided by the mean square of its outputs, so that it does not depend on their units.
+    Quantize the float model with the `target` of the result.
 
     Args:
         batches: As for `calibrate`; iterated once.
@@ -98,9 +100,8 @@ def mixed_precision(
         group: As for `calibrate`; the losses are those of the batches of all its processes, of which each needs one.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated; or a loss whose `watch` has no `state` and `join`,
-            in several processes.
+            in several processes; or no output is a floating-point tensor that depends on a weight.
         SpecError: a width is out of range, no weight can be narrower, or even the narrowest weights exceed the budget.
-        ImportError: scipy is not installed (`pip install qfunc-torch[mixed]`).
     Source: Hubara et al., arXiv:2006.10518, section 4 (integer programming); Yao et al., arXiv:2011.10680, section 3.4.
 
     >>> import qfunc, torch
@@ -136,7 +137,7 @@ def mixed_precision(
         for path, watch in watches.items():
             watch.join([state[path] for state in gathered])
         weights = [w for watch in watches.values() for w in watch.weights]
-        losses = {key: value for watch in watches.values() for key, value in watch.losses().items()}
+        losses = {key: value for w in watches.values() for key, value in w.losses(relative=len(watches) > 1).items()}
         if not any(len(w.narrowed) > 1 for w in weights):
             present = ", ".join(f"{w.site} {w.bits[-1]}" for w in weights[:3]) or "no integer weights"
             wanted, do = f"weights of more than {min(widths)} bits", "Pass fewer bits, or a target with wider weights."
@@ -184,14 +185,18 @@ class _Watch:
         if len(states) > 1 and isinstance(self.watch, MergeableWatch):
             self.watch.join([sums for _, sums in states])
 
-    def losses(self) -> dict[Key, float]:
-        return {} if self.watch is None else dict(self.watch.losses())
+    def losses(self, relative: bool) -> dict[Key, float]:
+        """Return the losses; `relative` divides those in squared units of the outputs by the mean square of the outputs."""
+        if self.watch is None:
+            return {}
+        power = (self.watch.power() if relative and isinstance(self.watch, SquaredWatch) else 1.0) or 1.0
+        return {key: value / power for key, value in self.watch.losses().items()}
 
 
 def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float], budget: Budget) -> Mixture:
     costs = {(w.site, b): budget.cost(w, b) for w in weights for b in w.bits}
     limit = budget.limit(weights)
-    lowest = sum(min(costs[w.site, b] for b in w.bits) for w in weights)
+    lowest = math.fsum(min(costs[w.site, b] for b in w.bits) for w in weights)
     if lowest > limit:
         found, wanted = f"{limit:g} {budget.unit}", f"at least {lowest:g}, the cost of the narrowest weights"
         raise SpecError(where="mixed_precision, budget", found=found, wanted=wanted, do="Allow more, or pass fewer bits.")
@@ -202,6 +207,9 @@ def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float]
             "Look for NaN or infinities in the model's outputs.",
         )
         raise CalibrationError(where=where, found=f"a loss of {losses[invalid]}", wanted="a finite loss", do=do)
+    if not any(losses.values()) and any(not torch.equal(v, w.narrowed[-1][1]) for w in weights for _, v in w.narrowed):
+        found, do = "a loss of 0 for every weight and number of bits", "Use other batches, or return the scores of the model."
+        raise CalibrationError(where="mixed_precision", found=found, wanted="outputs that depend on a weight", do=do)
     bits, gap = minimize([[(w.site, b) for b in w.bits] for w in weights], losses, costs, limit)
     narrower = {site: b for w, (site, b) in zip(weights, bits, strict=True) if b < w.bits[-1]}
     overrides = (
@@ -209,7 +217,7 @@ def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float]
         for b in sorted({*narrower.values()})
     )
     edited = evolve(target, overrides=(*target.overrides, *overrides))
-    loss, cost = (sum(of[key] for key in bits) for of in (losses, costs))
+    loss, cost = (math.fsum(of[key] for key in bits) for of in (losses, costs))
     return Mixture(edited, bits, loss, cost, limit, budget.unit, gap, tuple(losses.items()))
 
 

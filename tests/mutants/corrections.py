@@ -35,9 +35,9 @@ CORRECTIONS = (
     ),
     Mutation(
         "dead-channels-stretch-the-range", "qfunc.corrections.equalize:_bounds",
-        "least = reach / reach.max().clamp_min(_LEAST)",
-        "least = 0 * reach",
-        "tests/corrections/test_equalize.py::test_no_channel_reaches_further_than_the_furthest_did",
+        "least = constant / constant.max().clamp_min(_LEAST)",
+        "least = 0 * constant",
+        "tests/corrections/test_equalize.py::test_no_constant_part_exceeds_the_largest_one",
     ),
     Mutation(
         "clips-commute", "qfunc.corrections.channel_scaling:output_layout",

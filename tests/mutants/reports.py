@@ -103,9 +103,9 @@ REPORTS = (
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
     ),
     Mutation(
-        "a-budget-that-binds-nothing", "qfunc.analysis.budgets:minimize",
-        "constraints=[one_each, within]",
-        "constraints=[one_each]",
+        "a-budget-that-binds-nothing", "qfunc.analysis.least_loss:minimize",
+        " & (sums.costs + rests.cheapest[number] <= budget)",
+        "",
         MIXED,
     ),
     Mutation(

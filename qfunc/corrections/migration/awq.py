@@ -75,7 +75,7 @@ def awq(
     def transform(model: Any) -> fx.GraphModule:
         with torch.inference_mode(False), torch.no_grad():
             network = rewrite(capture_for_equalization(model, "awq"), *NORMS)
-            links, misses = equalization_links(network, gains=True)
+            links, misses = equalization_links(network, gains=True, target=target)
             links = tuple(link for link in links if all(end.op.kind == "linear" for end in link.ends))
             require_links(links, misses, "awq", "linear layers that are the only readers of a norm or an op with weights")
             modules = _quantizers(quantize(target)(network))
@@ -88,8 +88,9 @@ def awq(
             if not feed_all(inputs.network, {"": inputs.observe}, batches, "awq", progress):
                 do = "Pass a non-empty iterable, not one already used up."
                 raise CalibrationError(where="awq", found="no batches", wanted="at least one", do=do)
-            for link in links:
-                link.scale(_best(network, link, inputs, modules, candidates))
+            factors = [_best(network, link, inputs, modules, candidates) for link in links]
+            for link, by in zip(links, factors, strict=True):
+                link.scale(by)
             network.recompile()
             return network
 
@@ -152,7 +153,7 @@ def _factors(sizes: Tensor, power: float) -> Tensor:
 
 def _error(end: Columns, factors: Tensor, inputs: _Inputs, modules: dict[str, FakeQuantize]) -> float:
     # tr (W - V) H (W - V)^T of one layer; 0 if the target does not quantize its weight.
-    module, weight = modules.get(end.op.node.name), end.op.weight()
+    module, weight = modules.get(end.op.node.name), end.weight()
     if module is None:
         return 0.0
     by = end.each(factors)

@@ -76,10 +76,13 @@ def smooth_quant(
             with propagate_errors(processes):
                 count = feed_all(maxima.network, {"": maxima.observe}, batches, "smooth_quant", progress)
             states, _ = gather_counts(maxima.values, count, sorted(maxima.channels), processes, "smooth_quant")
+            factors = []
             for link in links:
                 largest = maxima.largest(link, states)
                 require_finite_input(largest, "smooth_quant", path_of(network, link.ends[0].op.node))
-                link.scale(_factors(link, largest, float(alpha)))
+                factors.append(_factors(link, largest, float(alpha)))
+            for link, by in zip(links, factors, strict=True):
+                link.scale(by)
             network.recompile()
             return network
 
