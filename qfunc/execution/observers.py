@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
-from qfunc.execution.ranges import measured, merged
+from qfunc.execution.tensor_ranges.measure import measured, merged
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter

@@ -17,10 +17,10 @@ from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import gather_counts, merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
-from qfunc.execution.parts import joins
 from qfunc.execution.progress import tracked
-from qfunc.execution.range_warnings import range_warnings
 from qfunc.execution.stored_statistics import StoredStatistics
+from qfunc.execution.tensor_ranges.losses import range_warnings
+from qfunc.execution.tensor_ranges.parts import joins
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules

@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.execution.ranges import Range, measured, merged
+from qfunc.execution.tensor_ranges.measure import Range, measured, merged
 from qfunc.specs import edit
 
 
@@ -64,10 +64,10 @@ class Joined(nn.Module):
 
 FORMS = ("concat", "nested", "stack", "transposed", "read", "slice", "scaled slice", "channels", "empty", "positions", "mask")
 UNLIKE = re.compile(
-    r"calibrate, op '[\w.]+': found inputs that share one scale although their ranges differ by a factor of (\d+)(, so that one "
-    r"keeps (\d) codes?)?(, as do(es)? \d more such ops?)?: .* of '[\w.]+' and .* of '[\w.]+', wanted (at least 8 codes|at most 8)"
-    r"\. (Return its inputs as separate outputs|Give its inputs similar ranges), or leave (the op|what uses it) in float by "
-    r"edit\.skip\(edit\.name\('(?P<ops>[\w.', ]+)'\)\)\."
+    r"calibrate, op '[\w.]+': found inputs that share one scale although their ranges differ by a factor of (\d+)(, so that "
+    r"one keeps (\d) codes?)?(, as do(es)? \d more such ops?)?: .* of '[\w.]+' and .* of '[\w.]+', wanted (at least 8 codes|at "
+    r"most 8)\. (Return its inputs as separate outputs|Give its inputs similar ranges), or leave (the op|what uses it) in "
+    r"float by edit\.skip\(edit\.name\('(?P<ops>[\w.', ]+)'\)\)\."
 )
 
 
@@ -136,8 +136,8 @@ def test_constant_batches(target, value):
     _, texts = calibrated(target, NET, [torch.full((2, 3, 8, 8), value)] * 2)
     shown = f"{value:.4g}"
     assert [t for t in texts if t.startswith("calibrate, site 'input'")] == [
-        f"calibrate, site 'input': found one code for all 768 values, which are {shown}, wanted values that differ. Pass batches "
-        "like those of use; a tensor that is constant in use, too, loses nothing."
+        f"calibrate, site 'input': found one code for all 768 values, which are {shown}, wanted values that differ. Pass "
+        "batches like those of use; a tensor that is constant in use, too, loses nothing."
     ]
 
 
@@ -151,7 +151,7 @@ def test_one_absurd_value(target, value):
     _, texts = calibrated(target, NET, batches)
     assert [t for t in texts if t.startswith("calibrate, site 'input'")] == [
         f"calibrate, site 'input': found 1 of 768 values, up to {value:.4g}, which determines the range, so that the others, "
-        "[-3, 3], keep 1 code, wanted at least 8. Leave such values out of the batches, or leave (the op|what uses it) in float by "
+        "[-3, 3], keep 1 code, wanted at least 8. Leave such values out of the batches, or leave the op in float by "
         "edit.skip(edit.name('0'))."
     ]
 

@@ -102,7 +102,7 @@ DIAGNOSIS = (
         "tests/analysis/test_unmet_requests.py::test_no_warning_where_nothing_is_lost",
     ),
     Mutation(
-        "a-warning-at-every-tie", "qfunc.execution.range_warnings:_narrowest",
+        "a-warning-at-every-tie", "qfunc.execution.tensor_ranges.losses:_narrowest",
         "if factor <= UNLIKE or",
         "if factor <= 1 or",
         "tests/analysis/test_unmet_requests.py::test_no_warning_where_ranges_are_alike_or_not_tied",
@@ -120,7 +120,7 @@ DIAGNOSIS = (
         "tests/execution/test_distributed.py::test_unlike_ranges_are_those_of_both_ranks",
     ),
     Mutation(
-        "a-slice-has-no-tie", "qfunc.execution.parts:_tied",
+        "a-slice-has-no-tie", "qfunc.execution.tensor_ranges.parts:_tied",
         "while part.name not in static and len(part.all_input_nodes) == 1:",
         "while False:",
         "tests/execution/test_range_warnings.py::test_a_part_that_keeps_few_codes_is_named_and_no_other",

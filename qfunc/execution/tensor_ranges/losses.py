@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from qfunc.execution.parts import Join, joins
-from qfunc.execution.ranges import Range
+from qfunc.execution.tensor_ranges.measure import Range
+from qfunc.execution.tensor_ranges.parts import Join, joins
 from qfunc.graph.selectors import is_created
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
@@ -93,10 +93,10 @@ def _far(seen: list[tuple[QuantizerNode, Range]]) -> str:
     if not lost:
         return ""
     module, r, codes = lost[0]
-    far = r.low if -r.low > r.high else r.high
+    far, near = (r.low if -r.low > r.high else r.high), _span(r._replace(low=r.inner_low, high=r.inner_high))
     return (
         f"calibrate, site {module.site.name!r}: found {r.far:.0f} of {r.total:.0f} values, up to {far:.4g}, which "
-        f"determine{'s' * (r.far == 1)} the range, so that the others, {_span(r._replace(low=r.inner_low, high=r.inner_high))}, "
+        f"determine{'s' * (r.far == 1)} the range, so that the others, {near}, "
         f"keep {_codes(codes)}{_more(len(lost) - 1, 'tensor', 'as')}, wanted at least {LEAST}. Leave such values out of the "
         f"batches, or leave the op in float by edit.skip(edit.name({module.site.op!r}))."
     )
