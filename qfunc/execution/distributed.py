@@ -17,7 +17,7 @@ from torch import Tensor
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.execution.fixed_qparams import FixedScale
-from qfunc.execution.tied_ranges import merged
+from qfunc.execution.tensor_ranges.measure import merged
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
-from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
+from qfunc.execution.tensor_ranges.measure import measured, merged
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
@@ -63,11 +63,11 @@ class Observer:
         network: The network.
         models: The indices of the models for which the network runs.
         statistics: The statistics.
-        joins: Ops with tied inputs, whose ranges are measured.
+        parts: The names of more tensors whose ranges are measured.
     """
 
     def __init__(
-        self, network: fx.GraphModule, models: tuple[int, ...], statistics: list[Statistic], joins: tuple[Join, ...] = ()
+        self, network: fx.GraphModule, models: tuple[int, ...], statistics: list[Statistic], parts: tuple[str, ...] = ()
     ) -> None:
         self.models, self.statistics = models, statistics
         self.states: list[Any] = [None] * len(statistics)
@@ -75,14 +75,14 @@ class Observer:
         for index, statistic in enumerate(statistics):
             for name in statistic.tensors:
                 self.readers.setdefault(name, []).append(index)
-        self.joins, self.ranges = joins, dict[str, Tensor]()
-        self.joined = {name for join in joins for name, _ in join.tensors}
+        self.ranges = dict[str, Tensor]()
+        self.measured = {*self.readers, *parts}
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.pending: dict[int, list[Tensor]] = {}
         self.batch = 0
         record = record_of(network)
         self.rank_two = {n: record.path(record.facts[n].path) for n in record.rank_two} if record else {}
-        self.interpreter = ObservingInterpreter(network, self.observe, {*self.readers, *self.rank_two})
+        self.interpreter = ObservingInterpreter(network, self.observe, {*self.measured, *self.rank_two})
         self.inputs: tuple[TensorInfo, ...] = ()
         self.example: tuple[Any, ...] = ()
         self.device = next((t.device for t in itertools.chain(network.parameters(), network.buffers())), None)
@@ -120,8 +120,8 @@ class Observer:
             chunks.append(value.flatten())
             if len(chunks) == len(statistic.tensors):
                 self._update(index, torch.cat(self.pending.pop(index)))
-        if name in self.joined and value.numel():
-            self.ranges[name] = merged(self.ranges.get(name), range_of(value))
+        if name in self.measured and isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+            self.ranges[name] = merged(self.ranges.get(name), measured(value))
 
     def _require_finite(self, index: int, name: str, value: Tensor) -> None:
         require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")
@@ -170,11 +170,10 @@ class Observer:
         return by_model
 
     def warnings(self) -> tuple[str, ...]:
-        """Return a warning for each site where fixed qparams round most of the sum to 0, and one for unlike tied ranges."""
+        """Return a warning for each site where fixed qparams round most of the sum to 0."""
         fixed = ((s.site, s.site.estimator, t) for s, t in zip(self.statistics, self.states, strict=True) if t is not None)
         lost = ((site, e.lost_part(t, site.scheme)) for site, e, t in fixed if isinstance(e, FixedScale))
-        unlike = unlike_text(self.joins, self.ranges)
-        return (*(loss_text(site, part) for site, part in lost if part), *([unlike] if unlike else []))
+        return tuple(loss_text(site, part) for site, part in lost if part)
 
 
 def _finite(state: Any) -> bool:

@@ -19,7 +19,8 @@ from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
 from qfunc.execution.progress import tracked
 from qfunc.execution.stored_statistics import StoredStatistics
-from qfunc.execution.tied_ranges import joins
+from qfunc.execution.tensor_ranges.losses import range_warnings
+from qfunc.execution.tensor_ranges.parts import joins
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.record import TensorInfo, attach
 from qfunc.graph.submodules import require_submodules, same_outer_model, with_submodules
@@ -111,9 +112,11 @@ def calibrate(
     calibrated model estimates the activations again; its weights keep their qparams.
 
     A tensor with `FixedQParams` keeps these, except where `smaller` allows a smaller scale. Where they round most of the
-    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure. Two more
-    warnings name ops: those whose formats no integer kernel takes, with the share of the multiply-accumulates on
-    integers, and those that make tensors of very unlike ranges share one scale.
+    sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure. More
+    warnings name the ops whose formats no integer kernel takes, with the share of the multiply-accumulates on integers;
+    the ops that put parts of very unlike ranges under one scale, as a concat or a write into a slice does, if a part
+    keeps fewer than 8 codes or the target ties the parts; the tensors whose values all got one code; and those whose
+    range a few absurd values determine.
 
     If torch.distributed is initialised, every process of the group calibrates the same model on its own batches, also on
     none. At the end the statistics are merged in order of rank. All processes get the qparams that one process would
@@ -182,8 +185,8 @@ def _runs(
         parts = tuple(of_model[path] for of_model in views)
         for network, models_of_pass in through.passes(parts):
             found = statistics([parts[i].quantizers for i in models_of_pass])
-            tied = dict.fromkeys(join for i in models_of_pass for join in joins(parts[i]))
-            observer = Observer(network, models_of_pass, found, tuple(tied))
+            joined = dict.fromkeys(name for i in models_of_pass for join in joins(parts[i]) for name, _ in join.parts)
+            observer = Observer(network, models_of_pass, found, tuple(joined))
             runs.setdefault(models_of_pass[0], {})[path] = observer
     pairs = [(index, other) for index, of_run in runs.items() for o in of_run.values() for other in o.models]
     if not all(same_outer_model(models[index], models[other]) for index, other in pairs):
@@ -196,12 +199,14 @@ def _results(
 ) -> tuple[Any, ...]:
     # The calibrated models, with a warning of what the statistics show.
     of_path = [(path, o) for of_run in runs.values() for path, o in of_run.items()]
-    for text in dict.fromkeys(text for _, o in of_path for text in o.warnings()):
-        warn_caller(text)
+    texts = [text for _, o in of_path for text in o.warnings()]
     found: dict[int, dict[str, fx.GraphModule]] = {i: {} for i in range(len(models))}
     for path, o in of_path:
         for i, qparams in zip(o.models, o.qparams(path), strict=True):
             found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
+            texts += range_warnings(QuantizedModel(found[i][path]), o.ranges)
+    for text in dict.fromkeys(texts):
+        warn_caller(text)
     examples = {path: o.example for path, o in of_path if o.example}
     for of_model in found.values():
         warn_of_share(of_model, examples)

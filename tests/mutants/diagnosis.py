@@ -102,15 +102,15 @@ DIAGNOSIS = (
         "tests/analysis/test_unmet_requests.py::test_no_warning_where_nothing_is_lost",
     ),
     Mutation(
-        "a-warning-at-every-tie", "qfunc.execution.tied_ranges:unlike_text",
-        "if factor > UNLIKE)",
-        "if factor > 1)",
+        "a-warning-at-every-tie", "qfunc.execution.tensor_ranges.losses:_narrowest",
+        "if factor <= UNLIKE or",
+        "if factor <= 1 or",
         "tests/analysis/test_unmet_requests.py::test_no_warning_where_ranges_are_alike_or_not_tied",
     ),
     Mutation(
         "ranges-of-the-last-batch", "qfunc.execution.observers:Observer.observe",
-        "merged(self.ranges.get(name), range_of(value))",
-        "merged(None, range_of(value))",
+        "merged(self.ranges.get(name), measured(value))",
+        "merged(None, measured(value))",
         "tests/analysis/test_unmet_requests.py::test_tied_tensors_of_unlike_ranges",
     ),
     Mutation(
@@ -118,5 +118,11 @@ DIAGNOSIS = (
         "observer.ranges[name] = merged(observer.ranges.get(name), span.to(observer.device))",
         "pass",
         "tests/execution/test_distributed.py::test_unlike_ranges_are_those_of_both_ranks",
+    ),
+    Mutation(
+        "a-slice-has-no-tie", "qfunc.execution.tensor_ranges.parts:_tied",
+        "while part.name not in static and len(part.all_input_nodes) == 1:",
+        "while False:",
+        "tests/execution/test_range_warnings.py::test_a_part_that_keeps_few_codes_is_named_and_no_other",
     ),
 )  # fmt: skip

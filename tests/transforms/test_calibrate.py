@@ -241,7 +241,8 @@ def test_no_calibration_leaves_a_mark_on_the_next(target: Any) -> None:
 
 def test_all_zero_activations() -> None:
     _, x, made = quantized("residual")
-    done = qfunc.calibrate([x * 0])(made)
+    with pytest.warns(UserWarning, match="^calibrate, site 'x': found one code for all .* values, which are 0, "):
+        done = qfunc.calibrate([x * 0])(made)
     assert scale(done, "x") == 1.0
     assert done(x * 0).isfinite().all()
     assert qfunc.verify(TARGET)(done, [x * 0]).agreement.startswith("bit-exact")
@@ -277,7 +278,8 @@ def test_a_shared_weight_is_widened_for_both_biases() -> None:
     with torch.no_grad():
         made.get_parameter("first.weight").mul_(1.0)
         made.get_parameter("second.bias").fill_(1e6)
-    done = qfunc.calibrate([x])(made)
+    with pytest.warns(UserWarning, match=r"^calibrate, site 'second': found one code for all 20 values, \[0, 1e\+06\], wanted"):
+        done = qfunc.calibrate([x])(made)
     by_name = {s.module.site.name: s.module for s in quantizer_nodes(done)}
     weight = next(m for n, m in by_name.items() if n.endswith("weight")).scale.flatten()
     inputs = {"first.bias": "x", "second.bias": "relu"}

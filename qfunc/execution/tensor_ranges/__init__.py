@@ -1,0 +1,1 @@
+"""Ranges of tensors during calibration, and the warnings where they leave few codes."""
