@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "proj_size": (
         lambda: nn.LSTM(6, 7, proj_size=4),
         "nn.LSTM: found proj_size=4, wanted an output of hidden_size. "
-        "Leave out proj_size and put an nn.Linear after the layer.",
+        "Pass torch.export.export(model, inputs).run_decompositions(), which has the steps as linear layers.",
     ),
     "add_bias_kv": (
         lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True),
@@ -117,3 +117,12 @@ def test_what_is_refused_names_the_cure(name: str) -> None:
     with pytest.raises(qfunc.errors.CaptureError) as caught:
         qfunc.capture()(make())
     assert str(caught.value) == message
+
+
+def test_the_cure_of_proj_size() -> None:
+    torch.manual_seed(0)
+    model, x = nn.LSTM(6, 7, proj_size=4).eval(), torch.randn(3, 2, 6)
+    steps = torch.export.export(model, (x,)).run_decompositions()
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.onnxruntime)(steps))
+    assert cosine(calibrated(x)[0], model(x)[0]) >= 0.999  # 8 bits
+    assert "model.onnx" in qfunc.deploy(targets.onnxruntime)(calibrated).files

@@ -41,7 +41,8 @@ def _require_supported(node: fx.Node, name: str, overload: str) -> None:
     if overload == "data":
         found, do = f"{name} over a packed sequence", "Pad the sequences and pass the padded tensor."
     elif len(node.args[2]) != _weight_count(node):  # type: ignore[arg-type]
-        found, do = f"{name} with proj_size", "Leave out proj_size and put an nn.Linear after the layer."
+        found = f"{name} with proj_size"
+        do = "Pass torch.export.export(model, inputs).run_decompositions(), which has the steps as linear layers."
     if found:
         where = source_line(node) or f"node {node.name!r}"
         raise CaptureError(where=where, found=found, wanted="a padded batch without projections", do=do)

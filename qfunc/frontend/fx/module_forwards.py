@@ -48,7 +48,7 @@ def _recurrent(module: Any, input: Any, hx: Any = None) -> Any:
     """Compute nn.LSTM, nn.GRU or nn.RNN on a batch; refuse a packed sequence."""
     emit = _emit(_proxy(module, input, "a padded tensor"))
     if getattr(module, "proj_size", 0):
-        do = "Leave out proj_size and put an nn.Linear after the layer."
+        do = "Pass torch.export.export(model, inputs).run_decompositions(), which has the steps as linear layers."
         raise CaptureError(where="nn.LSTM", found=f"proj_size={module.proj_size}", wanted="an output of hidden_size", do=do)
     levels = [f"_l{k}{way}" for k in range(module.num_layers) for way in ("", "_reverse")[: 1 + module.bidirectional]]
     is_lstm = isinstance(module, nn.LSTM)

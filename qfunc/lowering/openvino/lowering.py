@@ -28,8 +28,9 @@ class OpenVinoLowering:
     A weight of at most 8 bits that a product reads is a constant of bytes before DequantizeLinear, which OpenVINO converts
     to the dequantization of its own int8 models: Convert, Subtract, Multiply.  Its step is that of a FakeQuantize of 256 or
     255 levels, as OpenVINO computes it in float32, also for codes such as MQBench's [-64, 63] for CPUs whose products can
-    overflow.  Other weights are float constants before a FakeQuantize with ranges of the weight's rank.  Biases stay float
-    constants; a bias with a scheme has the values of its codes.
+    overflow.  Weights of recurrent layers are float constants with the values of their codes, and OpenVINO computes these
+    layers in float.  Other weights are float constants before a FakeQuantize with ranges of the weight's rank.  Biases stay
+    float constants; a bias with a scheme has the values of its codes.
 
     MQBench differs: it shapes the ranges of every weight along the first axis, although the axis of a transposed
     convolution is the second, and writes weights that are clipped but not quantized, so that the runtime rounds them.

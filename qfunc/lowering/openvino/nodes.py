@@ -17,14 +17,17 @@ from qfunc.specs import Int
 
 DOMAIN = "org.openvinotoolkit"
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""The readers of weights that may be codes.  OpenVINO 2026.4 loads an LSTM and a GRU with float weights only."""
+"""The readers of weights that may be codes."""
+_RECURRENT = ("LSTM", "GRU", "RNN")
+"""The readers of weights that are constants: OpenVINO 2026.4 loads an LSTM and a GRU with those only."""
 
 
 def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, ...]) -> None:
     """Replace each quantizer by a node, and each weight by its codes and their dequantization, in place.
 
-    A weight of more than 8 bits, or of a recurrent layer, stays float, with a node between it and its readers: OpenVINO has no
-    other form for it.  So does a weight with a zero point of a transposed convolution, which OpenVINO 2026.4 would leave out.
+    A weight of more than 8 bits stays float, with a node between it and its readers: OpenVINO has no other form for it.  So
+    does a weight with a zero point of a transposed convolution, which OpenVINO 2026.4 would leave out.  The weights of a
+    recurrent layer are constants with the values of their codes.
     """
     quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
     weights = {tensor: s for s in sites if s.role not in ("activation", "bias") for tensor in s.tensors}
@@ -40,7 +43,7 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     quantized_weights: set[str] = set()
     for node in model.graph.node:
         for index, name in enumerate(node.input):
-            if name in weights and name in rank:
+            if name in weights and name in rank and node.op_type not in _RECURRENT:
                 if name not in quantized_weights:
                     quantized_weights.add(name)
                     nodes.append(

@@ -87,15 +87,6 @@ def test_weights_take_a_byte() -> None:
     assert elements < size < 1.15 * elements  # scales, biases and nodes are the rest
 
 
-def test_weights_that_openvino_reads_in_float_only_stay_float() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(5, 2, 4)
-    calibrated = qfunc.calibrate([x], False)(qfunc.quantize(OPENVINO)(nn.LSTM(4, 6)))
-    graph = onnx.load_from_string(qfunc.deploy(OPENVINO)(calibrated).files["model.onnx"]).graph
-    (lstm,) = (n for n in graph.node if n.op_type == "LSTM")
-    assert not {n.op_type for n in graph.node if set(n.output) & set(lstm.input)} & {"DequantizeLinear"}
-
-
 def test_the_formula_gives_the_simulation() -> None:
     torch.manual_seed(1)
     done, proto = deployed(OPENVINO, Net(), torch.randn(2, 3, 8, 6))
