@@ -80,8 +80,9 @@ def conv_codes(
 
 def _adds_products() -> bool:
     # True if each value of a float32 convolution is a sum of its products.
-    onednn, nnpack = torch.backends.mkldnn, torch.backends.nnpack
-    return (onednn.is_available() and onednn.enabled) or not nnpack.is_available()
+    onednn: Any = torch.backends.mkldnn
+    nnpack: Any = torch.backends.nnpack
+    return bool((onednn.is_available() and onednn.enabled) or not nnpack.is_available())
 
 
 def conv_transpose_codes(
