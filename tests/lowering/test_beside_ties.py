@@ -42,6 +42,7 @@ def products(seed: int) -> list[nn.Module]:
     """Layers with one channel and with channels that vectors leave over; of large sums and of ordinary ones."""
     torch.manual_seed(seed)
     large = [LargeSums(kind, count, seed + count) for kind in ("linear", "conv") for count in (1, 3, 13, 17)]
+    large += [LargeSums("linear", 1, seed + 20 + i) for i in range(8)]  # with one scale: for them, kernels differ
     return [
         *large,
         LargeSums("conv", 5, seed, depthwise=True),
