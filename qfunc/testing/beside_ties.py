@@ -121,7 +121,8 @@ def _constant(module: FakeQuantize, x: Tensor) -> Tensor:
     for i, factor in enumerate(module.factors):
         exact = factor.scales().double().flatten()
         scale = exact if i == 0 else scale * exact
-    return (codes.double() - qparams.zero_point.double()) * scale
+    value: Tensor = (codes.double() - qparams.zero_point.double()) * scale
+    return value
 
 
 class _Mover(fx.Interpreter):

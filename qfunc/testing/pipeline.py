@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -134,6 +134,7 @@ def _rounded(calibrated: fx.GraphModule, _: Example) -> fx.GraphModule:
 POWERS = Rescaling("every scale rounded up to a power of two", _rounded)
 BESIDE_POWERS = Rescaling("every scale next to a power of two", lambda model, _: beside_powers(model))
 BESIDE_TIES = Rescaling("with a value of each tensor next to a tie", beside_ties)
+BEFORE_TIES = Rescaling("with a value of each tensor that two roundings make a tie", partial(beside_ties, seed=1))
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
@@ -152,4 +153,4 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-__all__ = ["BESIDE_POWERS", "BESIDE_TIES", "POWERS", "Pipeline", "Rescaling"]
+__all__ = ["BEFORE_TIES", "BESIDE_POWERS", "BESIDE_TIES", "POWERS", "Pipeline", "Rescaling"]

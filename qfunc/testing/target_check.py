@@ -22,7 +22,7 @@ from qfunc.testing.laws.artifact import ARTIFACT_LAWS
 from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
-from qfunc.testing.pipeline import BESIDE_POWERS, BESIDE_TIES, POWERS, Example, Pipeline
+from qfunc.testing.pipeline import BEFORE_TIES, BESIDE_POWERS, BESIDE_TIES, POWERS, Example, Pipeline
 from qfunc.testing.shares import shared
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
@@ -35,7 +35,11 @@ Model = tuple[nn.Module, Example]
 Run = Callable[[Any, Sequence[Tensor]], Sequence[Any]]
 MODEL_LAWS = (*TRIAL_LAWS, *ARITHMETIC_LAWS, *ARTIFACT_LAWS, transforms_are_pure)
 """The laws of a target with a model, in the order in which they are checked."""
-TRIALS = ((None, MODEL_LAWS), (POWERS, MODEL_LAWS), (BESIDE_POWERS, ARITHMETIC_LAWS), (BESIDE_TIES, ARITHMETIC_LAWS))
+TRIALS = (
+    (None, MODEL_LAWS),
+    (POWERS, MODEL_LAWS),
+    *((rescaling, ARITHMETIC_LAWS) for rescaling in (BESIDE_POWERS, BESIDE_TIES, BEFORE_TIES)),
+)
 """The scales with which each model is checked, and the laws."""
 
 

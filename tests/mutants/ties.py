@@ -8,6 +8,7 @@ TOSA_HALVES = "tests/lowering/tosa/test_tosa_ops.py::test_halves_become_the_code
 PTE = "tests/lowering/xnnpack/test_executorch_ops.py::test_halves_become_the_codes_that_xnnpack_computes"
 NCNN_HALVES = "tests/lowering/ncnn_files/test_ncnn_ops.py::test_halves_become_the_codes_that_ncnn_computes"
 ORT_HALVES = "tests/lowering/onnxruntime/test_onnxruntime_ops.py::test_halves_become_the_codes_that_the_runtime_computes"
+BESIDE = "tests/lowering/test_beside_ties.py::test_they_are_the_runtime_s"
 BOUND = "tests/emulation/test_float_units.py::test_float32_is_within_the_bound_and_the_bound_is_near_it"
 EPS = "tests/emulation/test_float_units.py::test_a_wrong_eps_is_beyond_the_bound_on_every_runtime"
 
@@ -17,6 +18,18 @@ TIES = (
         'Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES)',
         'Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_up", dtype="float64"), formats=BYTES)',
         LITERT, case="reference",
+    ),
+    Mutation(
+        "reference-linear-has-31-bits", "qfunc.targets.litert:litert_reference",
+        'Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES)',
+        'Kernel(Op("linear") | BY_MATRIX, FixedPoint("half_away"), formats=BYTES)',
+        BESIDE, case="litert_reference",
+    ),
+    Mutation(
+        "optimised-linear-has-an-exact-product", "qfunc.targets.litert:ROWS_BY_RUY",
+        "evolve(RUY, float_product=True)",
+        "RUY",
+        BESIDE, case="litert_optimised",
     ),
     Mutation(
         "reference-quantize-saturates", "qfunc.targets.litert:INTO_INT32",

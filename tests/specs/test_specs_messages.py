@@ -35,6 +35,10 @@ MESSAGES = [
         lambda: Int(4, high=8),
         "Int.low, high: found [-8, 8], wanted low < high inside [-8, 7]. Narrow the range or widen the 4 bits.",
     ),
+    (
+        lambda: FixedPoint(float_ratio=True, float_product=True),
+        "FixedPoint.float_product: found True, wanted float_ratio or float_product. Drop one of them.",
+    ),
     (lambda: Int(8, signed=1), "Int.signed: found 1, wanted bool. Give True or False."),
     (
         lambda: Float(4, 3, max=450.0),
