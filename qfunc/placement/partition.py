@@ -27,6 +27,7 @@ from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, float_kernel, integer_kernel, is_float_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
+from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
 from qfunc.placement.units import Unit
 from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
@@ -58,7 +59,7 @@ class Partition:
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions, target.rules)
         self.context = with_roots(bare, groups)
-        self.slots = self.context.slots
+        self.slots, self._rules = self.context.slots, GroupRules(self.context, target)
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self.names = tensor_names(self.paths)
@@ -221,11 +222,18 @@ class Partition:
         kernels = [None if unit is None else unit.kernel for unit in readers]
         return bool(kernels) and all(k is not None and isinstance(k.arithmetic, AppendCodes) for k in kernels)
 
+    def keeps_float(self, group: FusedGroup) -> bool:
+        """Return True if a rule keeps an op in float, also between tensors of codes; one that only moves codes has no rule."""
+        moves = self.kinds[group.root] in self.target.commuting
+        return not moves and all(self._rules.keep_float(group, slot) for slot in ("input", "output"))
+
     def _unit(self, group: FusedGroup) -> Unit:
         operands = self.operands(group)
         hosted = self._hosted.get(group.root, "")
         kernels = self.target.host.kernels if hosted and self.target.host is not None else self.target.kernels
         kernel, reason = integer_kernel(group, operands, kernels, self.context)
+        if kernel is not None and self.keeps_float(group):
+            kernel, reason = None, "its rule keeps it in float"
         if kernel is None:
             kernel = float_kernel(group, operands, kernels, self.context)
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))

@@ -226,9 +226,13 @@ class _Writer:
             source = source.args[0]
         units = [self.partition.units_by_output.get(n.name) for n in (node, source)]
         # It fuses all quantized pools, and then refuses those whose ratio of scales its kernel does not take.
-        if not any(unit is not None and (self._has_float_weights(unit) or self._limits_scales(unit)) for unit in units):
+        if not any(unit is not None and self._would_run_on_codes(unit) for unit in units):
             return self.raw[node.name]
         return self.graph.node("Max", [self.raw[node.name]], f"{self.name(node)}.float")
+
+    def _would_run_on_codes(self, unit: Unit) -> bool:
+        kept = not unit.integer and self.partition.keeps_float(unit.group)
+        return kept or self._has_float_weights(unit) or self._limits_scales(unit)
 
     def _has_float_weights(self, unit: Unit) -> bool:
         root = unit.group.root
