@@ -36,7 +36,13 @@ from qfunc.transforms.validate import describe, require_public
 from qfunc.transforms.verification.outputs import encoding_of_output, lsb_of_output, range_lsb
 from qfunc.transforms.verification.processors import incomparable
 from qfunc.transforms.verification.tallies import Tallies
-from qfunc.transforms.verification.units import compared_exactly, summed_products, uncompared, wrong_executions, wrong_predictions
+from qfunc.transforms.verification.units import (
+    compared_exactly,
+    summed_products,
+    uncompared,
+    wrong_executions,
+    wrong_predictions,
+)
 
 NUMBERS = "numbers, which have codes"
 """What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
