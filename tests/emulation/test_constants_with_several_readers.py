@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.emulation.builder import EmulationBuilder
 from qfunc.errors import QfuncError
 from qfunc.specs import KeepFloat, edit
 
@@ -106,3 +107,22 @@ def test_drawn_readers_of_constants(name: str) -> None:
         net, batches = Readers(names, buffer=draw.random() < 0.4).eval(), [torch.randn(2, WIDTH, WIDTH) for _ in range(2)]
         agreed += _agrees(_with_floats(getattr(targets, name), net, draw), net, batches)
     assert agreed  # the others are refused
+
+
+def test_an_emulation_beyond_a_bound_is_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime computes what the float unit should, and the emulation does not: the bound explains no difference."""
+    torch.manual_seed(0)
+    net, batches = Readers(["product", "product"], buffer=False).eval(), [torch.randn(2, WIDTH, WIDTH)]
+    target = edit.outputs(edit.node("matmul_1"), KeepFloat())(edit.weights(bits=7)(targets.onnxruntime))
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net))
+    assert qfunc.verify(target)(calibrated, batches).agreement.startswith("bit-exact")
+    constant = EmulationBuilder.constant
+
+    def planted(self: EmulationBuilder, value: Tensor, path: str) -> Any:
+        of_float_unit = path == "q" and bool((value != value.round()).any())  # no codes
+        return constant(self, 8 * value if of_float_unit else value, path)
+
+    monkeypatch.setattr(EmulationBuilder, "constant", planted)
+    report = qfunc.verify(target)(calibrated, batches)
+    assert [row.mismatches for row in report.of("float")] == [0]
+    assert report.agreement.startswith("mismatch: "), report
