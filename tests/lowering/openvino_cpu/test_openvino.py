@@ -143,7 +143,7 @@ def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tu
 def test_factors_of_a_matrix_product_are_those_of_their_axes(shape, left):
     """Fused into the product, factors of rows are read along columns: the output was off by 355 LSB."""
     torch.manual_seed(0)
-    weight, factors = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.rand(shape) + 0.5)
+    weight, factors = torch.randn(6, 6), torch.rand(shape) + 0.5
     net = Apply(lambda x, w, c: torch.sigmoid((w @ x if left else x @ w) * c), weight, factors).eval()
     batches = [torch.randn(2, 6, 6) for _ in range(2)]
     target = edit.skip(edit.op("mul"))(targets.openvino)
