@@ -69,7 +69,9 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         weight = read_attr(ops.model, node.all_input_nodes[0]).detach()
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
-        products = tuple((_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, commuting)) for user in node.users)
+        products = tuple(
+            (_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, commuting)) for user in node.users
+        )
         readers = tuple(path_of(ops.model, user) for user in node.users)
         yield Weight(site.name, site.op, readers, weight.numel(), products, node, narrowed)
 

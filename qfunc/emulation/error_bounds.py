@@ -8,7 +8,8 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
   errors; additions and products round once;
 - products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
 - einsums: as sums of products, with 2 u more for each operand; sums of windows and differences: as sums;
-- softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that of log(sum(exp x)) is absolute;
+- softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that
+  of log(sum(exp x)) is an absolute error;
 - norms: see `norm_bounds`.
 """
 

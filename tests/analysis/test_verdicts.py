@@ -22,7 +22,9 @@ def report(lsb=0.0, mismatches=0, predicted=1, exact=True, **fields):
 
 
 def exactly(integer, total, **fields):
-    return report(products=total, integer_products=integer, compared_products=integer, bounded_products=total - integer, **fields)
+    return report(
+        products=total, integer_products=integer, compared_products=integer, bounded_products=total - integer, **fields
+    )
 
 
 EXACT = "bit-exact: 0 of 400 elements differ"
@@ -125,11 +127,19 @@ def test_no_verdict_contradicts_its_figures(found):
     if "bit-exact" in verdict:
         assert set(re.findall(r"([\d,]+) of [\d,]+ elements differ", verdict)) == {"0"}
         assert not any(row.mismatches for row in found.of("float"))
-        assert not any(row.mismatches if row.exact else row.largest_lsb > 1 for row in found.of("alone")) or not found.mismatches
+        assert (
+            not any(row.mismatches if row.exact else row.largest_lsb > 1 for row in found.of("alone")) or not found.mismatches
+        )
     assert " 0 float unit" not in verdict
-    places = [verdict.find(text) for text in ("bit-exact", "within 1 LSB", "compared within", "not compared:", "the simulation")]
+    places = [
+        verdict.find(text) for text in ("bit-exact", "within 1 LSB", "compared within", "not compared:", "the simulation")
+    ]
     assert [p for p in places if p >= 0] == sorted(p for p in places if p >= 0)
-    if not verdict.startswith(("mismatch", "not comparable")) and not found.unknown and found.compared_products < found.products:
+    if (
+        not verdict.startswith(("mismatch", "not comparable"))
+        and not found.unknown
+        and found.compared_products < found.products
+    ):
         assert " % of the multiply-accumulates" in verdict
     if any(row.mismatches for row in found.of("float")) and not found.unknown:
         assert verdict.startswith(("mismatch", "not comparable"))

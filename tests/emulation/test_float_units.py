@@ -128,6 +128,45 @@ def test_an_instance_norm_that_stays_a_module_has_a_bound():
     assert approximate_module(nn.BatchNorm2d(4), (Approximation.exact(x),)) is None
 
 
+@pytest.mark.parametrize("variance", [0.15, 1e-4, 1e4])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_norm_that_stays_a_module_carries_the_error_of_its_input(variance: float, affine: bool) -> None:
+    """In both forms of float32, (x - m) a + b and x a + (b - m a); the oracle is the formula in float64."""
+    g = torch.Generator().manual_seed(4)
+    norm = nn.BatchNorm3d(4, affine=affine).eval()
+    norm.running_mean, norm.running_var = torch.randn(4, generator=g), torch.full((4,), variance)
+    x, error = torch.randn(2, 4, 3, 3, 3, generator=g), 1e-3 * torch.rand(2, 4, 3, 3, 3, generator=g)
+    found = approximate_module(norm, (Approximation(x.double(), error.double()),))
+    shape = (1, 4, 1, 1, 1)
+    m, v = (t.double().reshape(shape) for t in (norm.running_mean, norm.running_var))
+    wanted = (x.double() - m) / torch.sqrt(v + norm.eps)
+    assert torch.allclose(found.value, wanted, rtol=1e-12, atol=1e-12)  # float64 in another order
+    a = torch.rsqrt(norm.running_var + norm.eps).reshape(shape)
+    c = -norm.running_mean.reshape(shape) * a
+    for sign in (-1.0, 0.0, 1.0):
+        moved = x + sign * error
+        for actual in (norm(moved), moved * a + c):
+            assert bool(((actual.double() - wanted).abs() <= found.error).all())
+    exact = approximate_module(norm, (Approximation.exact(x),))
+    assert float(exact.error.max()) < 1e-5 * float(exact.value.abs().max())
+
+
+@pytest.mark.parametrize("pad", ["constant", "reflect"])
+def test_a_bound_reaches_through_the_float_units_after_it(pad: str) -> None:
+    """ONNX Runtime's group norm of data around 1000 is off by several codes, which a batch norm of variance 0.15 enlarges."""
+    torch.manual_seed(0)
+    norms = nn.GroupNorm(2, 4), nn.BatchNorm3d(4)
+    norms[1].running_var.fill_(0.15)
+    norms[1].running_mean.normal_()
+    net = Apply(lambda x, g, b, conv: conv(b(F.pad(g(x), (1,) * 6, pad))), *norms, nn.Conv3d(4, 4, 3, padding=1)).eval()
+    batches = [1000 + torch.randn(1, 4, 6, 6, 6) for _ in range(2)]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.onnxruntime)(net))
+    report = qfunc.verify(targets.onnxruntime)(model, batches)
+    assert report.unbounded == ()
+    assert max(row.largest_lsb for row in report.of("codes")) > 1  # it is off
+    assert report.agreement.startswith("bit-exact outside 3 float units: 0 of "), report
+
+
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("moved", [0.0, 1e-3])
 def test_float32_is_within_the_bound_and_the_bound_is_near_it(name: str, moved: float) -> None:

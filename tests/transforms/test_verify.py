@@ -57,7 +57,8 @@ def test_a_function_in_place_of_the_runtime() -> None:
     _, x, done = calibrated("residual")
     for run in (faithful, lambda a, i: [v.tolist() for v in faithful(a, i)]):
         report = qfunc.verify(TARGET, runtime=run)(done, [x])
-        assert report.verdict == "bit-exact: 0 of 10 elements differ"
+        rest = "99.9 % of the multiply-accumulates"
+        assert report.verdict == f"bit-exact: 0 of 10 elements differ; not compared: {rest}"
     assert qfunc.verify(TARGET, runtime=faithful)(done, [x]).runtime == "faithful"
 
 

@@ -104,7 +104,17 @@ def _beside_constants(source: QdqModel, node: onnx.NodeProto) -> int | None:
     index = sizes.index(0)
     value = node.input[index]
     entries = source.shape(value, node.name)[2:] if source.has_sizes(value) else (1,)
-    return index if (entries and math.prod(entries) == 1) or _of_codes(source, value) else None
+    alone = bool(entries) and math.prod(entries) == 1
+    scaled = node.op_type in ("Mul", "Div") and _of_product(source, value)
+    return index if alone or scaled or _of_codes(source, value) else None
+
+
+def _of_product(source: QdqModel, name: str) -> bool:
+    # The plugin fuses a factor into a matrix product, and reads the factors of another axis: those of rows along columns.
+    node = source.producers.get(name)
+    if node is not None and node.op_type == "Add" and sum(_constant_size(source, n) > 0 for n in node.input) == 1:
+        node = source.producers.get(next(n for n in node.input if not _constant_size(source, n)))
+    return node is not None and node.op_type == "MatMul"
 
 
 def _constant_size(source: QdqModel, name: str) -> int:

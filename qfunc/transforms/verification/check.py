@@ -37,7 +37,13 @@ from qfunc.transforms.validate import describe, require_public
 from qfunc.transforms.verification.outputs import encoding_of_output, lsb_of_output, range_lsb
 from qfunc.transforms.verification.processors import incomparable
 from qfunc.transforms.verification.tallies import Tallies
-from qfunc.transforms.verification.units import summed_products, uncompared, wrong_executions, wrong_predictions
+from qfunc.transforms.verification.units import (
+    compared_exactly,
+    summed_products,
+    uncompared,
+    wrong_executions,
+    wrong_predictions,
+)
 
 NUMBERS = "numbers, which have codes"
 """What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
@@ -212,7 +218,7 @@ class Verification:
         shown = None if self.inside is None else frozenset(self.inside.tensors)
         skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
         in_float = {u.tensor for u in self.partition.units if not u.integer}
-        left_out = {name for name, _ in skipped} | in_float
+        exact = compared_exactly(self.partition, compared, {u.tensor for u in self.unknown_units})
         products = self.products or {}
         elsewhere = "" if self.emulation is None else incomparable(self.runner, self.artifact, self.quantized, self.target)
         return Report(
@@ -229,10 +235,10 @@ class Verification:
             unbounded=tuple(self.float_units.unbounded.items()),
             rounded=self.tallies.rounded,
             products=sum(products.values()),
-            compared_products=sum(n for path, n in products.items() if path not in left_out),
+            compared_products=sum(n for path, n in products.items() if path in exact),
             units_shown=self._units_hidden(),
             integer_products=sum(n for path, n in products.items() if path not in in_float),
-            bounded_products=sum(n for path, n in products.items() if path in left_out & self.float_units.bounded),
+            bounded_products=sum(n for path, n in products.items() if path in self.float_units.bounded - exact),
         )
 
     def _units_hidden(self) -> str:

@@ -108,6 +108,28 @@ def uncompared(partition: Partition, compared: Set[str], shown: Set[str] | None)
             yield unit.tensor, _why_uncompared(partition, unit, shown)
 
 
+def compared_exactly(partition: Partition, compared: Set[str], unknown: Set[str]) -> set[str]:
+    """Return the paths of the units whose results the comparison reaches bit by bit.
+
+    Those are results that were compared, outputs, and real results of which another such unit computes its own.
+
+    Args:
+        partition: The units.
+        compared: The paths of the compared tensors.
+        unknown: The paths of the results of units without a known arithmetic.
+    """
+    output = next(n for n in partition.network.graph.nodes if n.op == "output")
+    unit_of = {node: unit for unit in partition.units for node in unit.group.nodes}
+    found: set[str] = set()
+    for unit in reversed(partition.units):
+        node = unit.group.output
+        real = [reader for reader in node.users if partition.encoding(node, reader) is None]
+        onwards = any(reader is output or (reader in unit_of and unit_of[reader].tensor in found) for reader in real)
+        if unit.tensor not in unknown and (unit.tensor in compared or output in node.users or onwards):
+            found.add(unit.tensor)
+    return found
+
+
 def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) -> str:
     if shown is None:
         return "the runtime shows its outputs only"
@@ -118,4 +140,4 @@ def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) ->
     return "the runtime shows no tensor of this name"
 
 
-__all__ = ["summed_products", "uncompared", "wrong_executions", "wrong_predictions"]
+__all__ = ["compared_exactly", "summed_products", "uncompared", "wrong_executions", "wrong_predictions"]

@@ -19,6 +19,7 @@ from qfunc.numerics.qparams import Affine
 from qfunc.specs import Int, Scheme, edit
 from qfunc.testing.oracle import rounded
 from qfunc.testing.small_models import Block, SmallNet
+from tests.conformance.modules import Apply
 
 FORMATS = [Int(8), Int(8, low=-127), Int(8, signed=False), Int(8, low=-64, high=63)]
 INSTALLED = importlib.util.find_spec("openvino") is not None
@@ -134,3 +135,17 @@ def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tu
     report = qfunc.verify(target)(calibrated, batches)
     assert report.agreement.startswith("bit-exact"), report
     assert {row.name for row in report.of("codes")} - {"mean", "flatten"} == {"x", "layers.1", "cat"}
+
+
+@needs_openvino
+@pytest.mark.parametrize("shape", [(6, 6), (6, 1), (6,)])
+@pytest.mark.parametrize("left", [False, True])
+def test_factors_of_a_matrix_product_are_those_of_their_axes(shape, left):
+    """Fused into the product, factors of rows are read along columns: the output was off by 355 LSB."""
+    torch.manual_seed(0)
+    weight, factors = torch.randn(6, 6), torch.rand(shape) + 0.5
+    net = Apply(lambda x, w, c: torch.sigmoid((w @ x if left else x @ w) * c), weight, factors).eval()
+    batches = [torch.randn(2, 6, 6) for _ in range(2)]
+    target = edit.skip(edit.op("mul"))(targets.openvino)
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net))
+    assert qfunc.verify(target)(calibrated, batches).agreement.startswith("bit-exact")
