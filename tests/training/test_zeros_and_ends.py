@@ -79,7 +79,7 @@ def test_weights_of_zeros_are_named():
         "training needs. Train the float model first; or initialize them, by torch.nn.init.normal_(weight, std=0.1) for "
         "instance, and write qfunc.quantize(qfunc.recipes.lsq()(target))."
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="zeros only") as caught:
         qfunc.quantize(targets.onnxruntime)(net)
     assert [str(w.message) for w in caught] == [text]
     net[2].weight.requires_grad_(False)
