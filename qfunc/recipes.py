@@ -12,6 +12,7 @@ change all activations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from attrs import evolve
 
@@ -116,7 +117,8 @@ def _both(weights: Callable[[Target], Target], activations: Callable[[Target], T
 
 def _algorithms_of_inputs(target: Target) -> list[Callable[[Target], Target]]:
     # Return edits that give the inputs of the network the algorithms that they have in a target.
-    of_all, found = {"estimator": target.activation.estimator, "function": target.activation.function}, []
+    of_all: dict[str, Any] = {"estimator": target.activation.estimator, "function": target.activation.function}
+    found: list[tuple[Selector, dict[str, Any]]] = []
     for change in target.overrides:
         values = {n: getattr(change, n) for n in of_all if change.role == "activation" and getattr(change, n) is not None}
         if change.select in (Everything(), GraphInput(), _INPUTS):

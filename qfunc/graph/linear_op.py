@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from attrs import Factory, field, frozen
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import AttributeNodes, model_path, read_attr, replace, store
 from qfunc.ops.definition import Trait
@@ -87,10 +87,15 @@ class LinearOp:
             return torch.zeros(self.outputs, dtype=torch.float64, device=self.stored.device)
         return read_attr(self.model, node).detach().to(torch.float64, copy=True)
 
-    def put(self, weight: Tensor, bias: Tensor | None) -> None:
+    def put(self, weight: Tensor, bias: Tensor | None, shift_trains: bool | None = None) -> None:
         """Replace the weight and bias (None: keep the bias), rounded once to the op's dtype.
 
-        If a tensor has other readers, they keep the old one.
+        If a tensor has other readers, they keep the old one.  The weight trains if the old one did; the bias if the old one
+        or the shift did, and without either if the weight does.
+
+        Args:
+            weight, bias: The new values.
+            shift_trains: Whether the parameter trained that was added after the op; None if there was none.
         """
         spec = op_of(self.node)
         assert spec is not None
@@ -101,6 +106,10 @@ class LinearOp:
         new: dict[str, Any] = {
             "weight": replace(self.model, self.node, weight_node, stored.to(old.dtype), trained, self.attributes)
         }
+        old_bias = None if bias_node is None else read_attr(self.model, bias_node)
+        shifts = [old_bias.requires_grad] if isinstance(old_bias, nn.Parameter) else []
+        shifts += [] if shift_trains is None else [shift_trains]
+        trained = any(shifts) if shifts else trained
         if bias is not None and bias_node is not None:
             new["bias"] = replace(self.model, self.node, bias_node, bias.to(old.dtype), trained, self.attributes)
         elif bias is not None:

@@ -201,8 +201,10 @@ class _Folding:
     def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
         norm_module: Any = self._module(node)
         path, conv_module = str(node.target), nn.Module()
-        conv_module.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(norm_module.running_var.dtype))
-        conv_module.bias = nn.Parameter(norm.shift.to(norm_module.running_var.dtype))
+        trained = [p.requires_grad for p in (norm_module.weight, norm_module.bias) if p is not None] or [True, True]
+        dtype = norm_module.running_var.dtype
+        conv_module.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(dtype), requires_grad=trained[0])
+        conv_module.bias = nn.Parameter(norm.shift.to(dtype), requires_grad=trained[-1])
         self.model.set_submodule(path, conv_module)
         with self.model.graph.inserting_before(node):
             weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))

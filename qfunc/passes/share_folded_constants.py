@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import model_path, read_attr
 from qfunc.graph.linear_op import LinearOp
-from qfunc.ops.node import attribute
+from qfunc.ops.node import attribute, kind_of
 
 _SLOTS = ("weight", "bias")
 
@@ -32,7 +32,7 @@ class SharedConstants:
         self.signatures: dict[fx.Node, list[Any]] = {}
         self.bases: dict[fx.Node, tuple[str, str]] = {}
 
-    def put(self, op: LinearOp, folded: Iterable[fx.Node], weight: Tensor, bias: Tensor) -> None:
+    def put(self, op: LinearOp, folded: Sequence[fx.Node], weight: Tensor, bias: Tensor) -> None:
         """Store a weight and a bias in an op, and record the nodes that were folded into it."""
         if op.node not in self.signatures:
             nodes = [attribute(op.node, slot) for slot in _SLOTS]
@@ -40,7 +40,17 @@ class SharedConstants:
             self.bases[op.node] = path, path.removesuffix("weight") + "bias" if nodes[1] is None else model_path(nodes[1])
             self.signatures[op.node] = [op.kind, op.groups, *map(self._signature, nodes)]
         self.signatures[op.node] += [self._signature(node, inside=True) for node in folded]
-        op.put(weight, bias)
+        shifts = [s for node in folded if (s := self._shift(node)) is not None]
+        op.put(weight, bias, any(s.requires_grad for s in shifts) if shifts else None)
+
+    def _shift(self, node: fx.Node) -> nn.Parameter | None:
+        # The parameter that a folded op adds.
+        if node.op == "call_module":
+            shift: Any = getattr(self.model.get_submodule(str(node.target)), "bias", None)
+        else:
+            added = node.all_input_nodes if kind_of(node) == "add" else ()
+            shift = next((self.values[n] for n in added if n in self.values), None)
+        return shift if isinstance(shift, nn.Parameter) else None
 
     def _signature(self, node: Any, inside: bool = False) -> Any:
         # Return the target and the constants of a node, as a value to compare; any tensor that is not constant is "value".

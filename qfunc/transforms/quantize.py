@@ -35,6 +35,7 @@ from qfunc.transforms.submodules import (
     select_submodules,
 )
 from qfunc.transforms.validate import require_float_model, require_target_value
+from qfunc.transforms.zero_weights import warn_of_zero_weights
 
 Outer = TypeVar("Outer", bound=nn.Module)
 
@@ -108,7 +109,7 @@ def quantize(
         CalibrationError: the model is quantized already, or a weight is NaN or infinite.
     Warns:
         UserWarning: BatchNorms in training mode were folded; or an edit gives an op formats that no integer kernel of the
-            target takes, so that it runs in float.
+            target takes, so that it runs in float; or weights that train are 0 everywhere.
 
     >>> from qfunc import targets
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
@@ -130,6 +131,7 @@ def quantize(
             if isinstance(batch_norm, FoldBatchNorm):
                 warn_of_folded(model, simulated)
             warn_of_unmet_formats(simulated, target)
+            warn_of_zero_weights(simulated)
         return simulated
 
     return Transform(

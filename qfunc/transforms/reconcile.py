@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -85,7 +87,8 @@ def _before_adjustment(view: QuantizedModel, current: dict[str, Affine]) -> dict
 
 def _copied(qparams: Affine) -> Affine:
     # A copy, because a quantizer returns its buffers themselves.
-    return Affine(*(t if t is None else t.clone() for t in qparams))
+    parts: list[Any] = [t if t is None else t.clone() for t in qparams]
+    return Affine(*parts)
 
 
 def _where_equal(current: Affine, after: Affine, before: Affine) -> Affine:

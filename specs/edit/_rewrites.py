@@ -169,7 +169,7 @@ def without(override: Override, *names: str) -> Override | None:
     >>> without(Override(Name("head"), "weight", bits=8), "estimator")
     Override(Name('head'), role='weight', bits=8)
     """
-    left = {n: None if n in names else getattr(override, n) for n in ("estimator", "function", "bits")}
+    left: dict[str, Any] = {n: None if n in names else getattr(override, n) for n in ("estimator", "function", "bits")}
     return evolve(override, **left) if any(v is not None for v in left.values()) else None
 
 

@@ -278,6 +278,7 @@ def test_a_response_norm_is_bounded_and_a_wrong_constant_is_beyond_the_bound() -
     assert bool(((wrong.double() - found.value).abs() > 100 * found.error).any())
 
 
+@pytest.mark.filterwarnings("ignore:quantize. found weights of zeros only")
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 3, bias=False), nn.Linear(6, 4, bias=False)], ids=repr)
 def test_products_with_zero_weights_are_no_mismatch(layer: Any) -> None:
     """OpenVINO returns 1e-30 for them."""

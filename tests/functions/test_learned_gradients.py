@@ -44,7 +44,7 @@ def weights(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("rounding", oracle.MODES)
 @pytest.mark.parametrize(("fmt", "zero"), [(S4, None), (U4, 0), (U4, 5), (S4, -3), (Int(4, low=-7), None)])
 def test_lsq_is_equations_3_and_5(fmt: Int, zero: int | None, rounding: str) -> None:
-    """d/ds = R(v) - v inside, Q_n below, Q_p above; d/dx = 1 inside and at 0; another v on an end is outside, as in the paper."""
+    """d/ds = R(v) - v inside, Q_n below, Q_p above; d/dx = 1 inside and at 0; v on an end is outside, as in the paper."""
     scheme = Scheme(fmt, zero_point=None if zero is None else ZeroPoint(), rounding=rounding)
     z, s = zero or 0, 0.25  # a power of two: x / s is exact
     x = torch.tensor(GRID, dtype=torch.float64) * s

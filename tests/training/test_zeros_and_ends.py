@@ -36,7 +36,7 @@ class Branch(nn.Module):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize(
-    "target", [targets.onnxruntime, targets.litert, targets.openvino, targets.vitis, targets.tensorrt], ids=str
+    "target", [targets.onnxruntime, targets.litert, targets.openvino, targets.vitis, targets.tensorrt], ids=lambda t: t.name
 )
 def test_a_gamma_of_zero_has_a_gradient(target, recipe):
     """The derivative of a sum by gamma is not 0 in any channel; the branch's output may have been quantized to [0, 0]."""
@@ -67,3 +67,49 @@ def test_every_value_of_the_estimated_range_has_a_gradient(values, bits, divisor
     Fixed().apply(params, wide, scheme).sum().backward()
     assert wide.grad[:, :-2].eq(1).all()
     assert not wide.grad[:, -2:].any()
+
+
+def test_weights_of_zeros_are_named():
+    """The whole warning; a weight that does not train, and one with a value, have none."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    for index in (2, 4):
+        nn.init.zeros_(net[index].weight)
+    text = (
+        "quantize: found weights of zeros only ('2.weight', with scale 1 and 1 more), wanted values that show the scale that "
+        "training needs. Train the float model first; or initialize them, by torch.nn.init.normal_(weight, std=0.1) for "
+        "instance, and write qfunc.quantize(qfunc.recipes.lsq()(target))."
+    )
+    with pytest.warns(UserWarning, match="zeros only") as caught:
+        qfunc.quantize(targets.onnxruntime)(net)
+    assert [str(w.message) for w in caught] == [text]
+    net[2].weight.requires_grad_(False)
+    with torch.no_grad():
+        net[4].weight[1, 2] = 1e-3
+    qfunc.quantize(targets.onnxruntime)(net)  # another warning is an error
+
+
+FLAGS = st.tuples(*[st.booleans()] * 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(FLAGS, st.booleans(), st.booleans())
+def test_folding_keeps_what_trains(flags, has_bias, affine):
+    """The weight trains if it did; the bias if the bias or beta did, and without either as the weight does."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 1, bias=has_bias), nn.BatchNorm2d(4, affine=affine)).eval()
+    names = ("0.weight", "0.bias", "1.weight", "1.bias")
+    given = {n: flag for n, flag in zip(names, flags, strict=True) if n in dict(net.named_parameters())}
+    for name, flag in given.items():
+        net.get_parameter(name).requires_grad_(flag)
+    shifts = [given[n] for n in ("0.bias", "1.bias") if n in given] or [given["0.weight"]]
+    made = qfunc.quantize(targets.onnxruntime)(net)
+    assert made.get_parameter("0.weight").requires_grad == given["0.weight"]
+    assert made.get_parameter("0.bias").requires_grad == any(shifts)
+
+
+def test_a_norm_that_becomes_a_convolution_keeps_what_trains():
+    for flags in ((True, False), (False, True)):
+        norm = nn.BatchNorm2d(3)
+        for parameter, flag in zip((norm.weight, norm.bias), flags, strict=True):
+            parameter.requires_grad_(flag)
+        made = qfunc.quantize(targets.onnxruntime)(nn.Sequential(nn.ReLU(), norm).eval())
+        assert (made.get_parameter("1.weight").requires_grad, made.get_parameter("1.bias").requires_grad) == flags
