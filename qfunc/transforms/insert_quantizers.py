@@ -161,7 +161,7 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     if isinstance(site.value, FixedQParams):
         module.set_qparams(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, DerivedQParams):
-        module.set_qparams(_estimated(site, value), value)
+        module.set_qparams(estimated(site, value), value)
     return node, evolve(record.facts.get(tensor.name, NodeInfo(name)), path=name)
 
 
@@ -171,10 +171,11 @@ def _estimate_as_trained(network: fx.GraphModule, node: fx.Node, trained: Traine
     site: Site = module.site
     norm = copy.copy(network.get_submodule(str(trained.norm.target))).train()
     value = folded_weight(read_attr(network, trained.weight).detach(), norm, trained.groups).detach()
-    module.set_qparams(_estimated(site, value), value)
+    module.set_qparams(estimated(site, value), value)
 
 
-def _estimated(site: Site, value: Tensor) -> Affine:
+def estimated(site: Site, value: Tensor) -> Affine:
+    """Return the qparams that a site's estimator gives a constant."""
     state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
     found: Affine = site.estimator.finalize(state, site.scheme)
     return found

@@ -12,7 +12,8 @@ from qfunc.numerics.qparams import Affine
 from qfunc.placement.fused_readers import share_scales
 from qfunc.placement.shift_limits import limit_qparams
 from qfunc.placement.ties import derivations, derived_qparams
-from qfunc.specs import DerivedQParams
+from qfunc.specs import DerivedQParams, Scheme
+from qfunc.transforms.insert_quantizers import estimated
 
 
 def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affine]:
@@ -61,6 +62,13 @@ def set_qparams(view: QuantizedModel, found: dict[str, Affine]) -> None:
     actual = {path: current[path] if path in current else module.qparams() for path, module in static.items()}
     for path, qparams in derived_qparams(view, actual).items():
         modules[path].set_qparams(qparams)
+
+
+def bias_qparams(view: QuantizedModel) -> dict[str, Affine]:
+    """Return the qparams of biases with scales of their own, by path, estimated from their present values."""
+    own = [q for q in view.quantizers if q.module.site.slot == "bias" and isinstance(q.module.site.value, Scheme)]
+    constant = [q for q in own if q.module.site.constant and not q.module.dynamic]
+    return {q.path: estimated(q.module.site, _constant(view, q.path)) for q in constant}
 
 
 def _constant(view: QuantizedModel, path: str) -> Tensor:
