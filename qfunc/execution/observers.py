@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
+from qfunc.execution.lost_negatives import Negatives, lost_text, maps_negatives_to_zero
 from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
@@ -78,6 +79,7 @@ class Observer:
         self.joins, self.ranges = joins, dict[str, Tensor]()
         self.joined = {name for join in joins for name, _ in join.tensors}
         self.shapes: dict[int, tuple[int, ...]] = {}
+        self.negatives: dict[int, Negatives] = {}
         self.pending: dict[int, list[Tensor]] = {}
         self.batch = 0
         record = record_of(network)
@@ -133,6 +135,8 @@ class Observer:
                 self._require_same_channels(index, tuple(value.shape))
             before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]
             self.states[index] = estimator.update(before, value, scheme)
+            if maps_negatives_to_zero(scheme):
+                self.negatives[index] = self.negatives.get(index, Negatives()).seen(value)
 
     def _require_same_channels(self, index: int, shape: tuple[int, ...]) -> None:
         site, wanted, scales = self.statistics[index].site, "an axis of the tensor", None
@@ -170,11 +174,18 @@ class Observer:
         return by_model
 
     def warnings(self) -> tuple[str, ...]:
-        """Return a warning for each site where fixed qparams round most of the sum to 0, and one for unlike tied ranges."""
+        """Return the warnings: fixed qparams that round most of a sum to 0, unlike tied ranges, negatives without codes."""
         fixed = ((s.site, s.site.estimator, t) for s, t in zip(self.statistics, self.states, strict=True) if t is not None)
         lost = ((site, e.lost_part(t, site.scheme)) for site, e, t in fixed if isinstance(e, FixedScale))
-        unlike = unlike_text(self.joins, self.ranges)
-        return (*(loss_text(site, part) for site, part in lost if part), *([unlike] if unlike else []))
+        return (*(loss_text(site, part) for site, part in lost if part), *filter(None, (self._unlike(), self._lost())))
+
+    def _unlike(self) -> str:
+        return unlike_text(self.joins, self.ranges)
+
+    def _lost(self) -> str:
+        sites = {i: self.statistics[i].site for i in self.negatives}
+        scales = {i: site.estimator.finalize(self.states[i], site.scheme).scale for i, site in sites.items()}
+        return lost_text([(site, self.negatives[i], scales[i]) for i, site in sites.items()])
 
 
 def _finite(state: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
+from qfunc.execution.lost_negatives import require_no_negatives
 from qfunc.execution.observers import require_finite
 from qfunc.graph.constants import read_attr
 from qfunc.graph.copying import sharing_parameters
@@ -152,6 +153,7 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
         require_finite(value, site.name, "the model's tensors")
+        require_no_negatives(site, value)
     module = FakeQuantize(site, torch.zeros((), device=_device(network)) if value is None else value)
     name = record.inner_path(site.name) if record.within else site.name
     path = quantizer_path(name, site.constant)
