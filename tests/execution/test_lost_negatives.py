@@ -56,7 +56,9 @@ def test_an_activation_with_negative_values_is_one_warning():
     x, texts = calibration(target)
     assert len(texts) == 1
     share = 100 * float((x < 0).float().mean())
-    assert texts[0].startswith(f"calibrate, site 'input': found {share:.3g} % of its values below 0, down to {float(x.min()):.4g}")
+    assert texts[0].startswith(
+        f"calibrate, site 'input': found {share:.3g} % of its values below 0, down to {float(x.min()):.4g}"
+    )
     assert texts[0].endswith(
         "wanted none, because Int(8, signed=False) without a zero point maps them to 0. Use edit.activations(signed=True), or "
         "symmetric=False for a zero point."
