@@ -315,8 +315,8 @@ def test_a_plan_without_integers_is_not_recommended() -> None:
     with pytest.raises(CalibrationError) as caught:
         report.choose(recovered=1.0)
     assert str(caught.value) == (
-        f"Diagnosis: found {nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}, wanted a plan that "
-        "recovers 100.0% with any on integers. Lower recovered, reconstruct (docs/reconstruction.md) or train the model "
+        f"Diagnosis: found {nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}, wanted a plan "
+        "that recovers 100.0% with any on integers. Lower recovered, reconstruct (docs/reconstruction.md) or train the model "
         "(docs/training.md)."
     )
     assert report.choose(recovered=1.0, integer=0.0) == whole
