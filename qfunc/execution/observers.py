@@ -13,7 +13,6 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
-from qfunc.execution.lost_negatives import Negatives, lost_text, maps_negatives_to_zero
 from qfunc.execution.tied_ranges import Join, merged, range_of, unlike_text
 from qfunc.execution.varying_sizes import joined
 from qfunc.graph.arguments import flatten
@@ -21,6 +20,7 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.quantizers.lost_negatives import Negatives, lost_text, maps_negatives_to_zero
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme
 

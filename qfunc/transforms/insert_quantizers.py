@@ -11,7 +11,6 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
-from qfunc.execution.lost_negatives import require_no_negatives
 from qfunc.execution.observers import require_finite
 from qfunc.graph.constants import read_attr
 from qfunc.graph.copying import sharing_parameters
@@ -30,6 +29,7 @@ from qfunc.placement.ties import tie_parameters
 from qfunc.placement.without_effect.unused_rules import require_used
 from qfunc.quantizers.batch_norm import folded_weight, is_tiny
 from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.quantizers.lost_negatives import require_no_negatives
 from qfunc.quantizers.site import Site, quantizer_path
 from qfunc.specs import DerivedQParams, FixedQParams, Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm

@@ -33,7 +33,8 @@ def test_a_weight_with_negative_values_is_refused_and_the_cures_work(base):
     count, form = int((net[0].weight < 0).sum()), re.search(r"Int\(\d+, signed=False\)", str(caught.value)).group()
     assert str(caught.value) == (
         f"weight '0.weight' of op '0': found {count} of 24 values below 0, down to -0.75, for which {form} without a zero "
-        "point has no codes, wanted signed codes or a zero point. Use edit.weights(signed=True), or symmetric=False for a zero point."
+        "point has no codes, wanted signed codes or a zero point. Use edit.weights(signed=True), or symmetric=False for a "
+        "zero point."
     )
     for cure in (edit.weights(signed=True), edit.weights(symmetric=False)):
         cured = qfunc.calibrate([x], progress=False)(qfunc.quantize(cure(unsigned))(net))
