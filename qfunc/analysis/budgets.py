@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from qfunc.analysis.quantized_weights import Weight
 from qfunc.errors import SpecError
-from qfunc.numerics.sums.least_loss import minimize
+from qfunc.quantizers.least_loss import minimize
 from qfunc.specs._check import number
 
 
