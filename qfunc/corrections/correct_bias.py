@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
+from qfunc.corrections.corrected_biases import CorrectedBiases
 from qfunc.execution.batches import require_batches, require_finite_input
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
@@ -35,7 +36,8 @@ def correct_bias(
     b'_o = b_o - sum_{i,k} (w_hat - w)_{o,i,k} * m_i, with w_hat the quantized weight and m_i the mean of input
     channel i over the batches, in the float network; padding counts as data.  Convolutions and linear layers
     with a bias that no other op reads are corrected (folding a BatchNorm creates one).  One float pass; memory does
-    not grow with the number of batches.  The model itself is not changed.
+    not grow with the number of batches.  The model itself is not changed.  If biases were corrected before, b is their
+    original value: another correction replaces the last one.  Scales of biases that have their own are estimated again.
 
     Args:
         batches: As for `calibrate`.
@@ -59,8 +61,8 @@ def correct_bias(
     def transform(calibrated: Model) -> Model:
         submodules = require_submodules(calibrated, "calibrated", "correct_bias")
         results = {path: fold_batch_norm(part) for path, part in submodules.items()}
-        parts, processes = {path: _Part(result) for path, result in results.items()}, ranks(group)
         with torch.no_grad():
+            parts, processes = {path: _Part(result) for path, result in results.items()}, ranks(group)
             with propagate_errors(processes):
                 count = feed_all(calibrated, {path: p.observe for path, p in parts.items()}, batches, "correct_bias", progress)
             sites = [name for part in parts.values() for name in part.sites]
@@ -77,7 +79,7 @@ class _Part:
     """A quantized graph, with the sum and count per channel of the input of each op that can be corrected."""
 
     def __init__(self, result: fx.GraphModule) -> None:
-        view = QuantizedModel(result)
+        view, self.biases = QuantizedModel(result), CorrectedBiases(result)  # the result does not share its tensors
         self.network, self.sites = view.float_network, [s.module.site.name for s in view.quantizers]
         self.quantized = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}
         self.ops = [n for n in self.network.graph.nodes if correctable(n, self.quantized.keys())]
@@ -108,7 +110,8 @@ class _Part:
             require_finite_input(mean, "correct_bias", path_of(self.network, op))
             weight = read_attr(self.network, weight_node)
             shift = shift_of(op, self.quantized[weight_node.name](weight) - weight, mean)
-            read_attr(self.network, bias).sub_(shift)  # the result does not share these tensors
+            self.biases.subtract(bias, shift)
+        self.biases.record()
 
 
 def correctable(node: fx.Node, quantized: Any) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
 from qfunc.corrections.correct_bias import correctable, shift_of
+from qfunc.corrections.corrected_biases import CorrectedBiases
 from qfunc.corrections.equalization_graph import capture_for_equalization
 from qfunc.corrections.expected_means import expected_means
 from qfunc.errors import CalibrationError, SpecError
@@ -34,7 +35,7 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
     and likewise after ReLU6, leaky ReLUs, or no activation; the means pass through average pools, additions and
     concatenations.  The correction is exact if values are normal and the running statistics are those of the data; padding
     counts as data.  Ops without a BatchNorm before them (the first op, or after a maximum) keep their biases;
-    `correct_bias` corrects those, too.
+    `correct_bias` corrects those, too.  As there, another correction replaces the last one.
 
     Args:
         model: The float model that was quantized, with its BatchNorms, for example the result of `equalize`.
@@ -59,7 +60,7 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
         with torch.inference_mode(False), torch.no_grad():
             before = prepare(capture_for_equalization(model, step), target).network
             folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
-            view = QuantizedModel(result)
+            view, biases = QuantizedModel(result), CorrectedBiases(result)  # the result does not share its tensors
             network = view.float_network
             modules = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}
             ops = [n for n in network.graph.nodes if correctable(n, modules.keys())]
@@ -72,8 +73,9 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
                 weight = attribute(op, "weight")
                 values = read_attr(network, weight)
                 shift = shift_of(op, modules[weight.name](values) - values, mean)
-                read_attr(network, attribute(op, "bias")).sub_(shift)  # the result does not share these tensors
+                biases.subtract(attribute(op, "bias"), shift)
                 corrected += 1
+            biases.record()
         if not corrected:
             found = "no conv or linear with a bias after a BatchNorm"
             do = "Use qfunc.correct_bias(batches)."

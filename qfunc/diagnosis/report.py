@@ -57,6 +57,10 @@ class Trial:
     bits: int
     latency: float | None = None
 
+    def runs_integers(self, base: Trial) -> bool:
+        """Return True if some multiply-accumulates are on integers, or none are in the model as it was quantized."""
+        return self.integer > 0 or base.integer == 0
+
 
 @frozen(repr=False)
 class Diagnosis(HtmlReport):
@@ -83,7 +87,7 @@ class Diagnosis(HtmlReport):
     floats: tuple[tuple[str, str], ...]
     setting: Setting = field(repr=False)
 
-    def choose(self, *, recovered: float | None = None, integer: float = 0.0, latency: float | None = None) -> Trial:
+    def choose(self, *, recovered: float | None = None, integer: float | None = None, latency: float | None = None) -> Trial:
         """Return the best trial within a budget of accuracy, of latency or of both.
 
         With a budget of latency alone it is the trial that recovers most. Else it is the one with the most multiply-accumulates
@@ -91,7 +95,8 @@ class Diagnosis(HtmlReport):
 
         Args:
             recovered: The least share of the loss to recover, in [0, 1]; None for 0.9, or 0 with a budget of latency.
-            integer: The least share of multiply-accumulates on integers, in [0, 1].
+            integer: The least share of multiply-accumulates on integers, in [0, 1]; None for any share above 0, if the model as
+                it was quantized has one. 0 also allows plans that leave the whole network in float.
             latency: The most seconds for the first batch.
         Raises:
             CalibrationError: no trial is within the budget, and the message has the nearest; or no latency was measured.
@@ -105,9 +110,10 @@ class Diagnosis(HtmlReport):
         fast = [t for t in trials if latency is None or (t.latency is not None and t.latency <= latency)]
         if not fast:
             raise self._too_slow(latency or 0.0)
-        within = [t for t in fast if t.integer >= integer and t.recovered >= least]
+        quantized = [t for t in fast if (t.integer >= integer if integer is not None else t.runs_integers(self.base))]
+        within = [t for t in quantized if t.recovered >= least]
         if not within:
-            raise self._too_lossy(fast, least, integer)
+            raise self._too_lossy(fast, quantized, least, integer)
         if latency is not None and recovered is None:
             return max(within, key=lambda t: (t.recovered, -(t.latency or 0.0)))
         limit = ALIKE * min(t.latency or 0.0 for t in within)
@@ -120,18 +126,21 @@ class Diagnosis(HtmlReport):
         do = "Allow more, or take smaller layers or batches: quantization does not make this network faster on this runtime."
         return CalibrationError(where="Diagnosis", found=found, wanted=f"a plan of at most {1e3 * latency:.4g} ms", do=do)
 
-    def _too_lossy(self, trials: Sequence[Trial], least: float, integer: float) -> CalibrationError:
-        nearest = max((t for t in trials if t.integer >= integer), key=lambda t: t.recovered, default=self.base)
+    def _too_lossy(
+        self, trials: Sequence[Trial], quantized: Sequence[Trial], least: float, integer: float | None
+    ) -> CalibrationError:
+        nearest = max(quantized, key=lambda t: t.recovered, default=self.base)
         found = f"{nearest.recovered:.1%} with {nearest.integer:.1%} on integers, by {nearest.plan!r}"
-        wanted = f"a plan that recovers {least:.1%} with at least {integer:.1%} on integers"
+        share = "any" if integer is None else f"at least {integer:.1%}"
+        wanted = f"a plan that recovers {least:.1%} with {share} on integers"
         if len(trials) <= len(self.trials):
             wanted += " in the given time"
-        lower = "Lower one of the two" if integer > 0 else "Lower recovered"
+        lower = "Lower one of the two" if integer else "Lower recovered"
         do = f"{lower}, reconstruct (docs/reconstruction.md) or train the model (docs/training.md)."
         return CalibrationError(where="Diagnosis", found=found, wanted=wanted, do=do)
 
     def apply(
-        self, *, recovered: float | None = None, integer: float = 0.0, latency: float | None = None
+        self, *, recovered: float | None = None, integer: float | None = None, latency: float | None = None
     ) -> Callable[[nn.Module], fx.GraphModule]:
         """Return the transform of the float model to the calibrated model of a budget's plan.
 

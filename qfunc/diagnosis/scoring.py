@@ -11,6 +11,7 @@ from attrs import frozen
 from torch import Tensor, fx
 
 from qfunc.analysis.metrics import Sums
+from qfunc.analysis.replay import outputs_of, require_float_output
 from qfunc.diagnosis.labelled_batches import without_labels
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import Binder, tensors_of
@@ -77,6 +78,7 @@ class Scorer:
         best: float | None = None,
     ) -> None:
         self.network, self.bind, self.batches, self.metric, self.step = network, bind, batches, metric, step
+        self.has_float_outputs = True  # of the last batch
         self.best = self._mean(network, metric) if metric is not None and best is None else best
 
     def score(self, network: fx.GraphModule) -> Score:
@@ -97,7 +99,11 @@ class Scorer:
         return Score(found.sqnr, found.noise / found.signal if found.signal else found.noise)
 
     def _outputs(self, network: fx.GraphModule, leaves: list[Tensor]) -> list[Tensor]:
-        return tensors_of(evaluated_value(network, leaves, self.step))
+        value = evaluated_value(network, leaves, self.step)
+        self.has_float_outputs = bool(outputs_of(value))
+        if self.metric is None:
+            require_float_output(value, self.step, "Pass metric=, a function (outputs, batch) -> one number per example.")
+        return tensors_of(value)
 
     def _mean(self, network: fx.GraphModule, metric: Metric) -> float:
         found = []

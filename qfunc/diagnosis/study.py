@@ -86,7 +86,7 @@ class Study:
         trials += self._joined(trials)
         trials += self._deepened(trials, inputs)
         base, *trials = self._timed([self.base, *trials])
-        trials.sort(key=_usefulness, reverse=True)
+        trials.sort(key=lambda t: _usefulness(t, base), reverse=True)
         floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
         best = self.scorer.best
         return Diagnosis(target.name, self.metric, best, base, causes, tuple(trials), refused, floats, self.setting)
@@ -124,8 +124,7 @@ class Study:
             for plan in suspect.plans:
                 plans.setdefault(plan, []).append(suspect.kind)
         if suspects:
-            rows = sensitivity(inputs[:2], progress=False)(self.view.model).worst(len(self.view.quantizers))
-            ops = list(dict.fromkeys(row.op for row in rows))
+            ops = self._sensitive(self.view.model, inputs)
             for plan in (p for count in KEPT for p in keep_float(ops[:count])):
                 plans.setdefault(plan, []).append("sensitive ops")
         return [_Remedy(plan, tuple(dict.fromkeys(kinds))) for plan, kinds in plans.items()]
@@ -141,7 +140,8 @@ class Study:
 
     def _joined(self, trials: list[Trial]) -> list[Trial]:
         # The best plan, then with it each other that recovers more together with it.
-        ordered = sorted((t for t in trials if t.recovered > 0), key=lambda t: t.recovered, reverse=True)
+        useful = (t for t in trials if t.recovered > 0 and t.runs_integers(self.base))
+        ordered = sorted(useful, key=lambda t: t.recovered, reverse=True)
         found: list[Trial] = []
         best = ordered[0] if ordered else None
         for other in ordered[1:]:
@@ -163,20 +163,27 @@ class Study:
         # The best plan, and the ops that are the most sensitive under it: a quantizer behind an op that a plan keeps in float
         # is then that of the op which reads it.
         found: list[Trial] = []
-        best = max(trials, key=lambda t: t.recovered, default=None)
+        best = max((t for t in trials if t.runs_integers(self.base)), key=lambda t: t.recovered, default=None)
         while best is not None and best.recovered < ENOUGH and len(found) < DEEPENED:
             calibrated = self.setting.calibrated(best.plan, self.model)
-            rows = sensitivity(inputs[:2], progress=False)(calibrated).worst(1)
-            plan = best.plan.joined(Plan(floats=frozenset(row.op for row in rows)))
+            plan = best.plan.joined(Plan(floats=frozenset(self._sensitive(calibrated, inputs)[:1])))
             try:
                 trial = self._trial(plan, (*best.causes, "sensitive ops"), self.setting.calibrated(plan, self.model))
             except (SpecError, DeployError):
                 break
-            if trial.recovered <= best.recovered + 0.01:
+            if trial.recovered <= best.recovered + 0.01 or not trial.runs_integers(self.base):
                 break
             found.append(trial)
             best = trial
         return found
+
+    def _sensitive(self, calibrated: fx.GraphModule, inputs: list[Any]) -> list[str]:
+        # The paths of the ops, the most sensitive first: by the outputs, or, if these are integers, by the tensors themselves.
+        if self.scorer.has_float_outputs:
+            sensitive = sensitivity(inputs[:2], progress=False)(calibrated)
+            return list(dict.fromkeys(row.op for row in sensitive.worst(len(sensitive.rows))))
+        rows = [r for r in compare(inputs[:2], progress=False)(calibrated).rows if r.alone is not None]
+        return list(dict.fromkeys(r.op for r in sorted(rows, key=lambda r: r.alone.sqnr if r.alone is not None else 0.0)))
 
     def _trial(self, plan: Plan, causes: tuple[str, ...], calibrated: fx.GraphModule, base: Any = ...) -> Trial:
         score: Score = self.scorer.score(calibrated)
@@ -195,8 +202,8 @@ class Study:
         return [evolve(t, latency=float(s)) for t, s in zip(trials, seconds, strict=True)]
 
 
-def _usefulness(trial: Trial) -> tuple[Any, ...]:
-    enough = trial.recovered >= ENOUGH
+def _usefulness(trial: Trial, base: Trial) -> tuple[Any, ...]:
+    enough = trial.recovered >= ENOUGH and trial.runs_integers(base)
     return enough, round(trial.integer, 3) if enough else 0.0, trial.recovered, -trial.bits
 
 

@@ -20,6 +20,7 @@ from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
 from qfunc.graph.sites import QuantizerNode
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.quantizers.lost_negatives import Negatives, lost_text, maps_negatives_to_zero
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme
 
@@ -78,6 +79,7 @@ class Observer:
         self.ranges = dict[str, Tensor]()
         self.measured = {*self.readers, *parts}
         self.shapes: dict[int, tuple[int, ...]] = {}
+        self.negatives: dict[int, Negatives] = {}
         self.pending: dict[int, list[Tensor]] = {}
         self.batch = 0
         record = record_of(network)
@@ -133,6 +135,8 @@ class Observer:
                 self._require_same_channels(index, tuple(value.shape))
             before = estimator.init(scheme, value) if self.states[index] is None else self.states[index]
             self.states[index] = estimator.update(before, value, scheme)
+            if maps_negatives_to_zero(scheme):
+                self.negatives[index] = self.negatives.get(index, Negatives()).seen(value)
 
     def _require_same_channels(self, index: int, shape: tuple[int, ...]) -> None:
         site, wanted, scales = self.statistics[index].site, "an axis of the tensor", None
@@ -170,10 +174,15 @@ class Observer:
         return by_model
 
     def warnings(self) -> tuple[str, ...]:
-        """Return a warning for each site where fixed qparams round most of the sum to 0."""
+        """Return the warnings: fixed qparams that round most of a sum to 0, and negatives without codes."""
         fixed = ((s.site, s.site.estimator, t) for s, t in zip(self.statistics, self.states, strict=True) if t is not None)
         lost = ((site, e.lost_part(t, site.scheme)) for site, e, t in fixed if isinstance(e, FixedScale))
-        return tuple(loss_text(site, part) for site, part in lost if part)
+        return (*(loss_text(site, part) for site, part in lost if part), *filter(None, (self._lost(),)))
+
+    def _lost(self) -> str:
+        sites = {i: self.statistics[i].site for i in self.negatives}
+        scales = {i: site.estimator.finalize(self.states[i], site.scheme).scale for i, site in sites.items()}
+        return lost_text([(site, self.negatives[i], scales[i]) for i, site in sites.items()])
 
 
 def _finite(state: Any) -> bool:

@@ -33,6 +33,10 @@ class DoReFa:
     shares a scale keeps its own maximum, m = max|w| and x_hat = Q(m tanh(w) / tanh(m)), and activations are clipped to
     the range that calibration estimated.
 
+    The tensor w is the one that the chip stores.  With a folded BatchNorm it is w f, and tanh(w f) depends on the factor f,
+    although the float network does not depend on how a factor is shared by w and f.  The smaller the weights, the nearer
+    tanh is to the identity.
+
     Q rounds on the hardware's grid of the range [-m, m], or [0, m] for activations.  The paper's grid of weights,
     2 k / (2^bits - 1) - 1, has no 0, so hardware in which real 0 is a code cannot represent it.  There are no learned
     parameters, and weights do not use the estimated qparams.  The deployed weights are the transformed ones: `export`

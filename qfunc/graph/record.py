@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from attrs import evolve, field, frozen
-from torch import fx
+from torch import Tensor, fx
 
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import channel_axis, is_constant, kind_of, op_of, slots, traits, traits_of_ops
@@ -45,6 +45,26 @@ class TensorInfo:
     other: tuple[int, ...] = ()
 
 
+@frozen(eq=False)
+class CorrectedBias:
+    """A bias that a correction has changed: its path in the model, its value before the first correction, and that after."""
+
+    path: str
+    original: Tensor
+    corrected: Tensor
+
+    @property
+    def key(self) -> str:
+        """The name of the original value in a file."""
+        return f"{self.path}:original"
+
+    def original_of(self, bias: Tensor) -> Tensor:
+        """Return the original value of the bias as it is now; a change since the correction, as by training, stays."""
+        unchanged = bool((bias == self.corrected.to(bias)).all())
+        difference = bias.detach() - self.corrected.to(bias)
+        return self.original.to(bias) if unchanged else self.original.to(bias) + difference
+
+
 @frozen
 class Argument:
     """An argument of the captured forward: whether it is `fixed`, to which value, and whether it is an input of the graph."""
@@ -70,7 +90,8 @@ class Record:
     part that was exported in evaluation mode and cannot train, or is "".  `arguments` are those of the forward, () for an
     ExportedProgram.  `batch` is the size of the first input's first axis if torch.export fixed it.  `sizes` has the name
     and the sizes of each input of the user's ExportedProgram, or of an export that resizes to numbers; None for sizes that
-    vary.  `folded` is the number of BatchNorms that `quantize` folded for good.
+    vary.  `folded` is the number of BatchNorms that `quantize` folded for good.  `corrected` has the biases that a correction
+    has changed, so that another one starts from their original values.
     """
 
     facts: dict[str, NodeInfo] = field(hash=False)
@@ -89,6 +110,7 @@ class Record:
     batch: int | None = None
     sizes: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
     folded: int = 0
+    corrected: tuple[CorrectedBias, ...] = field(default=(), eq=False, repr=False)
 
     def path(self, path: str) -> str:
         """Return a path in the outer module for a path in the model."""

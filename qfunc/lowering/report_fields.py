@@ -61,7 +61,8 @@ ARTIFACT = JsonObject(
 SAVED_MODEL = JsonObject(
     {"target": Object(), "stage": Word(("quantized", "calibrated")), "inputs": Many(INPUT), "training": Flag(),
      "graph": Many(Text())},
-    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",)), "codes": Keyed(PLANES)},
+    {"within": Text(), "around": Many(Text()), "norms": Word(("batch_statistics",)), "codes": Keyed(PLANES),
+     "corrected": Many(Text())},
 )  # fmt: skip
 """The fields that `save` writes."""
 

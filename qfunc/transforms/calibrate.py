@@ -27,7 +27,7 @@ from qfunc.graph.submodules import require_submodules, same_outer_model, with_su
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.sizes import limits_sizes, require_sizes
 from qfunc.transforms.calibration_source import FloatPass, QuantizedPass, different_networks_error, require_through
-from qfunc.transforms.reconcile import set_qparams
+from qfunc.transforms.reconcile import bias_qparams, set_qparams
 from qfunc.transforms.validate import describe
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def calibrate(
 
     It reads the batches once, and memory does not grow with their number. One float pass serves a tuple of quantized
     models of the same network. The network runs in evaluation mode, whatever the mode of the model. Calibrating a
-    calibrated model estimates the activations again; its weights keep their qparams.
+    calibrated model estimates the activations and the biases with scales of their own again. Its weights keep their qparams.
 
     A tensor with `FixedQParams` keeps these, except where `smaller` allows a smaller scale. Where they round most of the
     sum of its values to 0, as of a softmax over very many entries, one warning names the site and the cure. More
@@ -230,5 +230,6 @@ def _read(observer: Observer, views: list[QuantizedModel]) -> Observe:
 
 def _with_qparams(view: QuantizedModel, found: dict[str, Any], inputs: tuple[TensorInfo, ...]) -> fx.GraphModule:
     calibrated = copy.deepcopy(view.model)
-    set_qparams(QuantizedModel(calibrated), found)
+    own = QuantizedModel(calibrated)
+    set_qparams(own, {**found, **bias_qparams(own)})
     return attach(calibrated, evolve(view.record, stage="calibrated", inputs=inputs))

@@ -29,6 +29,7 @@ from qfunc.placement.ties import tie_parameters
 from qfunc.placement.without_effect.unused_rules import require_used
 from qfunc.quantizers.batch_norm import folded_weight, is_tiny
 from qfunc.quantizers.fake_quantize import FakeQuantize
+from qfunc.quantizers.lost_negatives import require_no_negatives
 from qfunc.quantizers.site import Site, quantizer_path
 from qfunc.specs import DerivedQParams, FixedQParams, Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
@@ -152,6 +153,7 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     value = read_attr(network, tensor).detach() if tensor.op == "get_attr" else None
     if value is not None:
         require_finite(value, site.name, "the model's tensors")
+        require_no_negatives(site, value)
     module = FakeQuantize(site, torch.zeros((), device=_device(network)) if value is None else value)
     name = record.inner_path(site.name) if record.within else site.name
     path = quantizer_path(name, site.constant)

@@ -104,6 +104,13 @@ def _where_equal(current: Affine, after: Affine, before: Affine) -> Affine:
     return Affine(*(torch.where(equal, old.to(device), now) for old, now in pairs))
 
 
+def bias_qparams(view: QuantizedModel) -> dict[str, Affine]:
+    """Return the qparams of biases with scales of their own, by path, estimated from their present values."""
+    own = [q for q in view.quantizers if q.module.site.slot == "bias" and isinstance(q.module.site.value, Scheme)]
+    constant = [q for q in own if q.module.site.constant and not q.module.dynamic]
+    return {q.path: estimated(q.module.site, _constant(view, q.path)) for q in constant}
+
+
 def _constant(view: QuantizedModel, path: str) -> Tensor:
     # Return the weight or bias that the quantizer at a path reads.
     model = view.evaluation_form

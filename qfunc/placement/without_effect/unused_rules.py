@@ -220,10 +220,24 @@ def _require_site(change: Override, plans: Sequence[Plan], target: Target) -> No
         name, leader = list(followers.items())[-1]
         found = f"matches {name!r}, which the target ties to {leader!r} and its estimator and function"
         raise _error(target, change.select, found, "the leader of the tie", f"Name {leader!r}, too.", "overrides")
+    if not followers and _are_skipped(change, plans, target):
+        return
     do = f"Use one of: {', '.join(site.name for site, _ in others[:6])}." if others else "Edit the target's rules: edit.add."
     if inputs := [site for site, is_input in others if is_input]:
         do = f"Name {inputs[0].op!r}, because its rule quantizes their input {inputs[0].name!r}."
     raise _error(target, change.select, f"matches no quantized {change.role}", "a selector that matches one", do, "overrides")
+
+
+def _are_skipped(change: Override, plans: Sequence[Plan], target: Target) -> bool:
+    # Return True if an override selects only ops that `edit.skip` keeps in float: then its sites would exist without the skip.
+    ops = [(p, g) for p in plans for g in p.groups.groups if any(matches(change.select, n, p.context) for n in g.nodes)]
+    slot = change.role if change.role in _CONSTANT_SLOTS else "output"
+    skips = [i for i, rule in enumerate(target.rules) if _names_something(rule.select) and _is_skip(rule)]
+    return bool(ops) and all(p.rules.keep_float(g, slot) and any(p.rules.applies(i, g) for i in skips) for p, g in ops)
+
+
+def _is_skip(rule: Rule) -> bool:
+    return all(isinstance(getattr(rule, slot), KeepFloat) for slot in ("input", "weight", "output"))
 
 
 def _error(target: Target, selector: Selector, found: str, wanted: str, do: str, part: str = "rules") -> SpecError:

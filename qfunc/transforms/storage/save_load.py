@@ -26,7 +26,7 @@ from qfunc.frontend.capture import capture
 from qfunc.frontend.options import Leaves, require_leaves
 from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import trained_norms
-from qfunc.graph.record import TensorInfo, attach
+from qfunc.graph.record import CorrectedBias, TensorInfo, attach
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.stages import require_stage
 from qfunc.graph.state_dict import load_state
@@ -81,6 +81,8 @@ def save(
         tensors = _tensors(model)
         codes = weights.codes(model, tensors)
         state = {k: packed(codes[k], v) if k in codes else v.detach().clone().contiguous() for k, v in tensors.items()}
+        # Codes have no rounding errors, from which another correction could compute the shifts.
+        corrected = () if codes else record.corrected
         report = {
             "target": json.loads(specs.to_json(record.target)),
             "stage": record.stage,
@@ -88,9 +90,11 @@ def save(
             "training": model.training,
             **({"within": record.within, "around": list(record.around)} if record.within else {}),
             **({"norms": "batch_statistics"} if trained_norms(model) else {}),
+            **({"corrected": [each.path for each in corrected]} if corrected else {}),
             **({"codes": {k: _coded(q, tensors[k]) for k, q in codes.items()}} if codes else {}),
             "graph": _describe(model),
         }
+        state |= {each.key: each.original_of(tensors[each.path]) for each in corrected}
         text = json.dumps(report, indent=1, sort_keys=True) + "\n"
         return Artifact({_TENSORS: to_bytes(state), REPORT: text.encode()}).save(directory)
 
@@ -157,6 +161,8 @@ def load(
         for quantizer in quantizer_nodes(quantized):
             quantizer.module.load_shape(state, f"{quantizer.path}.")
         tensors = _tensors(quantized)
+        keys = {path: f"{path}:original" for path in report.get("corrected", ())}
+        originals = {path: state.pop(key) for path, key in keys.items() if key in state and path in tensors}
         saved = {k: (tuple(v.shape), str(v.dtype)) for k, v in state.items()}
         saved |= {k: (tuple(entry["shape"]), entry["dtype"]) for k, entry in coded.items()}
         difference = _difference(tensors, saved, _describe(quantized), report["graph"])
@@ -180,7 +186,9 @@ def load(
                 tensors[name].copy_(unpacked(found[name][0], codes, tensors[name], name, file))
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"], tuple(i.get("other", ()))) for i in report["inputs"])
         record = require_stage(quantized, "quantized", "load")
-        return attach(quantized, evolve(record, stage=report["stage"], inputs=inputs)).train(report["training"])
+        biases = tuple(CorrectedBias(p, v, tensors[p].detach().clone()) for p, v in originals.items())
+        record = evolve(record, stage=report["stage"], inputs=inputs, corrected=biases)
+        return attach(quantized, record).train(report["training"])
 
     return Transform(
         load,
