@@ -231,7 +231,21 @@ class _Placement:
                     members.append(self.of_tensor.get(group.output))
                 # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.
                 alike = [m for m in members if m is not None and not m.site.by_channel]
+                if tie.leader == "max_scale":
+                    self._require_common_zero(alike, group.root)
                 self.table.tie(alike, group.root.name, tie.leader)
+
+    def _require_common_zero(self, members: list[PlacedSite], op: fx.Node) -> None:
+        # The largest scale represents the ranges of all only if no zero point is computed from one of them.
+        for site in (m.site for m in members):
+            zero = site.scheme.zero_point
+            if zero is not None and zero.value is None and isinstance(site.value, Scheme):
+                raise SpecError(
+                    where=f"target {self.target.name!r}, op {self.context.fact(op).path!r}",
+                    found=f"tensors tied by the largest scale, of which {site.name!r} has a zero point of its own",
+                    wanted="symmetric schemes, or one fixed zero point",
+                    do='Write Tie(..., leader="union").',
+                )
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
         """Return the site with whose codes a reader gets a tensor."""
