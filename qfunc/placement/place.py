@@ -197,7 +197,7 @@ class _Placement:
         constant = tensor.op == "get_attr"
         role = slot if slot in ("weight", "bias") else "activation"
         estimator, function, bits = algorithm(self.target, role, (*group.nodes, tensor), self.context)
-        value = value if bits is None else narrow(value, bits)
+        value = value if bits is None else narrow(value, bits, f"target {self.target.name!r}, op {self._path(group.root)!r}")
         if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
