@@ -70,18 +70,18 @@ def number(*, positive: bool = False, optional: bool = False) -> Validator:
     return check
 
 
-FLOAT32_TINY, FLOAT32_MAX = 2.0**-126, 2.0**128 - 2.0**104
-"""The smallest and the largest normal number of float32, in which qparams are stored."""
+FLOAT32_LEAST, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
+"""The smallest and the largest positive number of float32, in which qparams are stored."""
 
 
 def scale_number(*, optional: bool = False) -> Validator:
-    """The value must be a positive normal number of float32, since another one would be 0, infinite or inexact there."""
+    """The value must be a positive number within those of float32, since another one would be 0 or infinite there."""
     positive = number(positive=True, optional=optional)
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         positive(instance, attribute, value)
-        if value is not None and not FLOAT32_TINY <= value <= FLOAT32_MAX:
-            wanted, do = "a number in [2^-126, 2^128), as float32 holds scales", "Give such a number."
+        if value is not None and not FLOAT32_LEAST <= value <= FLOAT32_MAX:
+            wanted, do = "a number in [2^-149, 2^128), as float32 holds scales", "Give such a number."
             raise refuse(instance, attribute.name, value, wanted, do)
 
     return check
