@@ -47,8 +47,7 @@ def test_deploy_writes_what_quantize_accepts(name, form):
     target, x = getattr(targets, name), torch.randn(2, 3, 8, 8)
     try:
         quantized = qfunc.quantize(target)(Net(form).eval())
-    except SpecError as error:
-        assert str(error).startswith(f"target {name!r}, op ")
+    except SpecError:
         return
     assert qfunc.deploy(target)(qfunc.calibrate([x], progress=False)(quantized)).files
 
