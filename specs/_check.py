@@ -70,6 +70,30 @@ def number(*, positive: bool = False, optional: bool = False) -> Validator:
     return check
 
 
+FLOAT32_LEAST, FLOAT32_MAX = 2.0**-149, 2.0**128 - 2.0**104
+"""The smallest and the largest positive number of float32, in which qparams are stored."""
+
+
+def scale_number(*, optional: bool = False) -> Validator:
+    """The value must be a positive number within those of float32, since another one would be 0 or infinite there."""
+    positive = number(positive=True, optional=optional)
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        positive(instance, attribute, value)
+        if value is not None and not FLOAT32_LEAST <= value <= FLOAT32_MAX:
+            wanted, do = "a number in [2^-149, 2^128), as float32 holds scales", "Give such a number."
+            raise refuse(instance, attribute.name, value, wanted, do)
+
+    return check
+
+
+def known_rounding(instance: Any, name: str, value: str) -> None:
+    """Refuse a rounding that needs noise: it belongs to a quantize function, not to hardware."""
+    if value == "stochastic":
+        wanted, do = "a rounding without noise", "Round weights stochastically by edit.weights(function=Stochastic())."
+        raise refuse(instance, name, value, wanted, do)
+
+
 def _number_like(value: Any) -> bool:
     return type(value) not in (bool, int, float) and hasattr(value, "item")
 

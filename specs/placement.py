@@ -16,6 +16,7 @@ from qfunc.specs._check import (
     number,
     one_of,
     refuse,
+    scale_number,
     slots_among,
     text,
     tuple_of,
@@ -141,7 +142,7 @@ class OutputQParams:
     OutputQParams(0.00390625, zero_point=-128)
     """
 
-    scale: float = field(validator=number(positive=True))
+    scale: float = field(validator=scale_number())
     zero_point: int = field(validator=integer(-(2**31)))
 
 

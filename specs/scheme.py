@@ -6,7 +6,17 @@ from math import frexp
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, instance_of, integer, number, one_of, refuse
+from qfunc.specs._check import (
+    FLOAT32_MAX,
+    ROUNDINGS,
+    instance_of,
+    integer,
+    known_rounding,
+    number,
+    one_of,
+    refuse,
+    scale_number,
+)
 from qfunc.specs._values import readable
 from qfunc.specs.formats import FLOAT32, Float, Format, Int, Levels, Log
 
@@ -112,8 +122,8 @@ class Scale:
     format: Float = field(default=FLOAT32, kw_only=True, validator=instance_of(Float))
     power_of_two: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     rounded: str = field(default="before", kw_only=True, validator=one_of(("before", "after")))
-    low: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
-    high: float | None = field(default=None, kw_only=True, validator=number(positive=True, optional=True))
+    low: float | None = field(default=None, kw_only=True, validator=scale_number(optional=True))
+    high: float | None = field(default=None, kw_only=True, validator=scale_number(optional=True))
     rounding: str = field(default="ceil", kw_only=True, validator=one_of(("ceil", "floor", "half_even")))
     divisor: str = field(default="qmax", kw_only=True, validator=one_of(DIVISORS))
     minimum_range: float = field(default=0.0, kw_only=True, validator=number())
@@ -139,8 +149,9 @@ class Scale:
             raise refuse(self, "rounded", self.rounded, wanted, do)
         if self.equals == "first" and not self.signed:
             raise refuse(self, "equals", self.equals, "signed=True with it", "Give both, or neither.")
-        if self.minimum_range < 0:
-            raise refuse(self, "minimum_range", self.minimum_range, "at least 0", "Give the width of a range.")
+        if not 0 <= self.minimum_range <= FLOAT32_MAX:
+            wanted = "at least 0" if self.minimum_range < 0 else "at most 2^128, as float32 holds ranges"
+            raise refuse(self, "minimum_range", self.minimum_range, wanted, "Give the width of a range.")
         if self.within is not None and type(self.within) is not Scale:
             raise refuse(self, "within", self.within, "a Scale or None", "Give the outer Scale.")
         if self.within is not None and self.within.dynamic and not self.dynamic:
@@ -182,6 +193,7 @@ class ZeroPoint:
     added: str = field(default="after", kw_only=True, validator=one_of(("after", "before")))
 
     def __attrs_post_init__(self) -> None:
+        known_rounding(self, "rounding", self.rounding)
         if self.value is not None and self.nudge != "low":
             raise refuse(self, "nudge", self.nudge, '"low", for the zero point is fixed', "Drop one of them.")
 
@@ -203,7 +215,7 @@ class Scheme:
         minimum: True if each block has a real number m beside its scale, stored as that is: q = clamp(R((x - m) / s)) and
             x_hat = q s + m.
     Raises:
-        SpecError: a zero point on a format without integers, or outside the codes; a divisor that the
+        SpecError: a zero point on a format without integers, or outside the codes; none where 0 is no code; a divisor that the
             format does not have, or that is 0; a rounding that the format does not have; a minimum of other codes than
             unsigned ones in blocks.
 
@@ -229,6 +241,11 @@ class Scheme:
         return self.zero_point is None
 
     def __attrs_post_init__(self) -> None:
+        known_rounding(self, "rounding", self.rounding)
+        without_zero = isinstance(self.format, Int) and not self.format.qmin <= 0 <= self.format.qmax
+        if without_zero and self.zero_point is None and not self.minimum:
+            wanted, do = "codes with 0, which is the code of 0 without a zero point", "Give a zero_point, or other bounds."
+            raise refuse(self, "format", self.format, wanted, do)
         if self.scale.divisor in ("half_range", "-qmin") and not isinstance(self.format, Int):
             raise refuse(self, "scale.divisor", self.scale.divisor, "'qmax' or 'emax', for only Int has others", "Drop it.")
         if self.scale.divisor == "emax_rounded" and not isinstance(self.format, Float):

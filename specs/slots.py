@@ -6,7 +6,19 @@ from math import frexp
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, integer, number, one_of, refuse, slots_among, tuple_of
+from qfunc.specs._check import (
+    ROUNDINGS,
+    SLOTS,
+    as_tuple,
+    instance_of,
+    integer,
+    known_rounding,
+    one_of,
+    refuse,
+    scale_number,
+    slots_among,
+    tuple_of,
+)
 from qfunc.specs._values import readable
 from qfunc.specs.formats import Int
 from qfunc.specs.scheme import Scheme
@@ -35,6 +47,9 @@ class DerivedQParams:
     )
     rounding: str = field(default="half_even", validator=one_of(ROUNDINGS))
 
+    def __attrs_post_init__(self) -> None:
+        known_rounding(self, "rounding", self.rounding)
+
 
 @readable
 @frozen
@@ -55,7 +70,7 @@ class FixedQParams:
     """
 
     scheme: Scheme = field(validator=instance_of(Scheme))
-    scale: float = field(validator=number(positive=True))
+    scale: float = field(validator=scale_number())
     zero_point: int = field(default=0, validator=integer())
     smaller: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 

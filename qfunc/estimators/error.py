@@ -53,7 +53,6 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
         bins: The bins of the sketch.
         p: The norm.
     """
-    scheme = _deterministic(scheme)
     unit = magnitude(state.low, state.high).double()
     unit = torch.where(unit > 0, unit, 1.0)
     if state.values.shape[-1]:
@@ -211,10 +210,6 @@ def _summed(
 def _power(x: Tensor, p: float) -> Tensor:
     # sign(x) |x|^(p+1)
     return x.square() * x if p == 2 else torch.copysign(x.abs().pow_(p + 1), x)
-
-
-def _deterministic(scheme: Scheme) -> Scheme:
-    return replace_fields(scheme, rounding="half_even") if scheme.rounding == "stochastic" else scheme
 
 
 def _of_rows(scheme: Scheme) -> Scheme:

@@ -12,7 +12,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of, slots
 from qfunc.ops.sizes import is_number
 from qfunc.specs import selectors as s
 
@@ -95,9 +95,11 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
 
     Convs also have "kernel", "depthwise", "out_channels", and "multiplier", the output channels of a group.  Convs and pools
     have "spatial", the number of axes that the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is
-    the name of the constant operand, or None.  A linear layer with a weight [out, in] has "in_features" and "out_features".  A
-    mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
-    operand is a number.  A cast is "created" if no value of an input of the model changes it.  A user's op has those that its
+    the name of the constant operand, or None, and "matrices" is True if its second operand is a batch of constant matrices.
+    A linear layer with a weight [out, in] has "in_features" and "out_features".
+    A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
+    operand is a number.  A cast, a comparison or an extreme is "created" if no value of an input of the model changes it.
+    A user's op has those that its
     OpKind names.
     """
     op = op_of(node)
@@ -125,8 +127,10 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         plain["out_features"], plain["in_features"] = shape
     if op.kind == "matmul":
         operands = zip(op.parameters, node.args, strict=True)
-        plain["constant"] = next((n for n, v in operands if isinstance(v, fx.Node) and constant_shape(v) is not None), None)
-    if op.kind == "cast":
+        shapes = {n: found for n, v in operands if isinstance(v, fx.Node) and (found := constant_shape(v)) is not None}
+        plain["constant"] = next(iter(shapes), None)
+        plain["matrices"] = len(shapes.get("other", ())) > 2
+    if op.kind in ("cast", "compare", "amax", "amin"):
         plain["created"] = is_created(node)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
@@ -148,7 +152,10 @@ def is_created(node: fx.Node) -> bool:
         current = pending.pop()
         if current.op == "placeholder":
             return False
-        new = [n for _, n in slots(current) if n not in seen]
+        read = [n for _, n in slots(current)]
+        if not read and not has(current, Trait.CREATES):  # a comparison has operands, but no slots
+            read = [n for n in current.all_input_nodes if not is_number(n) and kind_of(n) != "size"]
+        new = [n for n in read if n not in seen]
         seen.update(new)
         pending += new
     return True

@@ -10,13 +10,17 @@ from attrs import define, field
 
 from qfunc.errors import DeployError
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
+from qfunc.specs import Attr, Int, Op
 
 if TYPE_CHECKING:
     import onnx
 
     from qfunc.lowering.qdq.reader import QdqModel
 
+
+ONE_EXAMPLE = "the file computes one example of a batch"
+MIXED_EXTREMES = Op(("amax", "amin")) & Attr("dim", ()) & ~Attr("created", True)
+"""Extremes of all entries, which mix the examples of a batch."""
 
 _INT8, _INT32 = Int(8), Int(32)
 _BECAUSE = "because the file computes one example"
@@ -35,7 +39,7 @@ def require(site: QuantizedTensor, fits: bool, found: str, wanted: str, do: str)
         DeployError: names the tensor.
 
     >>> from qfunc.lowering.quantized_tensor import Place
-    >>> from qfunc.specs import Int
+    >>> from qfunc.specs import Attr, Int, Op
     >>> t = QuantizedTensor("x", "activation", "x", (), Int(4), (1.0,), (0,), "half_even", (Place("x", "x.real"),))
     >>> require(t, True, "Int(4)", "Int(8)", "Use 8 bits.")
     """

@@ -197,7 +197,7 @@ class _Placement:
         constant = tensor.op == "get_attr"
         role = slot if slot in ("weight", "bias") else "activation"
         estimator, function, bits = algorithm(self.target, role, (*group.nodes, tensor), self.context)
-        value = value if bits is None else narrow(value, bits)
+        value = value if bits is None else narrow(value, bits, f"target {self.target.name!r}, op {self._path(group.root)!r}")
         if isinstance(value, FixedQParams | DerivedQParams):  # the hardware dictates these scales: nothing trains them
             function = functions.Fixed()
         path = self._path(tensor) if tensor.op != "get_attr" else self.context.path(str(tensor.target))
@@ -231,7 +231,21 @@ class _Placement:
                     members.append(self.of_tensor.get(group.output))
                 # No kernel runs on codes with a scale per channel, and joined tensors may have different numbers of channels.
                 alike = [m for m in members if m is not None and not m.site.by_channel]
+                if tie.leader == "max_scale":
+                    self._require_common_zero(alike, group.root)
                 self.table.tie(alike, group.root.name, tie.leader)
+
+    def _require_common_zero(self, members: list[PlacedSite], op: fx.Node) -> None:
+        # The largest scale represents the ranges of all only if no zero point is computed from one of them.
+        for site in (m.site for m in members):
+            zero = site.scheme.zero_point
+            if zero is not None and zero.value is None and isinstance(site.value, Scheme):
+                raise SpecError(
+                    where=f"target {self.target.name!r}, op {self.context.fact(op).path!r}",
+                    found=f"tensors tied by the largest scale, of which {site.name!r} has a zero point of its own",
+                    wanted="symmetric schemes, or one fixed zero point",
+                    do='Write Tie(..., leader="union").',
+                )
 
     def of_input(self, tensor: fx.Node, reader: fx.Node) -> PlacedSite | None:
         """Return the site with whose codes a reader gets a tensor."""

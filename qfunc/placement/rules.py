@@ -127,11 +127,11 @@ def with_axis(value: Any, axis: int, rank: int) -> Any:
     return evolve(value, scale=evolve(scheme.scale, shared=PerChannel(axis)))
 
 
-def narrow(value: Any, bits: int) -> Any:
+def narrow(value: Any, bits: int, where: str) -> Any:
     """Return a scheme with the smaller number of bits that an override sets.
 
     Raises:
-        SpecError: the hardware dictates the codes, or has fewer bits.
+        SpecError: the hardware dictates the codes or a zero point outside of them, or has fewer bits.
     """
     fmt = value.format if isinstance(value, Scheme) else None
     if not isinstance(fmt, Int):
@@ -144,4 +144,13 @@ def narrow(value: Any, bits: int) -> Any:
             wanted=f"at most the {fmt.bits} bits of the hardware's {fmt}",
             do="Choose fewer bits, or other hardware.",
         )
-    return evolve(value, format=narrowed(fmt, bits, fmt.signed)) if bits < fmt.bits else value
+    narrower = narrowed(fmt, bits, fmt.signed)
+    zero = None if value.zero_point is None else value.zero_point.value
+    if zero is not None and not narrower.qmin <= zero <= narrower.qmax:
+        raise SpecError(
+            where=where,
+            found=f"weights of {bits} bits, without the code {zero}, which the hardware takes for 0",
+            wanted=f"the codes of {fmt!r}",
+            do="Leave the weights of the op at their width, or the op in float by edit.skip.",
+        )
+    return evolve(value, format=narrower) if bits < fmt.bits else value

@@ -19,19 +19,19 @@ from qfunc.testing.laws.estimator import compiled
 
 BLOCKS = Scale(PerBlock(-1, 16))
 SCHEMES = {
-    "stochastic": Scheme(Int(4), rounding="stochastic"),
-    "affine blocks": Scheme(Int(4, signed=False), BLOCKS, ZeroPoint(), rounding="stochastic"),
+    "floor": Scheme(Int(4), rounding="floor"),
+    "affine blocks": Scheme(Int(4, signed=False), BLOCKS, ZeroPoint(), rounding="floor"),
     "codebook": Scheme(Levels((-1.0, -0.25, 0.0, 0.5, 1.0)), BLOCKS),
     "floats": Scheme(E4M3FN, Scale(PerBlock(-1, 16), format=E8M0, rounding="floor")),
     "two levels": NVFP4,
 }
 MSE = Mse(candidates=3)
 MADE: tuple[tuple[Any, str], ...] = (
-    (MSE, "stochastic"),
+    (MSE, "floor"),
     (MSE, "codebook"),
     (PowerOfTwo(MSE, "half_even", 9), "affine blocks"),
     (PowerOfTwo(Ema(), "floor"), "two levels"),
-    (Ema(PotMode()), "stochastic"),
+    (Ema(PotMode()), "floor"),
     (PotMode(), "floats"),
 )
 """Each makes a scheme: for judging, of one row, of powers of two, or several of them."""

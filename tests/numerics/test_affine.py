@@ -164,11 +164,3 @@ def test_empty_and_scalar_tensors_keep_their_shape(shape: tuple[int, ...]) -> No
 
     assert quantize(x, Affine(torch.tensor(0.5), torch.tensor(0.0)), scheme).shape == shape
     assert fake_quantize(x.requires_grad_(), Affine(torch.tensor(0.5), torch.tensor(0.0)), scheme).shape == shape
-
-
-def test_stochastic_rounding_takes_its_noise_as_an_argument() -> None:
-    """The same noise gives the same codes."""
-    scheme = Scheme(Int(4), rounding="stochastic")
-    x, noise = torch.full((3,), 0.6), torch.tensor([0.0, 0.39, 0.4])
-
-    assert quantize(x, Affine(torch.tensor(1.0), torch.tensor(0.0)), scheme, noise).tolist() == [0.0, 0.0, 1.0]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qfunc.lowering.format_checks import require, require_one_scale, require_symmetric
+from qfunc.lowering.format_checks import MIXED_EXTREMES, ONE_EXAMPLE, require, require_one_scale, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Attr, Int, Op, Refuse
+from qfunc.specs import AnyInput, Attr, Int, Op, Refuse
 
 NO_LAYER = "docs/targets.md lists them"
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
@@ -12,7 +12,11 @@ EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"
 OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum", "index_put")
 
 
+MASKS = Op(("compare", "logic", "not"))
+
 LEGALITY = (
+    Refuse(MIXED_EXTREMES, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field, written_opset
 from qfunc.specs import Float, Int, PerBlock, PerChannel, Scheme
 from qfunc.specs._values import readable
 
@@ -104,6 +104,18 @@ class ExplicitQdqLowering:
         ''
         """
         return _wanted("ExplicitQdqLowering", self.opset, scheme, constant)
+
+
+def later_opset(lowering: Any, scheme: Scheme, constant: bool) -> str:
+    """Return the lowering with the opset that a scheme needs in the Q/DQ model from which a float model is made, or "".
+
+    >>> from qfunc.lowering import PplDspLowering
+    >>> later_opset(PplDspLowering(opset=13), Scheme(Int(16)), constant=False)
+    'PplDspLowering(opset=21): QuantizeLinear has 16-bit integers from opset 21 on (ONNX operators)'
+    >>> later_opset(PplDspLowering(opset=11), Scheme(Int(16)), constant=False)  # converted from opset 21
+    ''
+    """
+    return _wanted(type(lowering).__name__, written_opset(lowering.opset), scheme, constant)
 
 
 def _wanted(name: str, opset: int, scheme: Scheme, constant: bool) -> str:

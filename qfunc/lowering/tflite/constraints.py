@@ -14,9 +14,16 @@ UNWRITTEN = (
 """Kinds of ops without a form in the channels-last formats."""
 MODES = Attr("mode", "bicubic") | Attr("mode", "trilinear") | Attr("mode", "linear") | Attr("mode", "area")
 
+COMPARISONS = Op("compare") & ~Attr("created", True)
+MATRICES = Op("matmul") & Attr("matrices", True)
+OF_INPUTS = "Give the model a mask of 0 and 1 as its input."
+BY_ONE = "Multiply by one matrix, or compute the batch of matrices."
+
 LEGALITY = (
     Refuse(Op(UNWRITTEN), because=NO_OPERATOR, do=OUTSIDE),
+    Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
+    Refuse(MATRICES, because="FULLY_CONNECTED takes one constant matrix", do=BY_ONE),
     Refuse(Op("resize") & MODES, because=NO_OPERATOR, do="Use mode='nearest' or mode='bilinear'."),
 )
 
-__all__ = ["LEGALITY", "MODES", "NO_OPERATOR", "OUTSIDE", "UNWRITTEN"]
+__all__ = ["BY_ONE", "COMPARISONS", "LEGALITY", "MATRICES", "MODES", "NO_OPERATOR", "OF_INPUTS", "OUTSIDE", "UNWRITTEN"]

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
+from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
@@ -49,6 +50,10 @@ class SnpeEncodings:
 
     opset: int = opset_field(11, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    def refuses(self, scheme: Any, constant: bool) -> str:
+        """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""
+        return later_opset(self, scheme, constant)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its encodings.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.tflite.constraints import MODES, OUTSIDE, UNWRITTEN
+from qfunc.lowering.format_checks import MIXED_EXTREMES, ONE_EXAMPLE
+from qfunc.lowering.tflite.constraints import BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
 from qfunc.specs import AnyInput, GraphInput, Op, Refuse
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ LOOKUP = Op("embedding") & (AnyInput(GraphInput()) | AnyInput(MOVED & AnyInput(G
 LEGALITY = (
     Refuse(Op((*UNWRITTEN, "argmax", "argmin", "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
+    Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
+    Refuse(MATRICES, because="the delegate takes one constant matrix", do=BY_ONE),
+    Refuse(MIXED_EXTREMES, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(LOOKUP, because=REAL, do=FROM_EMBEDDINGS),
 )
 
