@@ -51,8 +51,8 @@ class TrainBatchNorm:
     If each channel of a weight has its own scale s, and the scale may be any number, s follows f: the quantizer stores
     s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Otherwise a channel
     with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
-    the float model.  A BatchNorm is folded as by `FoldBatchNorm` unless it is the only reader of a conv, transposed conv
-    or linear.
+    the float model.  A BatchNorm is folded as by `FoldBatchNorm` unless it is, in each of its calls, the only reader of a
+    conv, transposed conv or linear.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 
