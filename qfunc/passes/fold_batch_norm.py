@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
-from qfunc.graph.constants import AttributeNodes, value_of
+from qfunc.graph.constants import AttributeNodes, store, value_of
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, value_readers
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
 from qfunc.graph.matcher import NearMiss
@@ -38,8 +38,9 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     reader, if that is exact.  A dropout between the two stays, and then drops what is normed already, or what is not yet.  A
     BatchNorm1d next to a linear is assumed to normalize the linear's features, which is
     true of inputs of rank 2; `calibrate` refuses others.  A BatchNorm2d that cannot fold becomes an equivalent
-    depthwise 1x1 conv; other BatchNorms stay.  Weights are computed in float64 and stored in their dtype.  Ops that
-    share a weight still share it if the same constants are folded into each; else each gets a copy, in graph order.
+    depthwise 1x1 conv, whose weight all calls of the BatchNorm share; other BatchNorms stay.  Weights are computed in
+    float64 and stored in their dtype.  Ops that share a weight still share it if the same constants are folded into each;
+    else each gets a copy, in graph order.
 
     Raises:
         SpecError: a `FusionStep.fold` of the target returns something else than a weight and a bias.
@@ -87,9 +88,10 @@ class _Folding:
         for node in [n for n in self.model.graph.nodes if n.op == "call_function"]:
             while has(node, Trait.WEIGHTED) and self._fold_after(node):
                 pass
-        for node in reversed(list(self.model.graph.nodes)):
-            norm = self.norms.at(node)
-            if norm is not None and not self._fold_before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
+        # Find all norms first: a conv has the path of the norm that it replaces, which other nodes may call too.
+        norms = [(node, norm) for node in self.model.graph.nodes if (norm := self.norms.at(node)) is not None]
+        for node, norm in reversed(norms):
+            if not self._fold_before(node, norm) and isinstance(self._module(node), nn.BatchNorm2d):
                 self._as_conv(node, norm)
         for node in self.model.graph.nodes:
             self._report_unfolded(node)
@@ -199,23 +201,26 @@ class _Folding:
         return True
 
     def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
-        norm_module: Any = self._module(node)
-        path, conv_module = str(node.target), nn.Module()
-        trained = [p.requires_grad for p in (norm_module.weight, norm_module.bias) if p is not None] or [True, True]
-        dtype = norm_module.running_var.dtype
-        conv_module.weight = nn.Parameter(norm.factor.reshape(-1, 1, 1, 1).to(dtype), requires_grad=trained[0])
-        conv_module.bias = nn.Parameter(norm.shift.to(dtype), requires_grad=trained[-1])
-        self.model.set_submodule(path, conv_module)
+        module: Any = self._module(node)
+        path, dtype = str(node.target), module.running_var.dtype
+        if isinstance(self.model.get_submodule(path), nn.BatchNorm2d) and not self._is_read(path):
+            self.model.set_submodule(path, nn.Module())
+        trained = [p.requires_grad for p in (module.weight, module.bias) if p is not None] or [True]
+        values = (("weight", norm.factor.reshape(-1, 1, 1, 1), trained[0]), ("bias", norm.shift, trained[-1]))
+        weight, bias = (store(self.model, node, f"{path}.{n}", v.to(dtype), trained=t) for n, v, t in values)
         with self.model.graph.inserting_before(node):
-            weight, bias = (self.model.graph.get_attr(f"{path}.{n}") for n in ("weight", "bias"))
             args = (node.args[0], weight, bias, 1, 0, 1, norm.factor.numel())
             conv = self.model.graph.call_function(torch.conv2d, args)
+        self.shared.create(node, conv, path)
         self.convs[conv.name] = node.name
         node.replace_all_uses_with(conv)
         self.model.graph.erase_node(node)
 
+    def _is_read(self, path: str) -> bool:
+        return any(read.startswith(f"{path}.") for read in self.shared.paths)
+
     def _module(self, node: fx.Node) -> nn.Module | None:
-        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        return self.shared.modules[str(node.target)] if node.op == "call_module" else None
 
     def _miss(self, op: fx.Node, step: fx.Node, reason: str) -> None:
         self.misses.append((self.context.fact(op).path, self.context.fact(step).path, reason))

@@ -29,6 +29,8 @@ class SharedConstants:
         self.model, self.constant = model, constant
         self.values = {node: read_attr(model, node) for node in model.graph.nodes if node.op == "get_attr"}
         self.paths = {str(node.target) for node in self.values}
+        called = (str(node.target) for node in model.graph.nodes if node.op == "call_module")
+        self.modules = {path: model.get_submodule(path) for path in called}
         self.signatures: dict[fx.Node, list[Any]] = {}
         self.bases: dict[fx.Node, tuple[str, str]] = {}
 
@@ -52,13 +54,18 @@ class SharedConstants:
             shift = next((self.values[n] for n in added if n in self.values), None)
         return shift if isinstance(shift, nn.Parameter) else None
 
+    def create(self, norm: fx.Node, op: fx.Node, base: str) -> None:
+        """Record an op that replaces a norm, with constants at `base`.weight and `base`.bias."""
+        self.bases[op] = f"{base}.weight", f"{base}.bias"
+        self.signatures[op] = [self._signature(norm, inside=True)]
+
     def _signature(self, node: Any, inside: bool = False) -> Any:
         # Return the target and the constants of a node, as a value to compare; any tensor that is not constant is "value".
         if not isinstance(node, fx.Node) or (node not in self.constant and not inside):
             return node if node is None else "value"
         if node in self.values:
             return id(self.values[node])
-        target = self.model.get_submodule(str(node.target)) if node.op == "call_module" else node.target
+        target = self.modules[str(node.target)] if node.op == "call_module" else node.target
         return id(target), str(fx.map_arg((node.args, node.kwargs), self._signature))
 
     def run(self) -> None:

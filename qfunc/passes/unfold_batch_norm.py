@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Container
 from typing import Any
 
@@ -35,7 +36,8 @@ class TrainedBatchNorm:
 def trained_batch_norms(folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
     """Return the BatchNorms of `before` that can train in a folded network.
 
-    A BatchNorm stays folded if it is not a leaf of torch.nn, or if its op has folded another op too.
+    A BatchNorm stays folded if it is not a leaf of torch.nn, if its op has folded another op too, or if one of its calls
+    cannot train.
     """
     ops, found, norms = {n.name: n for n in folded.graph.nodes}, [], ChannelAffines(before)
     for node in before.graph.nodes:
@@ -49,9 +51,14 @@ def trained_batch_norms(folded: fx.GraphModule, before: fx.GraphModule) -> tuple
             bias, groups = attribute(old, "bias"), linear.groups if linear.kind == "conv_transpose" else 0
             paths = str(attribute(old, "weight").target), None if bias is None else str(bias.target)
             found.append(TrainedBatchNorm(old.name, str(node.target), *paths, groups))
-    names = {norm.op for norm in found}
-    # Ops that share a weight train all or none.
-    return tuple(n for n in found if all(reader.name in names for reader in attribute(ops[n.op], "weight").users))
+    calls = Counter(str(node.target) for node in before.graph.nodes if node.op == "call_module")
+    while True:  # ops that share a weight or a BatchNorm train all or none
+        names, trained = {norm.op for norm in found}, Counter(norm.norm for norm in found)
+        whole = [norm for norm in found if trained[norm.norm] == calls[norm.norm]]
+        kept = [norm for norm in whole if all(reader.name in names for reader in attribute(ops[norm.op], "weight").users)]
+        if len(kept) == len(found):
+            return tuple(kept)
+        found = kept
 
 
 def _readers(tensor: fx.Node, ops: Container[str]) -> list[str]:

@@ -12,13 +12,16 @@ from torch.optim import Optimizer
 
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import warn_caller
+from qfunc.graph.constants import computable, read_attr
 from qfunc.graph.evaluation_form import evaluation_form, trained_norms
 from qfunc.graph.module import require_both_modes
+from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import find_quantizers
 from qfunc.graph.stages import require_stage, unwrap
 from qfunc.graph.user_attributes import copy_user_attributes
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
 from qfunc.quantizers.frozen_batch_norm import freeze
+from qfunc.specs import Target
 
 _NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
@@ -51,8 +54,8 @@ class TrainBatchNorm:
     If each channel of a weight has its own scale s, and the scale may be any number, s follows f: the quantizer stores
     s' = s / max(|f|, 1e-3), and Q(w f; s' |f|) / f = Q(w; s') does not change with the statistics.  Otherwise a channel
     with |f| < 1e-3 trains on its float weight.  So gamma = 0 trains on every chip.  Tensors have the names and values of
-    the float model.  A BatchNorm is folded as by `FoldBatchNorm` unless it is the only reader of a conv, transposed conv
-    or linear.
+    the float model.  A BatchNorm is folded as by `FoldBatchNorm` unless it is, in each of its calls, the only reader of a
+    conv, transposed conv or linear.  Steps with a `FusionStep.fold` and parameters that train are refused.
 
     Source: Jacob et al., arXiv:1712.05877, section 3.2; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
 
@@ -71,6 +74,40 @@ class TrainBatchNorm:
         """
         require_both_modes(before, "quantize, batch_norm=TrainBatchNorm()")
         return trained_batch_norms(folded, before)
+
+
+def require_no_trained_steps(folded: fx.GraphModule, before: fx.GraphModule, target: Target) -> None:
+    """Raise if a step that a fusion of the target folds has parameters that train.
+
+    Raises:
+        SpecError: names the op.
+    """
+    names, context = {n.name for n in folded.graph.nodes}, Context(before, target.ops)
+    steps = [step for fusion in target.fusions for step in fusion.then if step.fold is not None]
+    constant = computable(before.graph) if steps else set()
+    for node in before.graph.nodes if steps else ():
+        step = None if node.name in names else next((s for s in steps if matches(s.op, node, context)), None)
+        if step is None or not any(p.requires_grad for p in _parameters(before, node, constant)):
+            continue
+        where = f"quantize, batch_norm=TrainBatchNorm(), op {context.fact(node).path!r}"
+        found = f"parameters that train, which {getattr(step.fold, '__name__', step.fold)} folds for good"
+        wanted = "a step without parameters that train"
+        do = (
+            "Use batch_norm=qfunc.FoldBatchNorm(), with which the folded weight and bias train, "
+            "or call .requires_grad_(False) on the parameters."
+        )
+        raise SpecError(where=where, found=found, wanted=wanted, do=do)
+
+
+def _parameters(network: fx.GraphModule, node: fx.Node, constant: set[fx.Node]) -> list[torch.Tensor]:
+    # The parameters of a node's module, and the tensors from which its constants are computed.
+    found = list(network.get_submodule(str(node.target)).parameters()) if node.op == "call_module" else []
+    pending = [n for n in node.all_input_nodes if n in constant]
+    while pending:
+        current = pending.pop()
+        pending += current.all_input_nodes
+        found += [read_attr(network, current)] if current.op == "get_attr" else []
+    return found
 
 
 def require_batch_norm(value: Any) -> None:
@@ -180,5 +217,6 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
 
 
 __all__ = [
-    "TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm", "warn_of_folded",
+    "TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm",
+    "require_no_trained_steps", "warn_of_folded",
 ]  # fmt: skip

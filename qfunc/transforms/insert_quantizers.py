@@ -32,7 +32,7 @@ from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.quantizers.lost_negatives import require_no_negatives
 from qfunc.quantizers.site import Site, quantizer_path
 from qfunc.specs import DerivedQParams, FixedQParams, Target
-from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm
+from qfunc.transforms.batch_norm import FoldBatchNorm, TrainBatchNorm, require_no_trained_steps
 
 BatchNormMode = FoldBatchNorm | TrainBatchNorm
 
@@ -60,6 +60,9 @@ def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Ba
     before = {path: each.network for path, each in prepared.items()}
     # The networks before folding are read only, so that both may have one memory.
     folded = {path: fold_into(sharing_parameters(network), target) for path, network in before.items()}
+    if isinstance(norms, TrainBatchNorm):
+        for path, old in before.items():
+            require_no_trained_steps(folded[path], old, target)
     made = zip(folded, plans(list(folded.values()), target), strict=True)
     return {
         path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), prepared[path].formulas)

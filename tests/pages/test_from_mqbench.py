@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import onnx
@@ -330,3 +332,16 @@ def test_the_functions_that_nnie_takes_are_those_that_the_page_lists() -> None:
         except SpecError:
             pass
     assert taken == listed
+
+
+def test_a_norm_of_your_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    section = PAGE.partition("\n### A norm of your own\n")[2].partition("\n## ")[0]
+    code, printed = re.findall(r"```(?:python|text)\n(.*?)```", section, re.DOTALL)
+    page = ModuleType("page")  # a target holds functions of modules only
+    monkeypatch.setitem(sys.modules, "page", page)
+    found = vars(page)
+    found.update({name: value for name, value in names().items() if not name.startswith("__")})
+    exec(code, found)
+    assert capsys.readouterr().out == printed
+    with pytest.raises(SpecError, match="found parameters that train, which fold_gain folds for good"):
+        found["quantize"](found["mine"], batch_norm=qfunc.TrainBatchNorm())(found["net"])

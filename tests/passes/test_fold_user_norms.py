@@ -266,3 +266,32 @@ def test_a_norm_that_stands_elsewhere_says_what_it_follows() -> None:
     model = nn.Sequential(nn.Conv2d(3, 6, 2), nn.Tanh(), PlusOne(6)).eval()
     misses = qfunc.explain(qfunc.quantize(MINE)(model)).misses
     assert misses == (("1", "2", "'_1', which it follows, is not Op(('conv', 'conv_transpose', 'linear'))"),)
+
+
+def test_training_refuses_a_step_whose_parameters_it_would_freeze() -> None:
+    where = "quantize, batch_norm=TrainBatchNorm(), op "
+    wanted = "parameters that train, which fold_plus_one folds for good, wanted a step without parameters that train. "
+    do = (
+        "Use batch_norm=qfunc.FoldBatchNorm(), with which the folded weight and bias train, or call .requires_grad_(False) on "
+        "the parameters."
+    )
+    train = qfunc.quantize(MINE, batch_norm=qfunc.TrainBatchNorm())
+    model = copy.deepcopy(MODELS["conv"][0]).eval()
+    with pytest.raises(SpecError) as caught:
+        train(model)
+    assert str(caught.value) == f"{where}'1': found {wanted}{do}"
+    # Both cures work as written.
+    folded = [name for name, _ in qfunc.quantize(MINE, batch_norm=qfunc.FoldBatchNorm())(model).named_parameters()]
+    assert folded == ["0.weight", "0.bias"]
+    model[1].requires_grad_(False)
+    assert [name for name, _ in train(model).named_parameters()] == folded
+
+
+def test_training_refuses_a_function_whose_parameters_it_would_freeze() -> None:
+    target = edit.fuse(Fusion(Op("conv"), FusionStep(Op("scale_shift"), fold=fold_scale_shift)), CALL)(onnxruntime)
+    train, model = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm()), ScaledConv().eval()
+    with pytest.raises(SpecError, match="found parameters that train, which fold_scale_shift folds for good, wanted a step"):
+        train(model)
+    model.gamma.requires_grad_(False)
+    model.beta.requires_grad_(False)
+    assert calls(train(model))[:1] == ["conv"]

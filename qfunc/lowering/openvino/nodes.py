@@ -43,18 +43,23 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     rank |= _ranks(model) if any(len(s.scale) > 1 for _, s in quantizers.values()) else {}
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
-    quantized_weights: set[str] = set()
+    quantized_weights: dict[str, onnx.NodeProto] = {}
+    products, read = _equal_values(model), set[tuple[str, int]]()
     for node in model.graph.node:
         for index, name in enumerate(node.input):
             if name in weights and name in rank and node.op_type not in _RECURRENT:
+                node.input[index] = f"{name}.real"
                 if name not in quantized_weights:
-                    quantized_weights.add(name)
-                    nodes.append(
+                    quantized_weights[name] = (
                         _dequantized(constants, weights[name], numpy_helper.to_array(held[name]), name)
                         if name in stored
                         else _node(constants, weights[name], name, f"{name}.real", rank[name])
                     )
-                node.input[index] = f"{name}.real"
+                    nodes.append(quantized_weights[name])
+                elif name in stored and (name, products[node.output[0]]) in read:
+                    node.input[index] = f"{node.output[0]}.{name}.real"
+                    nodes.append(_with_own_codes(constants, quantized_weights[name], node.input[index]))
+                read.add((name, products[node.output[0]]))
         # With a scale per channel, the values are a copy of what DequantizeLinear returns.
         if (node.op_type == "DequantizeLinear" or copies(node)) and node.output[0] in quantizers:
             tensor, site = quantizers[node.output[0]]
@@ -132,6 +137,33 @@ def _dequantized(constants: list[onnx.TensorProto], site: QuantizedTensor, value
     constants.extend(numpy_helper.from_array(array, f"{name}.{word}") for word, array in arrays.items())
     inputs = [f"{name}.{word}" for word in arrays]
     return helper.make_node("DequantizeLinear", inputs, [f"{name}.real"], name=f"{name}.real", axis=axis)
+
+
+def _equal_values(model: onnx.ModelProto) -> dict[str, int]:
+    """Return a number for each tensor that a node computes: equal ones for equal ops of equal tensors, biases apart."""
+    numbers, found = dict[tuple[Any, ...], int](), dict[str, Any]()
+    for held in model.graph.initializer:
+        value = numpy_helper.to_array(held)
+        if value.dtype == np.int64 or value.ndim == 0:  # shapes and qparams, which each op has for itself
+            found[held.name] = (held.data_type, value.shape, value.tobytes())
+    for node in model.graph.node:
+        tensors = list(node.input)[: 2 if node.op_type in _PRODUCTS else None]
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        key = (node.op_type, *attributes, *(found.get(name, name) for name in tensors))
+        for index, output in enumerate(node.output):
+            found[output] = numbers.setdefault((index, *key), len(numbers))
+    return found
+
+
+def _with_own_codes(constants: list[onnx.TensorProto], node: onnx.NodeProto, result: str) -> onnx.NodeProto:
+    # OpenVINO would merge two products of the same tensor and the same codes, and round once where the target rounds twice.
+    copied, codes = onnx.NodeProto(), onnx.TensorProto()
+    codes.CopyFrom(next(c for c in constants if c.name == node.input[0]))
+    copied.CopyFrom(node)
+    copied.name = copied.output[0] = result
+    copied.input[0] = codes.name = f"{result}.codes"
+    constants.append(codes)
+    return copied
 
 
 def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:

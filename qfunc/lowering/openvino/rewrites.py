@@ -23,6 +23,7 @@ _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 
 def rewrite(model: onnx.ModelProto) -> None:
     """Rewrite a float model, whose activations still have their quantizers, in place."""
+    _copy_shared_biases(model)
     _add_biases(model)
     _replace_softmax_of_one(model)
     replace_extremes(model)
@@ -31,6 +32,25 @@ def rewrite(model: onnx.ModelProto) -> None:
     rewrite_pools(model)
     _fold_constants(model)
     insert_barriers(model)
+
+
+def _copy_shared_biases(model: onnx.ModelProto) -> None:
+    # OpenVINO fuses a bias with several readers into none of them. It would fuse an addition, which the target expects in
+    # one of them, into another convolution, and merge products of one tensor.
+    held, seen, products = {i.name: i for i in model.graph.initializer}, set[str](), set[str]()
+    for node in model.graph.node:
+        if node.op_type in _WEIGHTED:
+            products.update(node.output)
+        is_sum = node.op_type == "Add" and not products.isdisjoint(node.input)
+        for index, name in enumerate(node.input):
+            if name not in held or not (is_sum or (node.op_type in _WEIGHTED and index == 2)):
+                continue
+            if name in seen:
+                copied = onnx.TensorProto()
+                copied.CopyFrom(held[name])
+                copied.name = node.input[index] = f"{node.output[0]}.own_bias"
+                model.graph.initializer.append(copied)
+            seen.add(name)
 
 
 def _add_biases(model: onnx.ModelProto) -> None:
