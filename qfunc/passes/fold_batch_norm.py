@@ -201,7 +201,8 @@ class _Folding:
         return True
 
     def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
-        path, dtype = str(node.target), self.shared.modules[str(node.target)].running_var.dtype
+        path, norm_module = str(node.target), self.shared.modules[str(node.target)]
+        dtype = norm_module.get_buffer("running_var").dtype
         if isinstance(self.model.get_submodule(path), nn.BatchNorm2d) and not self._is_read(path):
             self.model.set_submodule(path, nn.Module())
         values = {"weight": norm.factor.reshape(-1, 1, 1, 1), "bias": norm.shift}
