@@ -202,7 +202,7 @@ class _Folding:
 
     def _as_conv(self, node: fx.Node, norm: ChannelAffine) -> None:
         module: Any = self._module(node)
-        path, dtype = str(node.target), module.running_var.dtype
+        path, dtype = str(node.target), module.get_buffer("running_var").dtype
         if isinstance(self.model.get_submodule(path), nn.BatchNorm2d) and not self._is_read(path):
             self.model.set_submodule(path, nn.Module())
         trained = [p.requires_grad for p in (module.weight, module.bias) if p is not None] or [True]

@@ -101,7 +101,7 @@ def require_no_trained_steps(folded: fx.GraphModule, before: fx.GraphModule, tar
 
 def _parameters(network: fx.GraphModule, node: fx.Node, constant: set[fx.Node]) -> list[torch.Tensor]:
     # The parameters of a node's module, and the tensors from which its constants are computed.
-    found = list(network.get_submodule(str(node.target)).parameters()) if node.op == "call_module" else []
+    found: list[torch.Tensor] = list(network.get_submodule(str(node.target)).parameters()) if node.op == "call_module" else []
     pending = [n for n in node.all_input_nodes if n in constant]
     while pending:
         current = pending.pop()
