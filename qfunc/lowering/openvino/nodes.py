@@ -9,7 +9,6 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.onnx.remove_quantizers import prune
 from qfunc.lowering.qdq.reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
@@ -32,8 +31,6 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     """
     quantizers = {p.real: (p.tensor, s) for s in sites if s.role == "activation" for p in s.places}
     weights = {tensor: s for s in sites if s.role not in ("activation", "bias") for tensor in s.tensors}
-    for copied, name in _separate_weights(model):
-        weights |= {copied: weights[name]} if name in weights else {}
     held = {i.name: i for i in model.graph.initializer}
     stored = {name for name, site in weights.items() if isinstance(site.format, Int) and site.format.bits <= 8}
     stored -= {name for node in model.graph.node if node.op_type not in _PRODUCTS for name in node.input}
@@ -70,38 +67,6 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     model.graph.initializer.extend(constants)
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     prune(model)
-
-
-_MOVES = ("Reshape", "Identity", "Max", "QuantizeLinear", "DequantizeLinear", "Transpose", "Flatten")
-
-
-def _separate_weights(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    """Give products of one tensor with one weight a weight each, in place; return (new name, name) of each copy.
-
-    OpenVINO 2026.4 joins such products and adds the bias of one of them to both.
-    """
-    held = {i.name: i for i in model.graph.initializer}
-    producers = {o: n for n in model.graph.node for o in n.output}
-    taken, seen, copies_of = UniqueNames({*held, *producers}), set[tuple[str, str]](), list[tuple[str, str]]()
-
-    def source(name: str) -> str:
-        while name in producers and producers[name].op_type in _MOVES:
-            name = producers[name].input[0]
-        return name
-
-    for node in model.graph.node:
-        if node.op_type not in _PRODUCTS or node.input[1] not in held:
-            continue
-        key = source(node.input[0]), node.input[1]
-        if key in seen:
-            copy = onnx.TensorProto()
-            copy.CopyFrom(held[node.input[1]])
-            copy.name = taken.fresh(node.input[1])
-            model.graph.initializer.append(copy)
-            copies_of.append((copy.name, node.input[1]))
-            node.input[1] = copy.name
-        seen.add(key)
-    return copies_of
 
 
 def _ranks(model: onnx.ModelProto) -> dict[str, int]:
