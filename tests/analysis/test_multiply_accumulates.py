@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.multiply_accumulates import multiply_accumulates
+from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.analysis.quantized_weights import weights_of
 from tests.conformance.modules import Apply
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules import module
 
 import qfunc
-from qfunc.analysis import multiply_accumulates
+from qfunc.analysis.operations import multiply_accumulates
 from qfunc.analysis.integer_share import integer_share
 from qfunc.graph.view import QuantizedModel
 from tests.onnxruntime_target import ONNXRUNTIME
