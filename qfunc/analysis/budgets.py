@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.analysis.quantized_weights import Weight
+from qfunc.analysis.operations.quantized_weights import Weight
 from qfunc.errors import SpecError
 from qfunc.specs._check import number
 
