@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.analysis.metrics import Sums
-from qfunc.analysis.quantized_weights import Weight
+from qfunc.analysis.operations.quantized_weights import Weight
 from qfunc.analysis.replay import Replays, outputs_of, require_float_output
 from qfunc.execution.batches import tensors_of
 from qfunc.graph.constants import read_attr

@@ -9,7 +9,7 @@ from attrs import frozen
 from torch import fx, nn
 
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.multiply_accumulates import multiply_accumulates
+from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.execution.batches import warn_caller
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel

@@ -15,7 +15,7 @@ from qfunc._transform import Transform
 from qfunc.analysis.bit_sensitivity import Key, Loss, MergeableWatch, OutputMse, SquaredWatch, Watch
 from qfunc.analysis.budgets import Budget, minimize
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.quantized_weights import Weight, weights_of
+from qfunc.analysis.operations.quantized_weights import Weight, weights_of
 from qfunc.analysis.report_format import Section, fragment, page, table
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import require_batches

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.multiply_accumulates import multiply_accumulates
-from qfunc.analysis.quantized_weights import weights_of
+from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
+from qfunc.analysis.operations.quantized_weights import weights_of
 from tests.conformance.modules import Apply
 
 T, N, C, H = 5, 3, 4, 6

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.modules import module
 
 import qfunc
-from qfunc.analysis import multiply_accumulates
 from qfunc.analysis.integer_share import integer_share
+from qfunc.analysis.operations import multiply_accumulates
 from qfunc.graph.view import QuantizedModel
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import arguments, same_state, state

@@ -115,7 +115,7 @@ REPORTS = (
         "tests/transforms/test_mixed_precision.py::test_signs_average_to_the_trace",
     ),
     Mutation(
-        "inputs-behind-a-flatten-are-float", "qfunc.analysis.quantized_weights:_input_bits",
+        "inputs-behind-a-flatten-are-float", "qfunc.analysis.operations.quantized_weights:_input_bits",
         "while kind_of(operand) in commuting and",
         "while False and",
         "tests/transforms/test_mixed_precision.py::test_bit_operations_are_counted",

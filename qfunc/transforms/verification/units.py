@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.multiply_accumulates import multiply_accumulates
+from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.node import returns_several, slots

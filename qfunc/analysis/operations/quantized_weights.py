@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from torch import Tensor, fx
 
 from qfunc.analysis.lockstep import Ops
-from qfunc.analysis.multiply_accumulates import multiply_accumulates
+from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
 from qfunc.graph.data_movement import only_moves_codes
