@@ -37,8 +37,8 @@ DIAGNOSIS = (
     ),
     Mutation(
         "a-budget-without-integers", "qfunc.diagnosis.report:Diagnosis.choose",
-        "if t.integer >= integer and t.recovered >= least]",
-        "if t.recovered >= least]",
+        "t.integer >= integer if integer is not None",
+        "True if integer is not None",
         "tests/diagnosis/test_diagnose.py::test_a_budget_counts_the_share_on_integers",
     ),
     Mutation(
