@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from attrs import field, frozen
 
+from qfunc.analysis.least_loss import minimize
 from qfunc.analysis.operations.quantized_weights import Weight
 from qfunc.errors import SpecError
-from qfunc.quantizers.least_loss import minimize
 from qfunc.specs._check import number
 
 

@@ -68,7 +68,7 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "openvino-reads-other-constants-for-one-image", "qfunc.lowering.openvino.barriers:_beside_constants",
-        "(entries and math.prod(entries) == 1) or",
+        "alone or",
         "",
         CONSTANTS,
     ),

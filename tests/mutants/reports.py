@@ -103,7 +103,7 @@ REPORTS = (
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
     ),
     Mutation(
-        "a-budget-that-binds-nothing", "qfunc.quantizers.least_loss:minimize",
+        "a-budget-that-binds-nothing", "qfunc.analysis.least_loss:minimize",
         " & (sums.costs + rests.cheapest[number] <= budget)",
         "",
         MIXED,

@@ -27,8 +27,8 @@ TRANSFORMS = (
     ),
     Mutation(
         "correct-bias-adds-the-shift", "qfunc.corrections.correct_bias:_Part.correct",
-        "sub_(shift)",
-        "add_(shift)",
+        "subtract(bias, shift)",
+        "subtract(bias, -shift)",
         "tests/corrections/test_correct_bias.py::test_the_mean_of_each_channel_is_that_of_the_float_convolution",
     ),
     Mutation(

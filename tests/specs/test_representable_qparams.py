@@ -64,7 +64,9 @@ def test_symmetric_codes_have_0(signed):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda r: Scheme(rounding=r), lambda r: ZeroPoint(r), lambda r: DerivedQParams(rounding=r)], ids=str
+    "make",
+    [lambda r: Scheme(rounding=r), lambda r: ZeroPoint(r), lambda r: DerivedQParams(rounding=r)],
+    ids=["Scheme", "ZeroPoint", "DerivedQParams"],
 )
 def test_hardware_does_not_round_by_noise(make):
     name = type(make("floor")).__name__
