@@ -32,6 +32,8 @@ __all__ = ["approximate", "at_extremum"]
 _U = UNIT
 _CURVE = 32
 _NOTHING = 2.0**-99
+_STEPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "round_decimals", "trunc", "trunc_divide")
+"""Kinds whose results jump."""
 _NEAR_ONE = 0.25
 """Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
 
@@ -50,7 +52,7 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     value = _call(node, arguments, lambda a: a.value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         if not _has_tensors(value):
-            return value if all(bool((o.error == 0).all()) for o in operands) else None
+            return value if _is_decided(value, arguments) else None
         if not has(node, Trait.MOVES_VALUES):
             return None
         return tuple(map(Approximation, value, _call(node, arguments, lambda a: a.error)))
@@ -85,6 +87,21 @@ def at_extremum(node: fx.Node, x: Any, places: Tensor) -> tuple[Tensor, Tensor] 
     indices = places.long().reshape(*values.shape[:-1], 1)
     found, error = (torch.gather(t, -1, indices).reshape(places.shape) for t in (values, errors))
     return values.amax(-1).reshape(places.shape) - found, errors.amax(-1).reshape(places.shape) + error
+
+
+def _is_decided(value: Any, arguments: tuple[Any, ...]) -> bool:
+    # True if float32 gives the same integers or booleans: no error in what they are made of, and no comparison of two numbers
+    # that are equal but for one rounding each.
+    if not all(bool((o.error == 0).all()) for o in _approximations(arguments)):
+        return False
+    if not isinstance(value, Tensor) or value.dtype is not torch.bool or len(arguments) < 2:
+        return True
+    reals = [a.value if isinstance(a, Approximation) else a for a in arguments[:2]]
+    if not any(isinstance(r, Tensor) and r.is_floating_point() for r in reals):
+        return True
+    a, b = (torch.as_tensor(r, dtype=torch.float64) for r in reals)
+    distance = (a - b).abs()
+    return not bool(((distance > 0) & (distance <= _U * (a.abs() + b.abs()))).any())
 
 
 def _has_tensors(value: Any) -> bool:
@@ -126,11 +143,14 @@ def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
         for operand in operands:
             if operand.value.shape == value.shape:
                 error = error + _CURVE * _U * operand.value.abs()
-    inexact = [operand for operand in operands if bool(operand.error.any())]
+    # A step within the rounding of an exact operand is taken in float64, or in float32 only.
+    rounding = _U if kind_of(node) in _STEPS else 0.0
+    reach = {id(operand): operand.error + rounding * operand.value.abs() for operand in operands}
+    inexact = [operand for operand in operands if bool(reach[id(operand)].any())]
     largest = torch.zeros_like(value)
     for signs in itertools.product((-1.0, 1.0), repeat=len(inexact)):
-        side = {id(operand): sign for operand, sign in zip(inexact, signs, strict=True)}
-        moved = _call(node, arguments, lambda a: a.value + side.get(id(a), 0.0) * a.error)  # noqa: B023
+        side = {id(operand): sign * reach[id(operand)] for operand, sign in zip(inexact, signs, strict=True)}
+        moved = _call(node, arguments, lambda a: a.value + side.get(id(a), 0.0))  # noqa: B023
         largest = torch.fmax(largest, (moved - value).abs())
     return error + largest
 
