@@ -230,8 +230,9 @@ def _logsumexp(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     largest, count = x.value.amax(dims, keepdim=keep), math.prod(x.value.shape[d] for d in dims)
     spread = (x.value - x.value.amax(dims, keepdim=True)).abs()
     bounded = torch.where(spread.isfinite(), spread, 0.0).clamp(max=128).amax(dims, keepdim=keep)  # exp(-128) is 0 in float32
-    error: Tensor = 2 * x.error.amax(dims, keepdim=keep)
-    return error + (count + _CURVE + 2 * bounded + largest.abs() + 2 * value.abs()) * _U
+    rounding = (count + _CURVE + 2 * bounded + largest.abs() + 2 * value.abs()) * _U
+    error: Tensor = 2 * x.error.amax(dims, keepdim=keep) + rounding
+    return error
 
 
 def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.analysis import least_loss
 from qfunc.analysis.least_loss import minimize
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.quantizers import least_loss
 from qfunc.specs import edit
 
 NUMBERS = st.floats(0, 4).map(lambda v: round(v, 2)) | st.sampled_from([0.0, 1e-9, 1.0, 1e6])
