@@ -14,8 +14,8 @@ from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, 
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
-from qfunc.placement.conflicts import conflict_error, format_of
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
+from qfunc.placement.legality.conflicts import conflict_error, format_of
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.site_table import PlacedSite, SiteTable
 from qfunc.placement.ties import with_shared_algorithms
