@@ -108,6 +108,7 @@ def test_an_early_opset_of_tensorrt_and_its_cure():
     message = refusal(edit.deploy(early)(targets.tensorrt), conv)
     assert message == (
         f"target 'tensorrt', op '0', weight '0.weight': found Int(8, low=-127) for {early!r}, wanted {late!r}: "
-        "QuantizeLinear has scales per channel from opset 13 on (ONNX operators). Set it with edit.deploy(...), or edit the scheme."
+        "QuantizeLinear has scales per channel from opset 13 on (ONNX operators). "
+        "Set it with edit.deploy(...), or edit the scheme."
     )
     qfunc.quantize(edit.deploy(late)(targets.tensorrt))(conv)
