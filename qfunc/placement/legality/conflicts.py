@@ -18,7 +18,7 @@ def format_of(value: Any) -> Format:
     >>> format_of(FixedQParams(Scheme(Int(16)), 1.0))
     Int(16)
     """
-    return value.scheme.format if isinstance(value, FixedQParams) else value.format  # type: ignore[no-any-return]
+    return value.scheme.format if isinstance(value, FixedQParams) else value.format
 
 
 def conflict_error(
