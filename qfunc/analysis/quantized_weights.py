@@ -88,7 +88,7 @@ def _products_with(ops: Ops, weight: fx.Node, reader: fx.Node, counts: Mapping[f
 
 
 def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
-    value = narrow(site.value, bits)
+    value = narrow(site.value, bits, f"op {site.op!r}")
     quantizer = FakeQuantize(evolve(site, value=value), weight).eval()
     state = site.estimator.update(site.estimator.init(value, weight), weight, value)
     quantizer.set_qparams(site.estimator.finalize(state, value), weight)
