@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import field, frozen
 
+from qfunc.errors import SpecError
 from qfunc.ops.traits import NONE, Trait
 from qfunc.specs._check import as_tuple, frozen_callable, instance_of, integer, number, refuse, text, tuple_of
 from qfunc.specs._values import one_line, readable
@@ -19,6 +21,13 @@ _USER_TRAITS = (
 """The traits that placement, the partition and the lowerings ask for.  Capture, corrections and reconstruction ask for the
 others, of canonical ops alone; the bounds of a clamp follow from its canonical kind."""
 _DEF = "Define it with def at the top of a module."
+
+
+def _domain(function: str) -> str:
+    # The header of a function is <name: value, ...>; ONNX takes one without a domain for an operator of its own.
+    header = re.match(r"\s*<([^>]*)>", function)
+    named = header and re.search(r"\bdomain\s*:\s*\"([^\"]*)\"", header[1])
+    return named[1].strip() if named else ""
 
 
 def _pairs(value: Any) -> Any:
@@ -45,9 +54,11 @@ class OpKind:
         neutral: The number y for which op(x, y) = x, or None; a runtime may leave out such an op.
         traits: What is true of it for all arguments. Only traits that a stage with a target asks for are accepted.
         example: One call, a function of a tensor of shape [2, 3, 5, 6]. `check_target` checks the op by it.
-        onnx: A function in ONNX's text form, of its tensors in order; None: the ONNX of `behaves_like`.
+        onnx: A function in ONNX's text form, of its tensors in order, in a domain of its own; None: the ONNX of
+            `behaves_like`.
     Raises:
-        SpecError: no kind or spelling, a slot of no parameter, or a trait that no stage with a target asks for.
+        SpecError: no kind or spelling, a slot of no parameter, a trait that no stage with a target asks for, or an ONNX
+            function without a domain, or in that of ONNX's operators.
 
     >>> from qfunc.specs import Trait
     >>> positive = Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
@@ -78,6 +89,10 @@ class OpKind:
         if unread := self.traits & ~_USER_TRAITS:
             do = f"Leave out {one_line(unread)}."
             raise refuse(self, "traits", one_line(unread), f"traits among {one_line(_USER_TRAITS)}", do)
+        if self.onnx is not None and (domain := _domain(self.onnx)) in ("", "ai.onnx"):
+            found = f"a function of {'no domain' if not domain else f'the domain {domain!r}'}"
+            do = 'Begin it with <opset_import: ["": 21], domain: "mine">.'
+            raise SpecError(where="OpKind.onnx", found=found, wanted="a domain that ONNX's operators do not have", do=do)
 
     def slot(self, parameter: str) -> str | None:
         """Return the slot of a parameter, or None if it carries no qparams.

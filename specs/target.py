@@ -81,7 +81,9 @@ class Override:
             raise refuse(self, "estimator, function, bits", None, wanted, "Give an estimator, a function or bits.")
         if self.bits is not None and self.role != "weight":
             wanted = "None unless role is 'weight', for the hardware clamps activations to its own codes"
-            do = "Use edit.activations(bits=...), which describes other hardware."
+            scheme = f"Scheme(Int({self.bits}, signed=False), zero_point=ZeroPoint())"
+            ends = " and ".join(f"edit.{slot}({self.select!r}, {scheme})" for slot in ("inputs", "outputs"))
+            do = f"For these ops alone, use {ends}. For all ops, use edit.activations(bits={self.bits})."
             raise refuse(self, "bits", self.bits, wanted, do)
 
 

@@ -13,7 +13,6 @@ from torch import fx, nn
 from qfunc._collection import paused_collection
 from qfunc._transform import Transform
 from qfunc.errors import CaptureError
-from qfunc.frontend.assigned_buffers import buffers_of, require_same_buffers
 from qfunc.frontend.export.program import from_program, from_program_module, is_module_of_a_program, program_of
 from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.module_forwards import root_of
@@ -31,6 +30,8 @@ from qfunc.frontend.options import (
     with_forward_bound,
 )
 from qfunc.frontend.parametrizations import remove_parametrizations
+from qfunc.frontend.refusals.already_quantized import require_float_model, require_float_ops
+from qfunc.frontend.refusals.assigned_buffers import buffers_of, require_same_buffers
 from qfunc.frontend.sizes_of_results import read_sizes_of_results
 from qfunc.frontend.source_location import module_call, qualified, source_line
 from qfunc.graph.arguments import store_fixed_arguments
@@ -82,7 +83,8 @@ def capture(
     Raises:
         CaptureError: control flow on values, a write through a view, a leaf that hides weights; the
             message gives the file and line of the model's code and an alternative that works.  Also a leaf
-            that is not the class of any submodule, or an argument that forward does not have.
+            that is not the class of any submodule, an argument that forward does not have, or a model that another
+            tool has quantized or prepared.
 
     >>> graph = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True))).graph
     >>> [n.name for n in graph.nodes]
@@ -105,10 +107,12 @@ def capture(
     @paused_collection()
     def transform(model: nn.Module | torch.export.ExportedProgram) -> fx.GraphModule:
         if isinstance(model, torch.export.ExportedProgram):
+            require_float_ops(model.graph)
             return from_program(model)
         if isinstance(model, fx.GraphModule) and record_of(model) is not None:
             return copy.deepcopy(model)
         model = unwrap(model)
+        require_float_model(model)
         if is_module_of_a_program(model):
             exported: Any = model
             specs = [s for s in map(vars(model).get, ("_in_spec", "_out_spec")) if s is not None]
@@ -124,6 +128,7 @@ def capture(
                 remove_parametrizations(shell_source)
             if example_inputs is not None:
                 program, batch = program_of(with_forward_bound(owned, concrete), example_inputs)
+                require_float_ops(program.graph)
                 opened = store_fixed_arguments(from_program(program, modes_of=model), model, concrete, example_inputs, batch)
                 return copy_user_attributes(opened, shell_source, module_call(program.graph))
             require_no_hooks(owned)
@@ -137,6 +142,7 @@ def capture(
                 return _trace(root, bind(chosen, concrete))
 
             evaluated, dropouts = _traced(owned, trace, shell_source)
+            require_float_ops(evaluated)
             captured = within_module(read_sizes_of_results(functionalize(owned, evaluated, dropouts)), (root_class,))
             return copy_user_attributes(
                 store_fixed_arguments(captured, model, concrete, None), shell_source, module_call(evaluated)

@@ -83,12 +83,18 @@ class Combined:
         return next((one.one_size for one in self.lowerings if isinstance(one, FixedSizeLowering) and one.one_size), "")
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return what the first lowering that refuses such a tensor wants instead; empty if all write it.
+        """Return these lowerings with the one that the first to refuse such a tensor wants instead; empty if all write it.
 
         >>> from qfunc.lowering import TensorRtRanges, QdqLowering
         >>> from qfunc.specs import Int, Scheme
-        >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False)
-        'QdqLowering(opset=21): QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
+        >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False).split(": ")[0]
+        'Combined((QdqLowering(opset=21), TensorRtRanges()))'
         """
-        each = (lowering for lowering in self.lowerings if isinstance(lowering, RefusingLowering))
-        return next((wanted for lowering in each if (wanted := lowering.refuses(scheme, constant))), "")
+        for lowering in self.lowerings:
+            wanted = lowering.refuses(scheme, constant) if isinstance(lowering, RefusingLowering) else ""
+            instead, _, because = wanted.partition(": ")
+            if instead.startswith(f"{type(lowering).__name__}("):
+                return f"{repr(self).replace(repr(lowering), instead)}: {because}"
+            if wanted:
+                return wanted
+        return ""

@@ -29,9 +29,16 @@ def _frozen_axes(axes: Any) -> Any:
     if axes == ():
         return ()
     if not isinstance(axes, Mapping) or not all(isinstance(a, Mapping) for a in axes.values()):
-        do = "Write dynamic_axes={'x': {0: 'batch'}}."
+        do = f"Write dynamic_axes={_named_axes(axes)!r}."
         raise DeployError(where="deploy, dynamic_axes", found=repr(axes), wanted="a dict of dicts", do=do)
     return tuple((name, tuple(by_axis.items())) for name, by_axis in axes.items())
+
+
+def _named_axes(axes: Any) -> dict[str, dict[int, str]]:
+    # torch.onnx.export also takes lists of axes, to which it gives names.
+    if not isinstance(axes, Mapping) or not all(isinstance(a, Mapping | list | tuple) for a in axes.values()):
+        return {"x": {0: "batch"}}
+    return {n: {**a} if isinstance(a, Mapping) else {i: f"{n}_{i}" for i in a} for n, a in axes.items()}
 
 
 @frozen
@@ -162,7 +169,7 @@ class Names:
             found = next(i for i in graph.input if i.name == name).type.tensor_type.shape.dim
             for axis, label in axes:
                 if found[axis].dim_param != label:
-                    raise _fixed_axis_error(name, axis, found[axis].dim_value, f" of {lowering!r}")
+                    raise _fixed_axis_error(name, axis, found[axis].dim_value, lowering)
         return bytes(model.SerializeToString(deterministic=True))
 
     def _outputs(self, now: list[str], inputs: Iterable[str]) -> Sequence[str]:
@@ -176,16 +183,18 @@ class Names:
         labels: dict[str, str] = {}
         for name, axes in self.axes:
             if name not in shapes:
-                do = f"Use one of: {', '.join(shapes)}."
+                do = f"Use one of: {', '.join(shapes)}. Outputs have the names of the axes that they get from inputs."
                 raise DeployError(where="deploy, dynamic_axes", found=repr(name), wanted="an input of the model", do=do)
             for axis, label in axes:
                 if not isinstance(axis, int) or not 0 <= axis < len(shapes[name]) or not isinstance(label, str) or not label:
                     found, wanted = f"{axis!r}: {label!r}", f"an axis below {len(shapes[name])}, and its name"
-                    do = "Write dynamic_axes={'x': {0: 'batch'}}."
+                    rank = len(shapes[name])
+                    positive = axis % rank if isinstance(axis, int) and -rank <= axis < 0 else 0
+                    do = f"Write dynamic_axes={ {name: {positive: label if isinstance(label, str) and label else 'batch'}}!r}."
                     raise DeployError(where=f"deploy, dynamic_axes, {name!r}", found=found, wanted=wanted, do=do)
                 dim = shapes[name][axis]
                 if not dim.dim_param:
-                    raise _fixed_axis_error(name, axis, dim.dim_value, "")
+                    raise _fixed_axis_error(name, axis, dim.dim_value)
                 if labels.setdefault(dim.dim_param, label) != label:
                     found = f"{label!r} and {labels[dim.dim_param]!r} for axes that always have one size"
                     do = "Give both the same name."
@@ -196,9 +205,13 @@ class Names:
                     dim.dim_param = labels[dim.dim_param]
 
 
-def _fixed_axis_error(name: str, axis: int, size: int, of: str) -> DeployError:
-    where, do = f"deploy, dynamic_axes, {name!r}", "Leave it out, or export the model with this axis dynamic."
-    return DeployError(where=where, found=f"axis {axis} of size {size}", wanted=f"an axis{of} whose size varies", do=do)
+def _fixed_axis_error(name: str, axis: int, size: int, lowering: Any = None) -> DeployError:
+    if lowering is None:
+        of, do = "", "Calibrate on batches with several sizes of this axis, without example_inputs of deploy, or leave it out."
+    else:
+        of, do = f" of {lowering!r}", "Leave it out."
+    where, found = f"deploy, dynamic_axes, {name!r}", f"axis {axis} of size {size}"
+    return DeployError(where=where, found=found, wanted=f"an axis{of} whose size varies", do=do)
 
 
 def _no_names_error(where: str, files: Iterable[str], lowering: Any) -> DeployError:

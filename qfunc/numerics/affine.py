@@ -16,7 +16,7 @@ from qfunc.numerics.scales import divisor, stored_scale
 from qfunc.specs import Float, Int, Levels, Log, PerBlock, Scheme
 
 
-def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+def quantize(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Return the codes of x: q = clamp(R(x / s) + z, qmin, qmax) for integers.
 
     For `Float` the code is the element's value, R(x / s); for `Levels` the index of the nearest level to
@@ -27,7 +27,6 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
         qparams: Scale s in real units per code, zero point z in codes.
         scheme: The format gives qmin and qmax, the rounding gives R; `division=False` computes x * (1/s), and
             `ZeroPoint(added="before")` computes R(x / s + z).
-        noise: The shape of x, uniform in [0, 1), for stochastic rounding.
     Returns:
         Codes in floating point, the shape of x; NaN stays NaN, infinities saturate.
     Source: ONNX QuantizeLinear.
@@ -37,8 +36,7 @@ def quantize(x: Tensor, qparams: Affine, scheme: Scheme, noise: Tensor | None = 
     [-18.0, 0.0, 2.0]
     """
     view, params = _block_views(widened(x, scheme), qparams, scheme)
-    noise = None if noise is None else filled(noise, scheme).reshape(view.shape)
-    return _reshape_like(_codes(_scaled(view, params, scheme, noise), params, scheme, noise), x, scheme)
+    return _reshape_like(_codes(_scaled(view, params, scheme), params, scheme), x, scheme)
 
 
 def dequantize(codes: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
@@ -149,7 +147,7 @@ def _unclamped(real: Tensor, x: Tensor, params: Affine, scheme: Scheme) -> Tenso
     )
 
 
-def _scaled(x: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+def _scaled(x: Tensor, params: Affine, scheme: Scheme) -> Tensor:
     # The value before clamping: R(x / s) + z for Int, x / s for Float and Levels, x itself for Log.
     scale, fmt = full_scale(params), scheme.format
     if isinstance(fmt, Log):
@@ -159,23 +157,23 @@ def _scaled(x: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = No
         return real
     zero, low = params.zero_point, fmt.qmin
     if scheme.zero_point is None:
-        return _round(real, scheme, low, noise)
+        return _round(real, scheme, low)
     if scheme.zero_point.added == "before":
-        return _round(real + zero, scheme, low, noise)
-    return _round(real, scheme, low - zero, noise) + zero
+        return _round(real + zero, scheme, low)
+    return _round(real, scheme, low - zero) + zero
 
 
-def _round(real: Tensor, scheme: Scheme, low: int | Tensor, noise: Tensor | None) -> Tensor:
+def _round(real: Tensor, scheme: Scheme, low: int | Tensor) -> Tensor:
     # The caller owns `real`, so the most frequent mode overwrites it.
-    return real.round_() if scheme.rounding == "half_even" else round_by(real, scheme.rounding, low, noise)
+    return real.round_() if scheme.rounding == "half_even" else round_by(real, scheme.rounding, low)
 
 
-def _codes(real: Tensor, params: Affine, scheme: Scheme, noise: Tensor | None = None) -> Tensor:
+def _codes(real: Tensor, params: Affine, scheme: Scheme) -> Tensor:
     fmt = scheme.format
     if isinstance(fmt, Int):
         return real.clamp(fmt.qmin, fmt.qmax)
     if isinstance(fmt, Float):
-        return minifloat.nearest(real, fmt, scheme.rounding, noise)
+        return minifloat.nearest(real, fmt, scheme.rounding)
     return codebook.index(real, fmt) if isinstance(fmt, Levels) else logarithmic.encode(real, full_scale(params), fmt)
 
 

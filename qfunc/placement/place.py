@@ -15,6 +15,7 @@ from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
+from qfunc.placement.legality.conflicts import conflict_error, format_of
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.site_table import PlacedSite, SiteTable
 from qfunc.placement.ties import with_shared_algorithms
@@ -120,14 +121,9 @@ class _Placement:
     ) -> None:
         existing = self.of_tensor.get(source)
         if existing is not None:
-            old, new = existing.site.scheme.format, value.scheme.format if isinstance(value, FixedQParams) else value.format
-            if old != new and not isinstance(existing.site.value, FixedQParams):  # fixed qparams fit every reader
-                raise SpecError(
-                    where=f"target {self.target.name!r}, tensor {self._path(source)!r}",
-                    found=f"{old} by its producer's rule and {new} by the rule of {self._path(node)!r}",
-                    wanted="one format, because no tensor has two quantizers in series",
-                    do="Edit one of the two rules.",
-                )
+            is_fixed = isinstance(existing.site.value, FixedQParams)  # fixed qparams fit every reader
+            if format_of(value) != existing.site.scheme.format and not is_fixed:
+                raise self._conflict(group, source, existing.site, value, rule)
             return
         if slot == "weight":
             if not is_constant(producer):
@@ -140,6 +136,13 @@ class _Placement:
         while slot == "input" and self._may_precede(source, producer, value):
             producer, node = moved_input(producer), producer  # evaluation has only the tensor before it
         self._place(producer, group, slot, value, rule, (node,))
+
+    def _conflict(self, group: FusedGroup, source: fx.Node, site: Site, value: Any, rule: int) -> SpecError:
+        edges = [(g, s, n) for g in self.groups.groups for r in g.nodes for s, n in self.slots(r) if n not in g.nodes]
+        wanted = ((g, self.rules.value(g, s, n, source)[0]) for g, s, n in edges if s == "input" and self.source(n) is source)
+        readers = {self._path(g.root): v for g, v in wanted if isinstance(v, Scheme | FixedQParams)}
+        where = f"target {self.target.name!r}, tensor {self._path(source)!r}"
+        return conflict_error(where, (site.op, site.rule, site.value), (self._path(group.root), rule, value), readers)
 
     def _may_precede(self, source: fx.Node, producer: fx.Node, value: Any) -> bool:
         # Return True if the site may be before an op without effect in evaluation: all its readers require this value.

@@ -63,7 +63,8 @@ def deploy(
         input_names, output_names: Names of all inputs and of all outputs, in the model's order. By default an input has
             the name of its argument, and an output its key or field in the forward's value ("boxes", "aux.0"), or the name
             of its op. In a .tflite they are the names of the signature "serving_default"; a .pte has no such names.
-        dynamic_axes: Names of axes whose sizes vary, by input: `{"x": {0: "batch"}}`.
+        dynamic_axes: Names of axes whose sizes vary, by input: `{"x": {0: "batch"}}`. The batch varies, and so does each
+            axis that had several sizes in calibration or is dynamic in an exported program.
     Raises:
         DeployError: no lowering, an op that cannot be written, an artifact that computes something else, or names
             that the format cannot hold.
@@ -130,7 +131,7 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     inputs = _inputs(model, record, example_inputs)
     _require_float32(model, inputs)
     axes = axes_of(record, inputs) if example_inputs is None else batch_of(record)
-    require_one_size(target, axes, inputs, [n.name for n in _placeholders(model)])
+    require_one_size(target, axes, inputs, [str(n.target) for n in _placeholders(model)])
     view = QuantizedModel(_without_options(model, len(inputs)))
     return Deployment(view.evaluation_form, inputs, Partition(view, target), axes)
 
@@ -228,7 +229,7 @@ def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple
 
 def _require_float32(model: fx.GraphModule, inputs: tuple[TensorInfo, ...]) -> None:
     # The scales are float32, and so are the kernels: in another dtype the artifact would compute something else.
-    names = [f"input {n.name!r}" for n in _placeholders(model)]
+    names = [f"input {str(n.target)!r}" for n in _placeholders(model)]
     dtypes = {name: i.dtype.removeprefix("torch.") for name, i in zip(names, inputs, strict=False)}
     dtypes |= {f"tensor {name!r}": str(p.dtype).removeprefix("torch.") for name, p in model.named_parameters()}
     for place, dtype in dtypes.items():

@@ -169,7 +169,7 @@ def test_the_example_shows_whether_the_op_commutes(example: Any, commutes: bool)
 def test_json_holds_every_field() -> None:
     op = OpKind(
         "mine", SPELLED, ("input", "w"), slots={"w": "weight"}, weight_axis=1, spatial=2, neutral=0.5, traits=POSITIVE,
-        example=plus_one, onnx="text",
+        example=plus_one, onnx='<domain: "mine"> text',
     )  # fmt: skip
     assert from_json(to_json(op), classes=(plus_one,)) == op
     assert '"members": [' in to_json(op)

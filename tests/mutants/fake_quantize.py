@@ -8,8 +8,8 @@ GRADIENT = "tests/numerics/test_gradients.py::test_gradient_is_one_inside_and_ze
 FAKE_QUANTIZE = (
     Mutation(
         "zero-point-before-rounding", "qfunc.numerics.affine:_scaled",
-        "return _round(real, scheme, low - zero, noise) + zero",
-        "return _round(real + zero, scheme, low, noise)",
+        "return _round(real, scheme, low - zero) + zero",
+        "return _round(real + zero, scheme, low)",
         CODE_TIES,
     ),
     Mutation(

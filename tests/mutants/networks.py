@@ -22,8 +22,8 @@ NETWORKS = (
     ),
     Mutation(
         "readers-ask-for-what-the-hardware-fixes", "qfunc.placement.place:_Placement._edge",
-        "if old != new and not isinstance(existing.site.value, FixedQParams):",
-        "if old != new:",
+        "if format_of(value) != existing.site.scheme.format and not is_fixed:",
+        "if format_of(value) != existing.site.scheme.format:",
         "tests/lowering/onnx/test_qdq_nodes.py::test_a_softmax_stays_as_the_hardware_fixes_it_and_its_reader_takes_that",
     ),
     Mutation(

@@ -10,7 +10,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import Combined, NcnnLowering, QdqLowering
+from qfunc.lowering import Combined, ExplicitQdqLowering, NcnnLowering, QdqLowering, TensorRtRanges
 from qfunc.specs import edit
 from tests.conformance.modules import Apply
 from tests.placement.refusals import refusal
@@ -100,3 +100,15 @@ def test_several_lowerings_refuse_what_any_does():
     target = edit.deploy(Combined((QdqLowering(), NcnnLowering())))(targets.ncnn)
     assert "op '1.fmod': found the kind 'fmod', wanted an op that Combined(" in refusal(target, behind(NCNN["fmod"][0]))
     qfunc.quantize(target)(behind(nn.ReLU()))
+
+
+def test_an_early_opset_of_tensorrt_and_its_cure():
+    early, late = (Combined((ExplicitQdqLowering(opset=n), TensorRtRanges())) for n in (11, 13))
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+    message = refusal(edit.deploy(early)(targets.tensorrt), conv)
+    assert message == (
+        f"target 'tensorrt', op '0', weight '0.weight': found Int(8, low=-127) for {early!r}, wanted {late!r}: "
+        "QuantizeLinear has scales per channel from opset 13 on (ONNX operators). "
+        "Set it with edit.deploy(...), or edit the scheme."
+    )
+    qfunc.quantize(edit.deploy(late)(targets.tensorrt))(conv)

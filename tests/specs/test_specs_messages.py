@@ -123,9 +123,11 @@ MESSAGES = [
         "Give one of them, such as MinMax() or StdClip().",
     ),
     (
-        lambda: Override(CONV, "activation", bits=4),
-        "Override.bits: found 4, wanted None unless role is 'weight', for the hardware "
-        "clamps activations to its own codes. Use edit.activations(bits=...), which describes other hardware.",
+        lambda: Override(Name("a"), "activation", bits=16),
+        "Override.bits: found 16, wanted None unless role is 'weight', for the hardware clamps activations to its own codes. "
+        "For these ops alone, use edit.inputs(Name('a'), Scheme(Int(16, signed=False), zero_point=ZeroPoint())) and "
+        "edit.outputs(Name('a'), Scheme(Int(16, signed=False), zero_point=ZeroPoint())). "
+        "For all ops, use edit.activations(bits=16).",
     ),
     (
         lambda: target(ops=(OpKind("a", "x.a"), OpKind("a", "y.a"))),

@@ -130,21 +130,28 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "no such input": (
         "qdq", {"dynamic_axes": {"image": {0: "n"}}},
-        "deploy, dynamic_axes: found 'image', wanted an input of the model. Use one of: picture.",
+        "deploy, dynamic_axes: found 'image', wanted an input of the model. Use one of: picture. "
+        "Outputs have the names of the axes that they get from inputs.",
     ),
     "axes of a list": (
         "qdq", {"dynamic_axes": {"picture": [0]}},
-        "deploy, dynamic_axes: found {'picture': [0]}, wanted a dict of dicts. Write dynamic_axes={'x': {0: 'batch'}}.",
+        "deploy, dynamic_axes: found {'picture': [0]}, wanted a dict of dicts. "
+        "Write dynamic_axes={'picture': {0: 'picture_0'}}.",
     ),
     "no such axis": (
         "qdq", {"dynamic_axes": {"picture": {4: "n"}}},
         "deploy, dynamic_axes, 'picture': found 4: 'n', wanted an axis below 4, and its name. "
-        "Write dynamic_axes={'x': {0: 'batch'}}.",
+        "Write dynamic_axes={'picture': {0: 'n'}}.",
+    ),
+    "an axis from the last": (
+        "qdq", {"dynamic_axes": {"picture": {-4: "n"}}},
+        "deploy, dynamic_axes, 'picture': found -4: 'n', wanted an axis below 4, and its name. "
+        "Write dynamic_axes={'picture': {0: 'n'}}.",
     ),
     "a fixed axis": (
         "qdq", {"dynamic_axes": {"picture": {2: "height"}}},
         "deploy, dynamic_axes, 'picture': found axis 2 of size 8, wanted an axis whose size varies. "
-        "Leave it out, or export the model with this axis dynamic.",
+        "Calibrate on batches with several sizes of this axis, without example_inputs of deploy, or leave it out.",
     ),
     "no names in the format": (
         "executorch_xnnpack", {"input_names": (), "dynamic_axes": {}},
@@ -160,3 +167,11 @@ def test_names_that_no_file_can_hold_are_refused(case: str) -> None:
     with pytest.raises(DeployError) as e:
         named(name, **changes)
     assert str(e.value) == message
+
+
+def test_axes_with_several_sizes_in_calibration_vary_and_have_names() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    done = qfunc.calibrate([torch.randn(2, 3, n, 8) for n in (8, 10)], progress=False)(qfunc.quantize(targets.qdq)(net))
+    artifact = qfunc.deploy(targets.qdq, dynamic_axes={"input": {0: "n", 2: "height"}})(done)
+    shape = onnx.load_from_string(artifact.files["model.onnx"]).graph.input[0].type.tensor_type.shape
+    assert [d.dim_param or d.dim_value for d in shape.dim] == ["n", 3, "height", 8]

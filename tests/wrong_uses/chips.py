@@ -88,7 +88,7 @@ ROWS: tuple[Row, ...] = (
      "deploy: found a Sequential that is not quantized, wanted a calibrated model. First run "
      "qfunc.calibrate(batches)(quantized)."),
     ("deploy what is half", lambda w: qfunc.deploy(TARGET)(in_half(w)), "DeployError",
-     "deploy, input 'input_1': found float16, wanted float32. Quantize model.float() and calibrate it with float32 batches."),
+     "deploy, input 'input': found float16, wanted float32. Quantize model.float() and calibrate it with float32 batches."),
     ("deploy the whole around submodules", lambda w: qfunc.deploy(TARGET)(w.inside), "DeployError",
      "deploy: found an Outer whose submodules are quantized: 'backbone', wanted one quantized model. Take them one by "
      "one: qfunc.deploy(...)(model.get_submodule('backbone'))."),

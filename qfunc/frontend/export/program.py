@@ -18,6 +18,7 @@ from qfunc.frontend.export.recompose import recompose
 from qfunc.frontend.export.recurrent import expand_recurrent
 from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.tracer import decoder_call, packed_sequence_error
+from qfunc.frontend.refusals.already_quantized import quantizing_op_error
 from qfunc.frontend.source_location import packs_sequences, user_line
 from qfunc.graph.module import CapturedModule, ensure_submodule
 from qfunc.graph.record import attach, record_of
@@ -63,10 +64,13 @@ def _export_error(model: nn.Module, error: Exception) -> CaptureError:
     elif "register a pytree" in str(error):
         first = first.partition(". ")[0]
         do = "Register a dataclass by torch.export.register_dataclass(MyClass), or return a dict or a named tuple."
+    where = user_line(error.__traceback__) or f"torch.export of {type(model).__name__}"
+    if (quantizing := quantizing_op_error(str(error), where)) is not None:
+        return quantizing
     if packs_sequences(error.__traceback__):
-        return packed_sequence_error(user_line(error.__traceback__) or f"torch.export of {type(model).__name__}")
+        return packed_sequence_error(where)
     return CaptureError(
-        where=user_line(error.__traceback__) or f"torch.export of {type(model).__name__}",
+        where=where,
         found="control flow on the values of a tensor" if on_values else f"{type(error).__name__}: {first}",
         wanted=wanted,
         do=decoder_call(model) or do,

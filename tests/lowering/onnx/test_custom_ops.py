@@ -140,7 +140,7 @@ def test_a_target_may_refuse_a_users_kind_by_its_name() -> None:
 
 
 def test_a_text_that_is_no_function() -> None:
-    op = OpKind("knee", f"{__name__}.knee", onnx="Knee")
+    op = OpKind("knee", f"{__name__}.knee", onnx='<domain: "mine"> Knee')
     with pytest.raises(DeployError) as e:
         deployed(op, lambda x: knee(x, -x))
     assert str(e.value) == (
@@ -148,6 +148,48 @@ def test_a_text_that_is_no_function() -> None:
         'wanted <opset_import: ["": 21], domain: "mine"> Name (x) => (y) { ... }. '
         "Correct the text; check it with onnx.parser.parse_function."
     )
+
+
+HEAD, BODY = '<opset_import: ["": 21], domain: "mine">', "{ z = Min(x, y) }"
+BEGIN = f"Begin it with {HEAD}."
+TEXTS = {
+    "no header": (f"Knee (x, y) => (z) {BODY}", f"OpKind.onnx: found a function of no domain, {{domain}}. {BEGIN}"),
+    "no domain": (
+        f'<opset_import: ["": 21]> Knee (x, y) => (z) {BODY}',
+        f"OpKind.onnx: found a function of no domain, {{domain}}. {BEGIN}",
+    ),
+    "empty": (
+        f'<opset_import: ["": 21], domain: ""> Knee (x, y) => (z) {BODY}',
+        f"OpKind.onnx: found a function of no domain, {{domain}}. {BEGIN}",
+    ),
+    "of ONNX": (
+        f'<opset_import: ["": 21], domain: "ai.onnx"> Knee (x, y) => (z) {BODY}',
+        f"OpKind.onnx: found a function of the domain 'ai.onnx', {{domain}}. {BEGIN}",
+    ),
+    "too few inputs": (
+        f"{HEAD} Knee (x) => (z) {{ z = Neg(x) }}",
+        "op 'knee': found an `onnx` text in its OpKind with the inputs x, wanted 2, one for each tensor. "
+        "Write Knee (conv, neg) => (y).",
+    ),
+    "an operator that does not exist": (
+        f"{HEAD} Knee (x, y) => (z) {{ z = Minn(x, y) }}",
+        "op 'knee': found an `onnx` text in its OpKind with Minn, wanted operators of ONNX. "
+        "Correct the name, or give the node the domain of the runtime that has it.",
+    ),
+    "a domain that is not imported": (
+        f'<domain: "mine"> Knee (x, y) => (z) {BODY}',
+        "op 'knee': found an `onnx` text in its OpKind that does not import '', the domain of Min, wanted the version of each "
+        f"domain. Begin it with {HEAD}, and import each domain like this.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_texts_that_onnx_does_not_take(case: str) -> None:
+    text, message = TEXTS[case]
+    with pytest.raises((SpecError, DeployError)) as e:
+        deployed(OpKind("knee", f"{__name__}.knee", ("x", "y"), onnx=text), lambda x: knee(x, -x))
+    assert str(e.value) == message.replace("{domain}", "wanted a domain that ONNX's operators do not have")
 
 
 def test_an_argument_that_the_kind_needs() -> None:

@@ -284,7 +284,8 @@ def test_two_rules_that_want_one_tensor_in_two_formats_are_refused() -> None:
         qfunc.quantize(own)(Attended().eval())
     assert str(caught.value) == (
         "target 'onnxruntime', tensor 'softmax': found Int(8, signed=False) by its producer's rule and Int(8) by the rule of "
-        "'matmul_1', wanted one format, because no tensor has two quantizers in series. Edit one of the two rules."
+        "'matmul_1', wanted one format, because no tensor has two quantizers in series. "
+        "Use edit.inputs(edit.name('matmul_1'), Scheme(Int(8, signed=False), zero_point=ZeroPoint()))."
     )
 
 

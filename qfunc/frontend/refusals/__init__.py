@@ -1,0 +1,1 @@
+"""Refusals of models that no frontend can capture: a file for each reason."""
