@@ -160,7 +160,7 @@ def _check_models(
         phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
     if models is None:
-        for model in islice((*large_sums(target), *overflow_models(target)), rank, None, number):
+        for model in islice((*overflow_models(target), *large_sums(target)), rank, None, number):
             check(model)
     strategy: SearchStrategy[Any] = small_models() if models is None else models
     if number > 1:  # all ranks draw the same; the rank is drawn with the model, so that a failure is shrunk on that rank

@@ -17,7 +17,7 @@ from tests.conformance.running import RUNNER, calibrated
 def test_random_networks_are_bit_exact(drawn):
     model, example = drawn
     made = calibrated(model, example)
-    for candidate in (made, _rounded(made)):
+    for candidate in (made, _rounded(made, example)):
         report = qfunc.verify(targets.onnxruntime, RUNNER)(candidate, [example, 2 * example.flip(0), torch.zeros_like(example)])
         assert not report.disagreements, report
         assert report.agreement.startswith("bit-exact: " if candidate is made else "bit-exact"), report

@@ -59,9 +59,10 @@ def test_an_optimizer_of_the_float_model_trains_nothing() -> None:
         step(trained, optimizer, 1)
         assert all(torch.equal(p, before[name]) for name, p in trained.named_parameters())
     step(trained, torch.optim.SGD(trained.parameters(), lr=0.1), 1)
-    assert not any(
-        torch.equal(p, before[name]) for name, p in trained.named_parameters() if p.grad is not None and p.grad.any()
-    )
+    # The gradient of a bias before a BatchNorm is 0 but for roundings, below the last bit of the bias.
+    steps = {name: p for name, p in trained.named_parameters() if p.grad is not None and p.grad.abs().max() > 1e-6}
+    assert len(steps) > 10
+    assert not any(torch.equal(p, before[name]) for name, p in steps.items())
 
 
 RECIPES = {

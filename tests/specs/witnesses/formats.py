@@ -149,6 +149,6 @@ WITNESSES = {
     "Scheme.scale": of_weight(Scheme(), scale=Scale(power_of_two=True)),
     "Scheme.zero_point": of_input(Scheme(), zero_point=ZeroPoint()),
     "Scheme.rounding": of_weight(Scheme(), rounding="floor"),
-    "Scheme.minimum": of_weight(Scheme(Int(4, signed=False), Scale(PerBlock(-1, 3))), minimum=True),
+    "Scheme.minimum": of_weight(Scheme(Int(4), Scale(PerBlock(-1, 3))), minimum=True),
     "Scheme.division": witness(of_steps(FLOOR), FLOOR, evolve(FLOOR, division=False), NET, STEPS),
 }
