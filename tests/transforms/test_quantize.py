@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 import qfunc
