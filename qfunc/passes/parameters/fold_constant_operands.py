@@ -44,7 +44,7 @@ def fold_constant_operands(network: fx.GraphModule) -> tuple[WeightFormula, ...]
         formulas.append(WeightFormula(path, formula.graph))
         with network.graph.inserting_before(node):
             constant = network.graph.get_attr(path)
-        node.replace_all_uses_with(constant, delete_user_cb=lambda user: user in readers)
+        node.replace_all_uses_with(constant, delete_user_cb=lambda user: user not in constants)
     if formulas:
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
