@@ -20,6 +20,7 @@ from qfunc.graph.state_dict import write_metadata
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_into
+from qfunc.passes.parameters.fold_constant_operands import fold_constant_operands
 from qfunc.passes.parameters.insert_weight_formulas import WeightFormula, insert_formulas
 from qfunc.passes.pipeline import prepare
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, unfold_batch_norms
@@ -63,9 +64,10 @@ def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Ba
     if isinstance(norms, TrainBatchNorm):
         for path, old in before.items():
             require_no_trained_steps(folded[path], old, target)
+    formulas = {path: prepared[path].formulas + fold_constant_operands(network) for path, network in folded.items()}
     made = zip(folded, plans(list(folded.values()), target), strict=True)
     return {
-        path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), prepared[path].formulas)
+        path: Placement(folded[path], plan, old := before[path], norms.trained(folded[path], old), formulas[path])
         for path, plan in made
     }
 

@@ -42,7 +42,9 @@ def fold_constant_weights(network: fx.GraphModule) -> tuple[WeightFormula, ...]:
             if slot == "input" or producer.op == "get_attr" or producer not in constants:
                 continue
             if producer not in paths:
-                paths[producer] = _store(network, node, slot, evaluate(network, producer, values))
+                value = evaluate(network, producer, values)
+                trained = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
+                paths[producer] = store_folded(network, node, slot, value, trained)
                 formulas.append(formula_of(producer, paths[producer]))
             with network.graph.inserting_before(node):
                 node.replace_input_with(producer, network.graph.get_attr(paths[producer]))
@@ -58,14 +60,16 @@ def _weight_slots(node: fx.Node) -> list[tuple[str, fx.Node]]:
     return [("weight" if n is other else slot, n) for slot, n in slots(node)]
 
 
-def _store(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor) -> str:
-    # Store the tensor in the module around the op: the weight of "attention.linear" is "attention.weight_of_linear".
+def store_folded(network: fx.GraphModule, node: fx.Node, slot: str, value: Tensor, trained: bool) -> str:
+    """Store a tensor in the module around the op that reads it, and return its path.
+
+    The weight of "attention.linear" is "attention.weight_of_linear".
+    """
     owner, _, name = path_of(network, node).rpartition(".")
     while owner and not _is_module(network, owner):
         owner, _, prefix = owner.rpartition(".")
         name = f"{prefix}_{name}"
-    requires_grad = value.is_floating_point() and any(p.requires_grad for p in network.parameters())
-    reader = store(network, node, f"{owner}.{slot}_of_{name}".lstrip("."), value, requires_grad)
+    reader = store(network, node, f"{owner}.{slot}_of_{name}".lstrip("."), value, trained)
     path = str(reader.target)
     network.graph.erase_node(reader)
     return path
@@ -84,10 +88,11 @@ def constant_nodes(graph: fx.Graph) -> set[fx.Node]:
     for node in graph.nodes:
         inputs = node.all_input_nodes
         name = str(getattr(node.target, "__name__", node.target))
-        pure = node.op in ("call_function", "call_method") and not any(c in name for c in _RANDOM)
+        random = any(part in name for part in _RANDOM) and "normalize" not in name
+        pure = node.op in ("call_function", "call_method") and not random
         if node.op == "get_attr" or (pure and bool(inputs) and constants.issuperset(inputs)):
             constants.add(node)
     return constants
 
 
-__all__ = ["constant_nodes", "fold_constant_weights"]
+__all__ = ["constant_nodes", "fold_constant_weights", "store_folded"]

@@ -16,6 +16,7 @@ from qfunc.ops.sizes import is_number
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.legality.feasibility import infeasibility
 from qfunc.placement.legality.sizes import wrong_sizes
+from qfunc.placement.legality.statistics import normalises_by_batch
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
 from qfunc.placement.without_effect.unmatched_selectors import atoms
@@ -33,6 +34,10 @@ from qfunc.specs import (
 )
 from qfunc.specs.protocols import LimitedLowering, ParameterLowering, RefusingLowering
 from qfunc.specs.scheme import Granularity
+
+_BY_BATCH = "a BatchNorm that normalises by the statistics of the batch"
+_STATISTICS = "running statistics, because a file computes each example by itself"
+_OTHER_NORM = "Train with track_running_stats=True, or put nn.GroupNorm or nn.InstanceNorm in its place."
 
 
 def require_legal(plan: Plan, target: Target) -> None:
@@ -75,6 +80,7 @@ class _Check:
         self.context, self.rules, self.target = plan.context, plan.rules, target
         written = tuple(evolve(op, kind=op.behaves_like or op.kind) for op in target.ops)
         self.written = evolve(plan.context, ops=written)
+        self.writes_graph = target.lowering is not None and not isinstance(target.lowering, ParameterLowering)
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
@@ -102,10 +108,13 @@ class _Check:
             return
         if isinstance(node.target, type):  # the class of the model's outputs
             return
+        lowering = self.target.lowering
+        if self.writes_graph and normalises_by_batch(self.context.model, node):
+            yield Violation(self._path(node), "", "", _BY_BATCH, _STATISTICS, _OTHER_NORM + WITHOUT_FILE)
+            return
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
             return
-        lowering = self.target.lowering
         limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()
         for rules, wanted, more in (
             (self.target.legality, "an op that it runs", ""),
