@@ -272,10 +272,10 @@ def test_a_failure_after_the_merge_is_told_to_all(both: Both) -> None:
 
 
 def test_ranks_share_the_models_of_check_target(both: Both) -> None:
-    """All draw the same; each is checked by one rank, as calibrated and with powers of two, by two runs each."""
+    """All draw the same; each is checked by one rank, as calibrated and with four more sets of scales, by two runs each."""
     one, other = (both[rank]["conformance"] for rank in (0, 1))
     assert one["drawn"] == other["drawn"]
-    assert len(one["checked"]) + len(other["checked"]) == 4 * len(one["drawn"])
+    assert len(one["checked"]) + len(other["checked"]) == 10 * len(one["drawn"])
     assert one["checked"], "no model was checked by rank 0"
     assert other["checked"], "no model was checked by rank 1"
 

@@ -117,6 +117,7 @@ def test_the_reader_of_a_float_concat_is_named():
     assert calibrated(edit.skip(edit.name("1"))(target), net, [x])[1] == []
 
 
+torch.manual_seed(0)
 NET = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
 CHIPS = [
     targets.onnxruntime,
@@ -135,7 +136,8 @@ def test_constant_batches(target, value):
     torch.manual_seed(0)
     _, texts = calibrated(target, NET, [torch.full((2, 3, 8, 8), value)] * 2)
     shown = f"{value:.4g}"
-    assert [t for t in texts if t.startswith("calibrate, site 'input'")] == [
+    found = [re.sub(r", as do(es)? \d+ more tensors?", "", t) for t in texts if t.startswith("calibrate, site 'input'")]
+    assert found == [  # what a layer makes of a constant may be constant, too
         f"calibrate, site 'input': found one code for all 768 values, which are {shown}, wanted values that differ. Pass "
         "batches like those of use; a tensor that is constant in use, too, loses nothing."
     ]

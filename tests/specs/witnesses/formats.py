@@ -50,6 +50,7 @@ EQUAL = seeded(nn.Conv2d(3, 4, 3))
 EQUAL.weight.data.flatten()[::7] = 2.0
 EQUAL.weight.data.flatten()[6::7] = -2.0
 IN_THREES = Scale(PerBlock(-1, 3), integers=Int(6, signed=False), within=Scale(PerBlock(-1, 3), format=FLOAT16))
+IN_BLOCKS = Scheme(Int(4, signed=False), Scale(PerBlock(-1, 3)))
 INTEGERS = Scheme(Int(4, signed=False), IN_THREES, minimum=True)
 FLOOR, TRUNC = Scheme(rounding="floor"), Scheme(Int(8, signed=False), rounding="trunc")
 
@@ -149,6 +150,13 @@ WITNESSES = {
     "Scheme.scale": of_weight(Scheme(), scale=Scale(power_of_two=True)),
     "Scheme.zero_point": of_input(Scheme(), zero_point=ZeroPoint()),
     "Scheme.rounding": of_weight(Scheme(), rounding="floor"),
-    "Scheme.minimum": of_weight(Scheme(Int(4), Scale(PerBlock(-1, 3))), minimum=True),
+    "Scheme.minimum": witness(
+        chip(rules=Rule(CONV, input=ACTIVATION, weight=IN_BLOCKS), weight=Algorithm(MinMax(), GgmlBlocks())),
+        IN_BLOCKS,
+        evolve(IN_BLOCKS, minimum=True),
+        NET,
+        X,
+        see=values,
+    ),
     "Scheme.division": witness(of_steps(FLOOR), FLOOR, evolve(FLOOR, division=False), NET, STEPS),
 }
