@@ -79,8 +79,8 @@ def schemes(
 
     `division` and `affine` fix those properties; None draws them.
     """
-    fmt = draw(int_formats(max_bits=max_bits))
     zero = ZeroPoint() if (draw(st.booleans()) if affine is None else affine) else None
+    fmt = draw(int_formats(max_bits=max_bits).filter(lambda f: zero is not None or f.qmin <= 0 <= f.qmax))
     division = draw(st.booleans()) if division is None else division
     return Scheme(fmt, zero_point=zero, rounding=draw(st.sampled_from(list(roundings))), division=division)
 

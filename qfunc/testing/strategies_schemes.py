@@ -30,7 +30,8 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
     all_schemes(shape=(2, 6))
     """
     kind, shared = draw(st.sampled_from(KINDS)), draw(granularities(shape=shape))
-    fmt: Any = draw(_formats(kind, max_bits))
+    zero_anywhere = kind in ("affine", "fixed zero point")
+    fmt: Any = draw(_formats(kind, max_bits).filter(lambda f: zero_anywhere or not isinstance(f, Int) or f.qmin <= 0 <= f.qmax))
     if kind == "two levels":
         return Scheme(fmt, Scale(shared, format=specs.E4M3FN, within=Scale()))
     if kind == "mx":
@@ -43,7 +44,7 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
         return Scheme(fmt, draw(_symmetric(draw(_scales(shared)), fmt)), division=draw(st.booleans()))
     modes = MODES[:-2] if kind == "float" else MODES  # neither floats nor zero points have an index
     scale, rounding, division = draw(_scales(shared)), draw(st.sampled_from(modes)), draw(st.booleans())
-    if kind not in ("affine", "fixed zero point"):
+    if not zero_anywhere:
         return Scheme(fmt, draw(_symmetric(scale, fmt)), rounding=rounding, division=division)
     zero = ZeroPoint(
         draw(st.sampled_from(MODES[:-2])),

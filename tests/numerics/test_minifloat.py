@@ -224,7 +224,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     [
         (E4M3FN, "half_even_on_index", "a rounding of values, because floats have no index. Name another."),
         (Log(), "half_up", "'half_even', the one of codebooks and logarithms. Drop it."),
-        (Levels((0.0, 1.0)), "stochastic", "'half_even', the one of codebooks and logarithms. Drop it."),
+        (Levels((0.0, 1.0)), "floor", "'half_even', the one of codebooks and logarithms. Drop it."),
     ],
 )
 def test_a_scheme_refuses_a_rounding_that_its_format_does_not_have(fmt: Any, rounding: str, wanted: str) -> None:
