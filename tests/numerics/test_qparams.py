@@ -23,11 +23,11 @@ NEAREST = [m for m in oracle.MODES if not m.endswith("_on_index")]
 
 @st.composite
 def range_schemes(draw: st.DrawFn) -> Scheme:
-    fmt = draw(strategies.int_formats(max_bits=16))
+    kind = draw(st.sampled_from(("symmetric", "affine", "value")))
+    fmt = draw(strategies.int_formats(max_bits=16).filter(lambda f: kind != "symmetric" or f.qmin <= 0 <= f.qmax))
     scale: dict[str, Any] = {"power_of_two": draw(st.booleans()), "minimum_range": draw(st.sampled_from((0.0, 0.0, 1e-3, 2.0)))}
     if draw(st.integers(0, 3)) == 0:
         scale |= {"low": 2.0**-10, "high": 4.0}
-    kind = draw(st.sampled_from(("symmetric", "affine", "value")))
     if kind == "symmetric":
         divisors = ["qmax", "half_range"] + ["-qmin"] * (fmt.qmin < 0)
         return Scheme(fmt, Scale(divisor=draw(st.sampled_from(divisors)), **scale))
