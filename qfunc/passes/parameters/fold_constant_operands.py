@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import evaluate
@@ -39,8 +39,10 @@ def fold_constant_operands(network: fx.GraphModule) -> tuple[WeightFormula, ...]
         if not isinstance(value, Tensor) or not value.is_floating_point():
             continue
         formula = formula_of(node, "")
-        trained = any(read_attr(network, n).requires_grad for n in formula.graph.find_nodes(op="get_attr"))
-        path = store_folded(network, readers[0], "operand", value, trained)
+        sources = [read_attr(network, n) for n in formula.graph.find_nodes(op="get_attr")]
+        path = store_folded(network, readers[0], "operand", value, any(s.requires_grad for s in sources))
+        if not any(isinstance(s, nn.Parameter) for s in sources):
+            _make_buffer(network, path)
         formulas.append(WeightFormula(path, formula.graph))
         with network.graph.inserting_before(node):
             constant = network.graph.get_attr(path)
@@ -49,6 +51,15 @@ def fold_constant_operands(network: fx.GraphModule) -> tuple[WeightFormula, ...]
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
     return tuple(formulas)
+
+
+def _make_buffer(network: fx.GraphModule, path: str) -> None:
+    # What is computed from buffers is a buffer: files that list the parameters of a model do not have it.
+    owner, _, name = path.rpartition(".")
+    module = network.get_submodule(owner)
+    value = getattr(module, name).detach()
+    delattr(module, name)
+    module.register_buffer(name, value)
 
 
 def _computes(node: fx.Node) -> bool:
