@@ -75,7 +75,8 @@ def _join(
     path, readers = path_of(network, node), _readers(node, context)
     returned = any(user.op == "output" for user in readers)
     op = quantizer.module.site.op
-    users = dict.fromkeys([*([op] if op == path else []), *(path_of(network, n) for n in readers if n.op != "output")])
+    read_by = [path_of(network, n) for n in readers if n.op != "output"]
+    users: dict[str, None] = dict.fromkeys([op, *read_by] if op == path else read_by)
     return Join(path, tuple(named.items()), quantizer.path, tied, returned, tuple(users) or (op,))
 
 
