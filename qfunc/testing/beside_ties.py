@@ -115,8 +115,8 @@ def _constant(module: FakeQuantize, x: Tensor) -> Tensor:
     # The value of a constant in float64, in which (q - z) s is exact; a bias has the exact product of the two scales.
     scheme = module.site.scheme
     if module.dynamic or not isinstance(scheme.format, Int) or not isinstance(scheme.scale.shared, PerTensor | PerChannel):
-        value: Tensor = module(x).detach().double()
-        return value
+        simulated: Tensor = module(x).detach().double()
+        return simulated
     codes, qparams = module.export(x)
     scale = qparams.scale.double()
     for i, factor in enumerate(module.factors):

@@ -36,7 +36,7 @@ def require_same_buffers(model: nn.Module, before: Buffers) -> None:
         CaptureError: names the line that computes the new value, or else the buffer.
     """
     for path, (module, name, now) in (before | buffers_of(model)).items():
-        value = before[path][2] if path in before else _UNKNOWN
+        value: Any = before[path][2] if path in before else _UNKNOWN
         now = module._buffers.get(name) if path in before else now
         node = now.node if isinstance(now, fx.Proxy) else None
         if node is not None and node.op == "get_attr" and node.target == path:
