@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, fx, nn
 
 from qfunc.errors import CaptureError
