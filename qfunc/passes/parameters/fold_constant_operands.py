@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from qfunc.graph.constants import read_attr
 from qfunc.graph.evaluation_form import evaluate
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, op_of
+from qfunc.ops.node import has, op_of, slots
 from qfunc.passes.parameters.fold_constant_weights import constant_nodes, store_folded
 from qfunc.passes.parameters.insert_weight_formulas import WeightFormula, formula_of
 
@@ -63,18 +63,19 @@ def _make_buffer(network: fx.GraphModule, path: str) -> None:
 
 
 def _computes(node: fx.Node) -> bool:
-    # False if all ops from the constants to a node move values only.
-    pending, seen = [node], {node}
+    # False if all ops from the constants to a node move values only, or if one has a weight, which targets quantize.
+    pending, seen, computes = [node], {node}, False
     while pending:
         current = pending.pop()
         if current.op == "get_attr":
             continue
-        if op_of(current) is None or not has(current, Trait.MOVES_VALUES):
-            return True
+        if any(slot == "weight" for slot, _ in slots(current)):
+            return False
+        computes |= op_of(current) is None or not has(current, Trait.MOVES_VALUES)
         new = [n for n in current.all_input_nodes if n not in seen]
         seen.update(new)
         pending += new
-    return False
+    return computes
 
 
 __all__ = ["fold_constant_operands"]
