@@ -11,6 +11,7 @@ from qfunc.errors import QfuncError
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target
+from qfunc.testing.expected_warnings import without_range_warnings
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 
@@ -88,7 +89,8 @@ def _layers(kinds: Sequence[str]) -> Iterator[LargeSums]:
 
 def _is_integer(target: Target, net: LargeSums) -> bool:
     try:
-        calibrated = calibrate([net.example()], progress=False)(quantize(target)(net))
+        with without_range_warnings():
+            calibrated = calibrate([net.example()], progress=False)(quantize(target)(net))
         units = Partition(QuantizedModel(calibrated), target).units
     except QfuncError:
         return False

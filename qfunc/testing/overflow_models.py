@@ -12,6 +12,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.placement.products import SumRange, accumulator_of, range_of_unit
 from qfunc.specs import Target
+from qfunc.testing.expected_warnings import without_range_warnings
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 
@@ -86,7 +87,8 @@ def overflow_models(target: Target) -> list[tuple[nn.Module, Tensor]]:
 def _range(target: Target, net: OverflowNet) -> SumRange | None:
     # The range of the layer's sums; None if the target refuses the network or computes it in float.
     try:
-        calibrated = calibrate([net.example()], progress=False)(quantize(target)(net))
+        with without_range_warnings():
+            calibrated = calibrate([net.example()], progress=False)(quantize(target)(net))
         partition = Partition(QuantizedModel(calibrated), target)
     except QfuncError:
         return None

@@ -18,6 +18,7 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import Scheme, Target, Unknown
 from qfunc.specs.protocols import OptionalRunner
 from qfunc.testing.beside_ties import beside_powers, beside_ties
+from qfunc.testing.expected_warnings import without_range_warnings
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
@@ -84,12 +85,14 @@ class Pipeline:
         """The calibrated model before limits change scales."""
         if not self.target.limits:
             return self.calibrated
-        return calibrate([self.example], progress=False)(quantize(evolve(self.target, limits=()))(self.model))
+        with without_range_warnings():
+            return calibrate([self.example], progress=False)(quantize(evolve(self.target, limits=()))(self.model))
 
     @cached_property
     def calibrated(self) -> fx.GraphModule:
         """The calibrated model, with the scales of `rescaling`."""
-        result: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
+        with without_range_warnings():
+            result: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
         return result if self.rescaling is None else self.rescaling.change(result, self.example)
 
     @cached_property
