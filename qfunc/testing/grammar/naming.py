@@ -31,7 +31,7 @@ def renamed(program: Program, source: random.Random) -> Program:
 
     >>> one = Program((Input("x", "torch.randn(n, 3)"),), ("self.fc1 = nn.Linear(3, 3)",), ("y2 = self.fc1(x)",), ("y2",))
     >>> renamed(one, random.Random(5)).steps
-    ('y2 = self.x(x)',)
+    ('y2 = self.x(fc1)',)
     """
     attributes = [attribute_of(s) for s in program.layers]
     inputs = [i.name for i in program.inputs]
