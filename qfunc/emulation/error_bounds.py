@@ -97,7 +97,8 @@ def _is_decided(value: Any, arguments: tuple[Any, ...]) -> bool:
     if not isinstance(value, Tensor) or value.dtype is not torch.bool or len(arguments) < 2:
         return True
     reals = [a.value if isinstance(a, Approximation) else a for a in arguments[:2]]
-    if not any(isinstance(r, Tensor) and r.is_floating_point() for r in reals):
+    compared = all(isinstance(r, Tensor | int | float) for r in reals)  # the second argument of a cast is a dtype
+    if not compared or not any(isinstance(r, Tensor) and r.is_floating_point() for r in reals):
         return True
     a, b = (torch.as_tensor(r, dtype=torch.float64) for r in reals)
     distance = (a - b).abs()

@@ -34,7 +34,7 @@ def _zero_weights(model: fx.GraphModule) -> list[str]:
             continue
         value = read_attr(model, source)
         if value.requires_grad and not value.is_meta and value.numel() and _is_zero(value.detach()):
-            found.append(f"{module.site.name!r}, with scale {float(module.scales().max()):g}")
+            found.append(f"{module.site.name!r}, with scale {float(module.qparams().scale.max()):g}")
     return found
 
 

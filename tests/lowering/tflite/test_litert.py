@@ -21,7 +21,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import LiteRtRunner
 from qfunc.lowering.tflite.builder import schema
 from qfunc.specs import Everything, FixedQParams, SumShifted, edit
-from tests.conformance.modules import FLOAT, Apply
+from tests.conformance.modules import Apply
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None
 needs_litert = pytest.mark.skipif(not INSTALLED, reason="ai-edge-litert is not installed")
@@ -176,9 +176,6 @@ def test_the_file_holds_the_models_qparams_and_codes():
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x[[-1]])), (1, 3, 5, 4),
          "op '1.getitem': found positions along the batch, wanted positions along other axes. Select examples outside of the "
          "deployed model."),
-        FLOAT["matmul constants broadcast"] + (
-            "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
-            "the batch of matrices.",),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused(make, shape, message):

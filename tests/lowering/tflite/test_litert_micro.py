@@ -80,7 +80,7 @@ def calibrated(target: Any, seed: int = 0) -> tuple[Any, list[Tensor]]:
 @pytest.mark.parametrize("target", BOTH)
 def test_the_emulation_is_what_the_sources_say(target: str) -> None:
     model, batches = calibrated(BOTH[target])
-    assert qfunc.verify(BOTH[target], simulated)(model, batches).verdict == "bit-exact: 0 of 996 elements differ"
+    assert qfunc.verify(BOTH[target], simulated)(model, batches).agreement == "bit-exact: 0 of 996 elements differ"
 
 
 def _plus(x: Tensor, other: nn.Module) -> Tensor:

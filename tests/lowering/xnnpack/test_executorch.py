@@ -16,7 +16,6 @@ from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import ExecuTorchRunner
-from tests.conformance.modules import FLOAT
 from tests.lowering.tflite.test_litert import Ops, Residual, _calibrated, _moved, _refusal
 
 INSTALLED = importlib.util.find_spec("executorch") is not None
@@ -139,9 +138,6 @@ def test_the_file_holds_the_models_qparams_and_codes():
         (lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.AvgPool2d(3, 2, 1, ceil_mode=True)), (1, 3, 6, 6),
          "op '1': found windows of (3, 3) entries beyond a padding by (1, 1) that is counted, wanted windows inside of the "
          "padding. Use count_include_pad=False or ceil_mode=False."),
-        FLOAT["matmul constants broadcast"] + (
-            "op 'matmul': found a constant of 3 axes as the second factor, wanted a matrix. Multiply by one matrix, or compute "
-            "the batch of matrices.",),
     ],
 )  # fmt: skip
 def test_what_has_no_form_is_refused(make, shape, message):
