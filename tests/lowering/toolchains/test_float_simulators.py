@@ -165,7 +165,7 @@ def test_qdq_is_what_onnx_runtime_evaluates_without_optimisations() -> None:
 def _rounded(model):
     from qfunc.testing.pipeline import _rounded as powers
 
-    return powers(model)
+    return powers(model, ())
 
 
 @pytest.mark.parametrize("target", [targets.qdq, targets.nnie], ids=lambda t: t.name)
