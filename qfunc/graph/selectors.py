@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 
 from qfunc.errors import SpecError
+from qfunc.graph.examples import axes_of_examples, mixes_examples, selects_examples
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of, slots
@@ -98,9 +99,9 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     the name of the constant operand, or None, and "matrices" is True if its second operand is a batch of constant matrices.
     A linear layer with a weight [out, in] has "in_features" and "out_features".
     A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
-    operand is a number.  A cast, a comparison or an extreme is "created" if no value of an input of the model changes it.
-    A user's op has those that its
-    OpKind names.
+    operand is a number.  A cast or a comparison is "created" if no value of an input of the model changes it.  An op
+    "mixes" if one example of its result depends on other examples of the batch, and a slice "selects" if it takes some of them.
+    A user's op has those that its OpKind names.
     """
     op = op_of(node)
     if op is None:
@@ -130,12 +131,19 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         shapes = {n: found for n, v in operands if isinstance(v, fx.Node) and (found := constant_shape(v)) is not None}
         plain["constant"] = next(iter(shapes), None)
         plain["matrices"] = len(shapes.get("other", ())) > 2
-    if op.kind in ("cast", "compare", "amax", "amin"):
+    if op.kind in ("cast", "compare"):
         plain["created"] = is_created(node)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     if Trait.ARITHMETIC in op.traits or op.kind == "pow":
         plain["number"] = any(map(is_number, node.args))
+    if context is not None:
+        if "axes" not in context.examples:
+            context.examples["axes"] = axes_of_examples(context.model)
+        if mixes_examples(node, context.examples["axes"]):
+            plain["mixes"] = True
+        if selects_examples(node, context.examples["axes"]):
+            plain["selects"] = True
     return plain
 
 

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from qfunc.errors import DeployError
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Attr, Int, Op
+from qfunc.specs import Attr, Int
 
 if TYPE_CHECKING:
     import onnx
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 ONE_EXAMPLE = "the file computes one example of a batch"
-MIXED_EXTREMES = Op(("amax", "amin")) & Attr("dim", ()) & ~Attr("created", True)
-"""Extremes of all entries, which mix the examples of a batch."""
+MIXED = Attr("mixes", True)
+"""Ops that mix the examples of a batch, such as a mean of all entries."""
+SELECTED = Attr("selects", True)
+"""Slices that take some examples of a batch."""
+OF_THE_BATCH = "Select examples outside of the deployed model."
 
 _INT8, _INT32 = Int(8), Int(32)
 _BECAUSE = "because the file computes one example"
@@ -39,7 +42,7 @@ def require(site: QuantizedTensor, fits: bool, found: str, wanted: str, do: str)
         DeployError: names the tensor.
 
     >>> from qfunc.lowering.quantized_tensor import Place
-    >>> from qfunc.specs import Attr, Int, Op
+    >>> from qfunc.specs import Attr, Int
     >>> t = QuantizedTensor("x", "activation", "x", (), Int(4), (1.0,), (0,), "half_even", (Place("x", "x.real"),))
     >>> require(t, True, "Int(4)", "Int(8)", "Use 8 bits.")
     """

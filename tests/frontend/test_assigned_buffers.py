@@ -78,3 +78,20 @@ def test_the_same_value_and_attributes_may_be_assigned(name: str) -> None:
     assert qfunc.verify(targets.onnxruntime)(done, [x]).verdict.startswith("bit-exact: 0 of ")
     assert net.cache.equal(torch.zeros(1, 3, 2))
     assert net.seen is None
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("name", [*COMPUTED, *WITHOUT_LINE])
+def test_torch_export_drops_no_assignment_silently(name: str, deep: bool) -> None:
+    step = COMPUTED[name] if name in COMPUTED else WITHOUT_LINE[name][1]
+    net = nn.Sequential(Stream(step)).eval() if deep else Stream(step).eval()
+    with pytest.raises(CaptureError):
+        qfunc.quantize(targets.onnxruntime, example_inputs=(torch.randn(2, 3, 8),))(net)
+
+
+def test_data_of_a_buffer_is_not_assigned() -> None:
+    def step(net: Any, x: Tensor) -> None:
+        net.cache.data = x
+
+    with pytest.raises(CaptureError, match="an assignment to the attribute 'data' of a tensor"):
+        qfunc.quantize(targets.onnxruntime)(Stream(step).eval())

@@ -19,6 +19,7 @@ from qfunc.frontend.export.recurrent import expand_recurrent
 from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.tracer import decoder_call, packed_sequence_error
 from qfunc.frontend.refusals.already_quantized import quantizing_op_error
+from qfunc.frontend.refusals.assigned_buffers import refusing_assignments
 from qfunc.frontend.source_location import packs_sequences, user_line
 from qfunc.graph.module import CapturedModule, ensure_submodule
 from qfunc.graph.record import attach, record_of
@@ -42,7 +43,10 @@ def program_of(model: nn.Module, example_inputs: Any) -> tuple[torch.export.Expo
     given, specialized = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,), False
     for args, dynamic in _attempts(given):
         try:
-            program = torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
+            with refusing_assignments(model):
+                program = torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
+        except CaptureError:
+            raise
         except Exception as e:
             failures.append(e)
             continue

@@ -8,9 +8,22 @@ from typing import Any
 
 from torch import fx
 
+from qfunc.errors import CaptureError
+from qfunc.frontend.source_location import source_line
+
 
 class Proxy(fx.Proxy):
-    """A proxy that records `x += y` and `x[i] = y` as in-place ops."""
+    """A proxy that records `x += y` and `x[i] = y` as in-place ops, and refuses `x.data = y`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, fx.Proxy):
+            raise CaptureError(
+                where=source_line(value.node) or f"op {value.node.name!r}",
+                found=f"an assignment to the attribute {name!r} of a tensor",
+                wanted="a forward that does not change the model",
+                do="Return the new value instead of storing it.",
+            )
+        super().__setattr__(name, value)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})

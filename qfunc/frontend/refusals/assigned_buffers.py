@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -9,7 +11,7 @@ from torch import Tensor, fx, nn
 from qfunc.errors import CaptureError
 from qfunc.frontend.source_location import source_line
 
-__all__ = ["buffers_of", "require_same_buffers"]
+__all__ = ["buffers_of", "refusing_assignments", "require_same_buffers"]
 
 Buffers = dict[str, tuple[nn.Module, str, Tensor | None]]
 """The path of a buffer -> its module, its name in the module and its value."""
@@ -44,9 +46,48 @@ def require_same_buffers(model: nn.Module, before: Buffers) -> None:
         if node is not None and node.op == "get_attr" and node.target == path:
             module._buffers[name] = value
         elif now is not value:
-            raise CaptureError(
-                where=(source_line(node) if node is not None else "") or f"buffer {path!r}",
-                found=f"an assignment to the buffer {path!r}",
-                wanted="a forward that does not change the model",
-                do="Return the new value instead of storing it.",
-            )
+            raise _error(path, node)
+
+
+@contextmanager
+def refusing_assignments(model: nn.Module) -> Iterator[None]:
+    """Raise at the end if the forward of a module assigned a buffer meanwhile; torch.export drops such assignments.
+
+    Raises:
+        CaptureError: names the buffer.
+    """
+    assigned: list[str] = []
+    handles = []
+    for path, module in model.named_modules():
+        before: dict[str, Tensor | None] = {}
+
+        def note(module: nn.Module, _: Any, before: dict[str, Tensor | None] = before) -> None:
+            before.clear()
+            before.update(module._buffers)
+
+        def compare(module: nn.Module, *_: Any, path: str = path, before: dict[str, Tensor | None] = before) -> None:
+            now = module._buffers
+            names = [n for n in now | before if n not in now or n not in before or now[n] is not before[n]]
+            assigned.extend(f"{path}.{name}".lstrip(".") for name in names)
+
+        handles += [module.register_forward_pre_hook(note), module.register_forward_hook(compare)]
+    try:
+        yield
+    except Exception as e:
+        if assigned:
+            raise _error(assigned[0], None) from e
+        raise
+    finally:
+        for handle in handles:
+            handle.remove()
+    if assigned:
+        raise _error(assigned[0], None)
+
+
+def _error(path: str, node: fx.Node | None) -> CaptureError:
+    return CaptureError(
+        where=(source_line(node) if node is not None else "") or f"buffer {path!r}",
+        found=f"an assignment to the buffer {path!r}",
+        wanted="a forward that does not change the model",
+        do="Return the new value instead of storing it.",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qfunc.lowering.format_checks import MIXED_EXTREMES, ONE_EXAMPLE, require, require_one_scale, require_symmetric
+from qfunc.lowering.format_checks import MIXED, ONE_EXAMPLE, require, require_one_scale, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import AnyInput, Attr, Int, Op, Refuse
 
@@ -15,8 +15,11 @@ OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum",
 MASKS = Op(("compare", "logic", "not"))
 
 LEGALITY = (
-    Refuse(MIXED_EXTREMES, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
+    Refuse(
+        Op(("mul", "add", "sub", "div", "concat")) & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."
+    ),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),

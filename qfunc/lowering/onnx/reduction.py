@@ -57,12 +57,16 @@ def _arg(op: str) -> Write:
 
 
 def _squares(c: OpContext) -> tuple[str, list[str]]:
-    # The mean with its axes kept, and the dividend and divisor of the variance.
-    g, dims = c.graph, dims_of(c)
-    count = math.prod(known(c, c.shape().dims[d]) for d in dims)
+    # The mean with its axes kept, and the dividend and divisor of the variance; a mean of squares needs no count.
+    g, dims, keepdim = c.graph, dims_of(c), bool(c["keepdim"])
+    sizes = [c.shape().dims[d] for d in dims]
     mean = reduced(c, "ReduceMean", c.input(), dims, True, f"{c.name}.mean")
     deviations = g.node("Sub", [c.input(), mean], f"{c.name}.centred")
-    total = reduced(c, "ReduceSumSquare", deviations, dims, bool(c["keepdim"]), f"{c.name}.squares")
+    if c["correction"] == 0 and not all(isinstance(n, int) for n in sizes):
+        squares = g.node("Mul", [deviations, deviations], f"{c.name}.squares")
+        return mean, [reduced(c, "ReduceMean", squares, dims, keepdim, f"{c.name}.mean_square"), g.number(1.0, f"{c.name}.one")]
+    count = math.prod(known(c, n) for n in sizes)
+    total = reduced(c, "ReduceSumSquare", deviations, dims, keepdim, f"{c.name}.squares")
     return mean, [total, g.number(max(count - float(c["correction"]), 0.0), f"{c.name}.degrees")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, SELECTED
 from qfunc.specs import Attr, Op, Refuse
 
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h: no such operator on real values, or not in that form"
@@ -24,6 +25,7 @@ LEGALITY = (
     Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
     Refuse(MATRICES, because="FULLY_CONNECTED takes one constant matrix", do=BY_ONE),
     Refuse(Op("resize") & MODES, because=NO_OPERATOR, do="Use mode='nearest' or mode='bilinear'."),
+    Refuse(SELECTED | MIXED & Op(("flip", "roll")), because="qfunc writes slices of the other axes", do=OF_THE_BATCH),
 )
 
 __all__ = ["BY_ONE", "COMPARISONS", "LEGALITY", "MATRICES", "MODES", "NO_OPERATOR", "OF_INPUTS", "OUTSIDE", "UNWRITTEN"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qfunc.lowering.format_checks import MIXED_EXTREMES, ONE_EXAMPLE
+from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
 from qfunc.lowering.tflite.constraints import BY_ONE, MATRICES, OUTSIDE
 from qfunc.specs import Attr, Op, Refuse, Where
 
@@ -24,7 +24,8 @@ def padding_reaches_window(op: Any) -> bool:
 
 LEGALITY = (
     Refuse(MATRICES, because="TOSA 1.0, MATMUL of a constant: qfunc writes one matrix", do=BY_ONE),
-    Refuse(MIXED_EXTREMES, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(SELECTED, because=ONE_EXAMPLE, do=OF_THE_BATCH),
     Refuse(Op("conv_transpose") & Where(padding_reaches_window), because=PRO_INT, do="Use a padding smaller than the kernel."),
     Refuse(
         Op("resize") & ~Attr("mode", "nearest") & ~Attr("mode", "bilinear"),

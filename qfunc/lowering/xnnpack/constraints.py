@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.format_checks import MIXED_EXTREMES, ONE_EXAMPLE
+from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
 from qfunc.lowering.tflite.constraints import BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
 from qfunc.specs import AnyInput, GraphInput, Op, Refuse
 
@@ -25,7 +25,8 @@ LEGALITY = (
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
     Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
     Refuse(MATRICES, because="the delegate takes one constant matrix", do=BY_ONE),
-    Refuse(MIXED_EXTREMES, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
+    Refuse(SELECTED, because=ONE_EXAMPLE, do=OF_THE_BATCH),
     Refuse(LOOKUP, because=REAL, do=FROM_EMBEDDINGS),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -38,6 +39,11 @@ from qfunc.specs.scheme import Granularity
 _BY_BATCH = "a BatchNorm that normalises by the statistics of the batch"
 _STATISTICS = "running statistics, because a file computes each example by itself"
 _OTHER_NORM = "Train with track_running_stats=True, or put nn.GroupNorm or nn.InstanceNorm in its place."
+_KNOWN = "an op that has an ONNX form"
+_DESCRIBE = "Replace it by other ops, or describe it by an OpKind with `onnx` or `behaves_like` in the target's ops."
+_DEVIATIONS = ("var", "std", "var_mean", "std_mean")
+_FIXED = "a divisor that is the same for all sizes of a batch"
+_CORRECTION = "Use correction=0, or reduce over other axes."
 
 
 def require_legal(plan: Plan, target: Target) -> None:
@@ -112,6 +118,9 @@ class _Check:
         if self.writes_graph and normalises_by_batch(self.context.model, node):
             yield Violation(self._path(node), "", "", _BY_BATCH, _STATISTICS, _OTHER_NORM + WITHOUT_FILE)
             return
+        if self.writes_graph and (violation := self._without_form(node)):
+            yield violation
+            return
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
             return
@@ -126,6 +135,17 @@ class _Check:
                 yield Violation(self._path(node), "", "", found, f"{wanted}: {rule.because}", rule.do + more)
             if refused:
                 return
+
+    def _without_form(self, node: fx.Node) -> Violation | None:
+        # Ops that no graph format holds: functions that qfunc does not know, and deviations divided by the size of a batch.
+        kind = self.context.kind(node)
+        if kind == "unknown" and node.op.startswith("call") and node.target is not operator.getitem:
+            return Violation(self._path(node), "", "", self._describe(node, Op("unknown")), _KNOWN, _DESCRIBE + WITHOUT_FILE)
+        given = attributes(node, self.context) if kind in _DEVIATIONS else {}
+        if given.get("mixes") and given["correction"]:
+            found = f"{kind!r} over the examples with correction={given['correction']!r}"
+            return Violation(self._path(node), "", "", found, _FIXED, _CORRECTION + WITHOUT_FILE)
+        return None
 
     def _refuses(self, select: Selector, node: fx.Node) -> bool:
         # A user's op is written as the kind that it behaves like; its own kind counts if the rule names it.
