@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,6 +163,13 @@ def _after_index(index: Any, axis: int) -> int | None:
             after += 1
             continue
         if before == axis:
-            return after if item == slice(None) else None
+            return after if _is_whole(item) else None
         before, after = before + 1, after + isinstance(item, slice)
     return after + axis - before
+
+
+def _is_whole(item: Any) -> bool:
+    # True for x[:] and for x[0:MAX], as torch.export writes it.
+    if not isinstance(item, slice) or item.step not in (None, 1) or item.start not in (None, 0):
+        return False
+    return item.stop is None or (isinstance(item.stop, int) and item.stop == sys.maxsize)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.errors import DeployError
+from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import ExecuTorchRunner, LiteRtRunner
 
 RUNTIMES = {"litert": (targets.litert, LiteRtRunner()), "executorch": (targets.executorch_xnnpack, ExecuTorchRunner())}
@@ -108,7 +108,12 @@ def test_a_file_of_one_example_refuses_what_mixes_examples(name, op, exported):
         found = f"found {FOLLOWED[name][op]}, wanted axis 0. Make the batch the first axis."
     for function in MIXING[op] if op not in KINDS.get(name, ()) else ():
         target, batches = ONE_EXAMPLE[name], [torch.randn(n, 4, 6) for n in (3, 3)]
-        quantized = qfunc.quantize(target, batches[0] if exported else None)(Mixed(function).eval())
+        try:  # the graph may decide it; the other forms need sizes
+            quantized = qfunc.quantize(target, batches[0] if exported else None)(Mixed(function).eval())
+        except SpecError as e:
+            assert "mixes=True" in str(e), e
+            assert "the file computes one example of a batch" in str(e), e
+            continue
         with pytest.raises(DeployError) as caught:
             qfunc.deploy(target)(qfunc.calibrate(batches, progress=False)(quantized))
         assert str(caught.value).partition(": ")[2] == found

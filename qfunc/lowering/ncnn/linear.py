@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from qfunc.lowering.ncnn.axes import MOST
+from qfunc.lowering.ncnn.axes import MOST, batch_axis
 from qfunc.lowering.ncnn.builder import Blob, floats, reciprocal, tagged
 from qfunc.lowering.ncnn.writer import LARGEST, Constant, OpContext, overflows
 from qfunc.lowering.qdq.qparams import Array
@@ -208,17 +208,25 @@ def matmul(step: OpContext) -> None:
     held = step.constant_input(1)
     if held is not None and held.value.ndim == 2:
         return _linear(step, product(step, 1, transposed=True))
-    examples = [step.example(i) for i in (0, 1)]
+    examples = [_matrices(step, i) for i in (0, 1)]
     many = any(len(example) > MOST for example in examples)
     if many and examples[0][:-2] != examples[1][:-2]:
         raise step.refuse(
             f"products of {examples[0]} and {examples[1]}", "equal leading axes, or at most four", "Expand first."
         )
-    rows = [(math.prod(example[:-2]), *example[-2:]) if many else step.input(i).shape for i, example in enumerate(examples)]
-    made = (*rows[0][:-1], rows[1][-1]) if many else step.shape
+    rows = [(math.prod(example[:-2]), *example[-2:]) if many else example for example in examples]
+    made = (*max(rows, key=len)[:-2], rows[0][-2], rows[1][-1]) if examples != [step.example(i) for i in (0, 1)] else step.shape
+    made = (*rows[0][:-1], rows[1][-1]) if many else made
     result = step.layer("MatMul", [step.reshaped(step.input(i), rows[i], f"matrices_{i}") for i in (0, 1)], "", made)
     step.keep(step.reshaped(result, step.shape, "flat"))
     return None
+
+
+def _matrices(step: OpContext, index: int) -> tuple[int, ...]:
+    # The sizes of an operand, with the batch where it is the one row or column of each matrix.
+    sizes = tuple(step.sizes(index))
+    gone = batch_axis(step.source, step.node.input[index], step.node.name)
+    return sizes if gone is not None and gone >= len(sizes) - 2 > 0 else tuple(step.example(index))
 
 
 def _linear(step: OpContext, p: Product) -> None:

@@ -29,25 +29,32 @@ def cast(step: OpContext) -> None:
 def choice(step: OpContext, f: Formula) -> None:
     """Write Where(m, x, c) of a computed mask m and a number c: the larger of c and x, the lesser of c and x, by m.
 
+    Where(m, c, x) is Where(not m, x, c).
+
     x is bounded by (m - 1/2) inf, which is inf or -inf; a c above -inf is a bound of its own where m is 0.
 
     Raises:
         DeployError: other conditions than masks of an input, or two values that are both computed.
     """
     mask = masks(step, str(step.node.input[0]))
-    other = step.writer.tensor(step.node.input[2])
-    number = None if other.value is None or other.value.size != 1 else float(np.asarray(other.value).reshape(-1)[0])
-    if number is None:
+    numbers = [_number(step.writer.tensor(step.node.input[i])) for i in (1, 2)]
+    if numbers == [None, None]:
         do = "Choose between a tensor and a number, as masked_fill does."
-        raise step.refuse("a choice of two tensors by a condition that the model computes", "a number as second value", do)
+        raise step.refuse("a choice of two tensors by a condition that the model computes", "a number as one value", do)
+    kept, number = (1, numbers[1]) if numbers[1] is not None else (2, numbers[0])
+    mask = mask if kept == 1 else f("SUB", 1.0, mask)
     upper = f("MUL", f("SUB", mask, 0.5), np.inf)
     into = step.result(step.shape)
-    kept = step.writer.plain(step.input(1))
+    values = step.writer.plain(step.input(kept))
     if number == -np.inf:
-        f("MINIMUM", kept, upper, into=into)
+        f("MINIMUM", values, upper, into=into)
         return
-    bounded = f("MINIMUM", kept, f("MAXIMUM", upper, number))
+    bounded = f("MINIMUM", values, f("MAXIMUM", upper, number))
     f("MAXIMUM", bounded, f("MINIMUM", f("MUL", upper, -1.0), number), into=into)
+
+
+def _number(value: NhwcTensor) -> float | None:
+    return float(np.asarray(value.value).reshape(-1)[0]) if value.value is not None and value.value.size == 1 else None
 
 
 def masks(step: OpContext, name: str) -> NhwcTensor:

@@ -222,11 +222,28 @@ REFUSED = {
         "ncnn's power of negative values is NaN. Multiply.",
     ),
     "sum of examples": (
-        lambda x: x.cumsum(0),
+        lambda x: x.unsqueeze(-2).flatten(0, 1).cumsum(0),
         "op 'cumsum': found CumSum that mixes the examples of a batch, wanted each by itself, because the file computes one "
         "example. Compute it outside of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering()).",
     ),
 }
+
+
+@needs_ncnn
+def test_a_batch_of_constant_matrices_multiplies_rows_of_the_batch():
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.heads = nn.Linear(8, 8), nn.Parameter(torch.randn(4, 8, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """[N, 4, 8] -> [N, 4, 5]: a matrix for each head."""
+            return torch.einsum("bhd,hde->bhe", self.linear(x), self.heads)
+
+    model, batches = _calibrated(Heads(), targets.ncnn, 2, 4, 8)
+    report = qfunc.verify(targets.ncnn)(model, [*batches, batches[0][:1]])
+    assert report.tensors >= 2
+    assert "mismatch" not in report.verdict, report  # products in float32 are compared within their bounds
 
 
 @pytest.mark.parametrize("name", REFUSED)
