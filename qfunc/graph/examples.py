@@ -1,4 +1,4 @@
-"""The axis of a batch's examples in each tensor of a graph, as far as the graph alone decides it."""
+"""What the tensors of a graph owe to the examples of a batch: nothing, or an axis; as far as the graph alone decides it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import fx
 
 from qfunc.graph.record import record_of
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import kind_of, op_of, slots, traits
+from qfunc.ops.node import has, kind_of, op_of, slots, traits
 from qfunc.ops.sizes import is_number
 
-__all__ = ["axes_of_examples", "mixes_examples", "selects_examples"]
+__all__ = ["axes_of_examples", "created_nodes", "mixes_examples", "selects_examples"]
 
 Axes = Mapping[fx.Node, int]
 """The axis of the examples by node; tensors without examples, and tensors whose axis the graph leaves open, are absent."""
@@ -48,6 +48,24 @@ def axes_of_examples(model: fx.GraphModule) -> dict[fx.Node, int]:
         if axis is not None and not is_number(node):
             found[node] = axis
     return found
+
+
+def created_nodes(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Return the nodes that are computed from constants and sizes only, as a grid of positions is.
+
+    >>> import torch
+    >>> graph = fx.symbolic_trace(lambda x: x + torch.ones(2)).graph
+    >>> [n.name for n in created_nodes(graph)]
+    ['_tensor_constant0']
+    """
+    found = set[fx.Node]()
+    for node in graph.nodes:
+        read = [n for _, n in slots(node)]
+        if not read and not has(node, Trait.CREATES):  # a comparison has operands, but no slots
+            read = [n for n in node.all_input_nodes if not is_number(n) and kind_of(n) != "size"]
+        if node.op not in ("placeholder", "output") and found.issuperset(read):
+            found.add(node)
+    return frozenset(found)
 
 
 def mixes_examples(node: fx.Node, axes: Axes) -> bool:

@@ -175,8 +175,8 @@ class Context:
     record: Record | None = field(init=False, eq=False, repr=False)
     signs: dict[fx.Node, bool] = field(factory=dict, init=False, eq=False, repr=False)
     """The nodes of which `non_negative` was computed."""
-    examples: dict[str, dict[fx.Node, int]] = field(factory=dict, init=False, eq=False, repr=False)
-    """The axes of the examples under "axes", once `mixes` was asked for."""
+    computed: dict[str, Any] = field(factory=dict, init=False, eq=False, repr=False)
+    """Facts of the whole graph by name, each of which is computed once."""
     _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)
     _traits: dict[fx.Node, Trait] = field(factory=dict, init=False, eq=False, repr=False)
     _axes: dict[fx.Node, int] = field(factory=dict, init=False, eq=False, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.examples import axes_of_examples, mixes_examples, selects_examples
+from qfunc.graph.examples import axes_of_examples, created_nodes, mixes_examples, selects_examples
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of, slots
@@ -132,41 +132,29 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         plain["constant"] = next(iter(shapes), None)
         plain["matrices"] = len(shapes.get("other", ())) > 2
     if op.kind in ("cast", "compare"):
-        plain["created"] = is_created(node)
+        plain["created"] = is_created(node, context)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     if Trait.ARITHMETIC in op.traits or op.kind == "pow":
         plain["number"] = any(map(is_number, node.args))
     if context is not None:
-        if "axes" not in context.examples:
-            context.examples["axes"] = axes_of_examples(context.model)
-        if mixes_examples(node, context.examples["axes"]):
-            plain["mixes"] = True
-        if selects_examples(node, context.examples["axes"]):
-            plain["selects"] = True
+        axes = _computed(context, axes_of_examples, context.model)
+        plain |= dict.fromkeys(("mixes",) * mixes_examples(node, axes) + ("selects",) * selects_examples(node, axes), True)
     return plain
 
 
-def is_created(node: fx.Node) -> bool:
-    """Return True if a tensor is computed from constants and sizes only, as a grid of positions is.
+def is_created(node: fx.Node, context: Context | None) -> bool:
+    """Return True if no value of an input of the model changes a tensor."""
+    return node in _computed(context, created_nodes, node.graph)
 
-    >>> import torch
-    >>> graph = fx.symbolic_trace(lambda x: x + torch.ones(2)).graph
-    >>> [n.name for n in graph.nodes if is_created(n)]
-    ['_tensor_constant0']
-    """
-    pending, seen = [node], set[fx.Node]()
-    while pending:
-        current = pending.pop()
-        if current.op == "placeholder":
-            return False
-        read = [n for _, n in slots(current)]
-        if not read and not has(current, Trait.CREATES):  # a comparison has operands, but no slots
-            read = [n for n in current.all_input_nodes if not is_number(n) and kind_of(n) != "size"]
-        new = [n for n in read if n not in seen]
-        seen.update(new)
-        pending += new
-    return True
+
+def _computed(context: Context | None, function: Callable[[Any], Any], argument: Any) -> Any:
+    # A fact of the whole graph, which a context keeps.
+    if context is None:
+        return function(argument)
+    if function.__name__ not in context.computed:
+        context.computed[function.__name__] = function(argument)
+    return context.computed[function.__name__]
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.execution.tensor_ranges.measure import Range
 from qfunc.execution.tensor_ranges.parts import Join, joins
-from qfunc.graph.selectors import is_created
+from qfunc.graph.examples import created_nodes
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.view import QuantizedModel
 from qfunc.quantizers.fake_quantize import FakeQuantize
@@ -34,8 +34,8 @@ def range_warnings(view: QuantizedModel, found: Mapping[str, Tensor]) -> tuple[s
     """
     ranges = {name: Range(*fields.tolist()) for name, fields in found.items() if bool(fields.isfinite().all())}
     static = [q for q in view.quantizers if isinstance(q.module.site.value, Scheme) and not q.module.dynamic]
-    nodes = {n.name: n for n in view.float_network.graph.nodes}
-    seen = [(q, ranges[q.tensor]) for q in static if q.tensor in ranges and not is_created(nodes[q.tensor])]
+    created = {n.name for n in created_nodes(view.float_network.graph)}
+    seen = [(q, ranges[q.tensor]) for q in static if q.tensor in ranges and q.tensor not in created]
     texts = (_unlike(view, ranges), _constant(seen), _far(seen))
     return tuple(filter(None, texts))
 

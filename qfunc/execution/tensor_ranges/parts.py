@@ -96,7 +96,7 @@ def _parts(node: fx.Node, static: Mapping[str, QuantizerNode], context: Context)
 def _inputs(node: fx.Node, context: Context) -> list[fx.Node]:
     kind = context.kind(node)
     written = kind == "where" and op_of(node) is not None and isinstance(attribute(node, "condition"), fx.Node)
-    if written and not is_created(attribute(node, "condition")):
+    if written and not is_created(attribute(node, "condition"), context):
         written = False  # a condition on values makes a function of them, not parts
     if kind not in ("concat", "stack", "index_put") and not written:
         return []

@@ -12,6 +12,7 @@ from torch import fx
 
 from qfunc.graph.data_movement import TRANSPARENT
 from qfunc.graph.selectors import attribute_names, attributes, constant_shape, matches
+from qfunc.ops.indexing import element
 from qfunc.ops.node import kind_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.fusion import FusedGroup
@@ -39,6 +40,8 @@ from qfunc.specs.scheme import Granularity
 _BY_BATCH = "a BatchNorm that normalises by the statistics of the batch"
 _STATISTICS = "running statistics, because a file computes each example by itself"
 _OTHER_NORM = "Train with track_running_stats=True, or put nn.GroupNorm or nn.InstanceNorm in its place."
+_RESULTS = operator.getitem, element
+"""The functions that take one of an op's several results."""
 _KNOWN = "an op that has an ONNX form"
 _DESCRIBE = "Replace it by other ops, or describe it by an OpKind with `onnx` or `behaves_like` in the target's ops."
 _DEVIATIONS = ("var", "std", "var_mean", "std_mean")
@@ -110,16 +113,17 @@ class _Check:
         return self.read[tensor, reader]
 
     def op(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
-        if node in self.sizes:
+        if node in self.sizes or isinstance(node.target, type):  # the class of the model's outputs
             return
-        if isinstance(node.target, type):  # the class of the model's outputs
-            return
+        refused = [*self._refused(group, node)]
+        yield from refused
+        if self.writes_graph and not refused and (violation := self._without_form(node)):
+            yield violation
+
+    def _refused(self, group: FusedGroup, node: fx.Node) -> Iterator[Violation]:
         lowering = self.target.lowering
         if self.writes_graph and normalises_by_batch(self.context.model, node):
             yield Violation(self._path(node), "", "", _BY_BATCH, _STATISTICS, _OTHER_NORM + WITHOUT_FILE)
-            return
-        if self.writes_graph and (violation := self._without_form(node)):
-            yield violation
             return
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
@@ -139,7 +143,7 @@ class _Check:
     def _without_form(self, node: fx.Node) -> Violation | None:
         # Ops that no graph format holds: functions that qfunc does not know, and deviations divided by the size of a batch.
         kind = self.context.kind(node)
-        if kind == "unknown" and node.op.startswith("call") and node.target is not operator.getitem:
+        if kind == "unknown" and node.op.startswith("call") and node.target not in _RESULTS:
             return Violation(self._path(node), "", "", self._describe(node, Op("unknown")), _KNOWN, _DESCRIBE + WITHOUT_FILE)
         given = attributes(node, self.context) if kind in _DEVIATIONS else {}
         if given.get("mixes") and given["correction"]:
