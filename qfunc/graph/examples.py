@@ -10,7 +10,7 @@ from torch import fx
 
 from qfunc.graph.record import record_of
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import has, kind_of, op_of, slots, traits
+from qfunc.ops.node import has, kind_of, op_of, parameters_of, slots, traits
 from qfunc.ops.sizes import is_number
 
 __all__ = ["axes_of_examples", "created_nodes", "mixes_examples", "selects_examples"]
@@ -18,12 +18,9 @@ __all__ = ["axes_of_examples", "created_nodes", "mixes_examples", "selects_examp
 Axes = Mapping[fx.Node, int]
 """The axis of the examples by node; tensors without examples, and tensors whose axis the graph leaves open, are absent."""
 
-_KEEPING = ("avg_pool", "max_pool", "adaptive_avg_pool", "global_avg_pool", "softmax", "log_softmax", "normalize", "dropout")
-_REDUCING = (
-    "mean", "sum", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "logsumexp", "var", "std", "var_mean",
-    "std_mean", "vector_norm",
-)  # fmt: skip
-_ALONG = ("softmax", "log_softmax", "normalize", "topk", "sort", "argsort", "cumsum", "difference", "concat", "flip", "roll")
+_KEEPING = ("avg_pool", "max_pool", "adaptive_avg_pool", "dropout", "matmul", "concat")
+_MOVING = ("concat", "flip", "roll")
+"""Ops that move entries along an axis, and have as many places for examples as before."""
 
 
 def axes_of_examples(model: fx.GraphModule) -> dict[fx.Node, int]:
@@ -43,8 +40,10 @@ def axes_of_examples(model: fx.GraphModule) -> dict[fx.Node, int]:
     if record is not None and (record.batch == 1 or any(sizes[:1] == (1,) for _, sizes in record.sizes)):
         return {}  # the program takes one example
     found: dict[fx.Node, int] = {}
+    created = created_nodes(model.graph)
     for node in model.graph.nodes:
-        axis = 0 if node.op == "placeholder" else _axis(node, found)
+        known = all(n in found or n in created for _, n in slots(node))
+        axis = 0 if node.op == "placeholder" else _axis(node, found) if known else None
         if axis is not None and not is_number(node):
             found[node] = axis
     return found
@@ -86,7 +85,7 @@ def mixes_examples(node: fx.Node, axes: Axes) -> bool:
     kind = kind_of(node)
     if kind == "matmul":
         return len(set(read)) > 1
-    return bool(read) and (kind in _REDUCING or kind in _ALONG) and _covers(node, read[0])
+    return bool(read) and (_reduces(node) or _works_along(node)) and _covers(node, read[0])
 
 
 def selects_examples(node: fx.Node, axes: Axes) -> bool:
@@ -110,11 +109,21 @@ def _argument(node: fx.Node, *names: str) -> Any:
     return next((given[name] for name in names if name in given), None)
 
 
+def _reduces(node: fx.Node) -> bool:
+    return "keepdim" in parameters_of(node)
+
+
+def _works_along(node: fx.Node) -> bool:
+    # True if an entry of the result depends on several entries along `dim`, or on one at another place.
+    moves = Trait.MOVES_VALUES in traits(node)
+    return not _reduces(node) and (kind_of(node) in _MOVING or (not moves and "dim" in parameters_of(node)))
+
+
 def _covers(node: fx.Node, axis: int) -> bool:
     # True if an op works along the axis of the examples; negative axes count from the end, where the rank is not known.
     dim = _argument(node, "dim", "dims")
     if dim is None or dim in ((), []):
-        return kind_of(node) in _REDUCING
+        return _reduces(node)
     return axis in (dim if isinstance(dim, list | tuple) else (dim,))
 
 
@@ -124,10 +133,8 @@ def _axis(node: fx.Node, axes: Axes) -> int | None:
         return None
     (axis,), kind = set(read), kind_of(node)
     has = traits(node)
-    if kind in _REDUCING:
+    if _reduces(node) or _works_along(node):
         return _after_reduction(node, axis)
-    if kind in _ALONG and _covers(node, axis):
-        return None
     if kind == "transpose":
         return _after_transpose(node, axis)
     if kind in ("chunk", "split"):
@@ -147,16 +154,17 @@ def _axis(node: fx.Node, axes: Axes) -> int | None:
         first = shape[0] if isinstance(shape, list | tuple) and shape else None
         return 0 if axis == 0 and isinstance(first, fx.Node) and kind_of(first) == "size" and first.args[1:] == (0,) else None
     kept = Trait.ELEMENTWISE in has or Trait.WEIGHTED in has or Trait.NORM in has or Trait.ACTIVATION in has
-    return axis if kept or kind in (*_KEEPING, "matmul", "concat") else None
+    return axis if kept or kind in _KEEPING else None
 
 
 def _after_reduction(node: fx.Node, axis: int) -> int | None:
-    if _covers(node, axis):
-        return None
-    if _argument(node, "keepdim"):
-        return axis
     dim = _argument(node, "dim", "dims")
     dims = tuple(dim) if isinstance(dim, list | tuple) else (dim,)
+    from_end = axis > 0 and any(isinstance(d, int) and d < 0 for d in dims)
+    if _covers(node, axis) or from_end:
+        return None
+    if not _reduces(node) or _argument(node, "keepdim"):
+        return axis
     return axis - sum(isinstance(d, int) and 0 <= d < axis for d in dims)
 
 

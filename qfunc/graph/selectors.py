@@ -99,7 +99,7 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     the name of the constant operand, or None, and "matrices" is True if its second operand is a batch of constant matrices.
     A linear layer with a weight [out, in] has "in_features" and "out_features".
     A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
-    operand is a number.  A cast or a comparison is "created" if no value of an input of the model changes it.  An op
+    operand is a number.  An op is "created" if no value of an input of the model changes it.  An op
     "mixes" if one example of its result depends on other examples of the batch, and a slice "selects" if it takes some of them.
     A user's op has those that its OpKind names.
     """
@@ -131,27 +131,26 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         shapes = {n: found for n, v in operands if isinstance(v, fx.Node) and (found := constant_shape(v)) is not None}
         plain["constant"] = next(iter(shapes), None)
         plain["matrices"] = len(shapes.get("other", ())) > 2
-    if op.kind in ("cast", "compare"):
-        plain["created"] = is_created(node, context)
     if op.kind == "mul":
         plain["square"] = node.args[0] is node.args[1]
     if Trait.ARITHMETIC in op.traits or op.kind == "pow":
         plain["number"] = any(map(is_number, node.args))
     if context is not None:
         axes = _computed(context, axes_of_examples, context.model)
-        plain |= dict.fromkeys(("mixes",) * mixes_examples(node, axes) + ("selects",) * selects_examples(node, axes), True)
+        facts = {
+            "created": is_created(node, context), "mixes": mixes_examples(node, axes), "selects": selects_examples(node, axes)
+        }  # fmt: skip
+        plain |= {name: True for name, holds in facts.items() if holds}
     return plain
 
 
-def is_created(node: fx.Node, context: Context | None) -> bool:
+def is_created(node: fx.Node, context: Context) -> bool:
     """Return True if no value of an input of the model changes a tensor."""
     return node in _computed(context, created_nodes, node.graph)
 
 
-def _computed(context: Context | None, function: Callable[[Any], Any], argument: Any) -> Any:
-    # A fact of the whole graph, which a context keeps.
-    if context is None:
-        return function(argument)
+def _computed(context: Context, function: Callable[[Any], Any], argument: Any) -> Any:
+    # A fact of the whole graph, which the context keeps.
     if function.__name__ not in context.computed:
         context.computed[function.__name__] = function(argument)
     return context.computed[function.__name__]

@@ -62,15 +62,20 @@ class SiteTable:
         return self._by_key.get(key)
 
     def free_name(self, path: str, op: str, constant: bool) -> str:
-        """Return the name of a new site: the path of its tensor, or that with the op if it or its quantizer's path is taken."""
-        names = chain((path, f"{path}@{op}"), (f"{path}@{op}_{i}" for i in count(1)))
+        """Return the name of a new site: the path of its tensor, or that with the op if it or its quantizer's path is taken.
+
+        A number tells further sites apart: after the op, or in the first part of a path that leads into another quantizer.
+        """
         inner = (lambda name: name) if self._record is None else self._record.inner_path
+        first, dot, rest = path.partition(".")
+        inside = not self._paths.isdisjoint(_prefixes(quantizer_path(inner(path), constant))[:-1])
+        more = (f"{first}_{i}{dot}{rest}@{op}" if inside else f"{path}@{op}_{i}" for i in count(1))
+        names = chain((path, f"{path}@{op}"), more)
         return next(name for name in names if self._take(quantizer_path(inner(name), constant)))
 
     def _take(self, path: str) -> bool:
         # False if the path is taken, or if one quantizer would be inside of another.
-        parts = path.split(".")
-        prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
+        prefixes = _prefixes(path)
         if path in self._prefixes or not self._paths.isdisjoint(prefixes):
             return False
         self._paths.add(path)
@@ -117,6 +122,12 @@ class SiteTable:
 
     def _at(self, tensor: fx.Node | None) -> Collection[Key]:
         return () if tensor is None else self._keys.get(tensor, ())
+
+
+def _prefixes(path: str) -> list[str]:
+    # The paths of the modules around a module, outermost first, and its own.
+    parts = path.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 __all__ = ["PlacedSite", "SiteTable"]

@@ -10,6 +10,7 @@ from qfunc.ops.opset import MODULE_KINDS, OPS
 ROOT = Path(__file__).parents[2]
 KINDS = {op.kind for op in OPS} | set(MODULE_KINDS.values())
 ALLOWED = {
+    "qfunc/analysis/operations/multiply_accumulates.py": "the products of each recurrent layer",
     "qfunc/corrections/expected_means.py": "a formula of its own for each",
     "qfunc/corrections/rotation/streams.py": "ops that commute with rotations, and those that write and read what is rotated",
     "qfunc/emulation/error_bounds.py": "a bound for the formula of each",
@@ -18,9 +19,11 @@ ALLOWED = {
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/pooling.py": "the table of writers",
+    "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, of those that move some, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
     "qfunc/graph/data_movement.py": "ops that differ in training only",
+    "qfunc/graph/examples.py": "where each op that moves entries puts the examples",
     "qfunc/lowering": "tables of writers, and what runtimes lack",
     "qfunc/numerics": "names of roundings, and tables of kernels",
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",

@@ -44,7 +44,6 @@ _RESULTS = operator.getitem, element
 """The functions that take one of an op's several results."""
 _KNOWN = "an op that has an ONNX form"
 _DESCRIBE = "Replace it by other ops, or describe it by an OpKind with `onnx` or `behaves_like` in the target's ops."
-_DEVIATIONS = ("var", "std", "var_mean", "std_mean")
 _FIXED = "a divisor that is the same for all sizes of a batch"
 _CORRECTION = "Use correction=0, or reduce over other axes."
 
@@ -143,10 +142,10 @@ class _Check:
     def _without_form(self, node: fx.Node) -> Violation | None:
         # Ops that no graph format holds: functions that qfunc does not know, and deviations divided by the size of a batch.
         kind = self.context.kind(node)
-        if kind == "unknown" and node.op.startswith("call") and node.target not in _RESULTS:
+        if kind == "unknown" and node.op in ("call_function", "call_method") and node.target not in _RESULTS:
             return Violation(self._path(node), "", "", self._describe(node, Op("unknown")), _KNOWN, _DESCRIBE + WITHOUT_FILE)
-        given = attributes(node, self.context) if kind in _DEVIATIONS else {}
-        if given.get("mixes") and given["correction"]:
+        given = attributes(node, self.context)
+        if given.get("mixes") and given.get("correction"):
             found = f"{kind!r} over the examples with correction={given['correction']!r}"
             return Violation(self._path(node), "", "", found, _FIXED, _CORRECTION + WITHOUT_FILE)
         return None
