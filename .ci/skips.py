@@ -1,6 +1,6 @@
 """Prints every skipped test with its reason; fails on one that no line of the list expects.
 
-python .ci/skips.py junit.xml tests/expected_skips.txt
+python .ci/skips.py junit.xml ... tests/expected_skips.txt
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 
-def main(report: Path, expected: Path) -> int:
+def main(reports: list[Path], expected: Path) -> int:
     """0 if every skip is expected."""
     lines = [line.strip() for line in expected.read_text().splitlines() if line.strip() and not line.startswith("#")]
     patterns = [tuple(part.strip() for part in line.split("|", 1)) for line in lines]
     unexpected = 0
-    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    cases = [case for report in reports for case in ElementTree.parse(report).getroot().iter("testcase")]
     for case in cases:
         for skipped in case.iter("skipped"):
             name, reason = f"{case.get('classname')}.{case.get('name')}", skipped.get("message") or ""
@@ -28,4 +28,4 @@ def main(report: Path, expected: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main([*map(Path, sys.argv[1:-1])], Path(sys.argv[-1])))

@@ -74,6 +74,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.thorough
 def test_benchmarks_are_imported() -> None:
     """What they read when they are imported, such as the targets, is there."""
     folders = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT)))

@@ -46,6 +46,7 @@ def said(capsys: Any) -> tuple[str, str]:
     return found.out, found.err
 
 
+@pytest.mark.thorough
 def test_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "qfunc"]
     shown = subprocess.run([*command, "show", "vitis"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -46,6 +46,7 @@ def test_passes(benchmarks: Any, step: str, depth: int) -> None:
     assert found == benchmarks[1].on_paper(step, point)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [2, 4])
 def test_sensitivity(benchmarks: Any, depth: int) -> None:
     """Sites before the first ops and branches make it 10 % more than a chain of as many sites in equal steps."""
@@ -53,6 +54,7 @@ def test_sensitivity(benchmarks: Any, depth: int) -> None:
     assert 1 <= found / benchmarks[1].on_paper("sensitivity", point) < 1.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [1, 2])
 def test_reconstruct(benchmarks: Any, depth: int) -> None:
     """Three images are run once more to find the axes of batches: 2 % of the operations here."""

@@ -157,6 +157,7 @@ def dense(depth: int) -> nn.Module:
     return Dense(depth).eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 def test_the_work_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> None:
     target, also = targets.onnxruntime, {"norms": True, "equalized": not residual}
@@ -167,6 +168,7 @@ def test_the_work_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> No
     assert {name: depths for name in names if len(set(depths := [c[name].deepest for c in by_depth[1:]])) > 1} == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 def test_the_work_for_a_unit_of_reconstruction_does_not_depend_on_the_depth(residual: bool) -> None:
     counts, images = [], [X.repeat(2, 1, 1, 1)]
@@ -199,12 +201,14 @@ def searches(model: nn.Module, batches: list[Tensor]) -> dict[str, Count]:
     return counts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 def test_the_work_of_searches_for_a_layer_does_not_depend_on_the_depth(residual: bool) -> None:
     by_depth = [searches(chain(depth, residual), [X]) for depth in (2, *DEPTHS)][1:]  # the first time for imports
     assert {name: found for name in by_depth[0] if (found := growth([counts[name] for counts in by_depth]))} == {}
 
 
+@pytest.mark.thorough
 def test_the_work_for_a_batch_does_not_depend_on_the_number_of_batches() -> None:
     by_count = [searches(chain(2, True), [X] * count) for count in (2, *DEPTHS)][1:]
     assert {name: found for name in by_count[0] if (found := growth([counts[name] for counts in by_count]))} == {}
@@ -214,6 +218,7 @@ DENSE = 2, 4, 8
 EDGES = 2**2, 4**2, 8**2  # but for a factor, and terms that grow more slowly
 
 
+@pytest.mark.thorough
 def test_the_work_for_an_edge_does_not_depend_on_the_depth() -> None:
     steps(dense(1), targets.onnxruntime)  # imports
     by_depth = [steps(dense(depth), targets.onnxruntime) for depth in DENSE]

@@ -61,6 +61,7 @@ def folders(interpreters, tmp_path_factory):
     return {"editable": user, "wheel": user, "checkout": interpreters["checkout"].parents[2] / "checkout"}
 
 
+@pytest.mark.thorough
 def test_mypy(interpreters, folders):
     """Both ways of installing in one test, since the second reads the cache of the first."""
     for way in INSTALLED:
@@ -150,6 +151,7 @@ assert {{m.__name__ for m in found}} <= set(names), found
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", INSTALLED)
 def test_dir_shows_public_names_and_they_load_on_demand(way, interpreters, folders):
     """Also every module that dir leads to, from qfunc along the names that it shows, is public."""

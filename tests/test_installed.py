@@ -51,6 +51,7 @@ def test_the_licence_is_in_the_wheel(wheel):
     assert "Apache License" in (ROOT / "LICENSE").read_text()
 
 
+@pytest.mark.thorough
 def test_the_wheel_goes_the_whole_road_elsewhere(wheel, tmp_path):
     """Unpacked, first on the path, in a folder that has a specs.py and a targets.py of its own."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site-packages")

@@ -23,6 +23,7 @@ MOST = {"quantize": 1.5, "calibrate": 1.7, "save": 1.0, "emulate": 1.7, "deploy"
 """Step -> its peak: between what was measured (1.1, 1.3, 0.6, 1.3, 1.5) and one copy more."""
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_no_step_copies_the_weights_once_more() -> None:
     command = [sys.executable, str(ROOT / "benchmarks/memory.py"), "--one", "onnxruntime_nbits", "512", "6"]

@@ -73,6 +73,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_every_verdict(tmp_path: Path) -> None:
     """A failure, a pass, a line that is gone, a test that is gone, no end, no import, another library, no breakage."""
     for name, text in TREE.items():

@@ -201,6 +201,7 @@ def test_qfunc_imports_targets_for_type_checkers_alone():
     assert "targets" not in {room_of(d) for d in imports(ast.unparse(tree))}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_no_bare_specs_or_targets_and_no_torch_ao(path):
     """A bare `import specs` would make a second copy of every class."""
@@ -217,6 +218,7 @@ def test_no_module_has_the_name_of_a_public_callable():
     assert not public & modules
 
 
+@pytest.mark.thorough
 def test_public_names_stay_what_they_are():
     """Importing every module replaces no public function by a module."""
     folders = ("specs", "estimators", "functions", "numerics", "graph", "transforms")

@@ -13,7 +13,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.examples import axes_of_examples, created_nodes, mixes_examples, selects_examples
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import attribute, has, is_constant, kind_of, op_of, slots
+from qfunc.ops.node import attribute, is_constant, kind_of, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.specs import selectors as s
 

@@ -38,12 +38,14 @@ def chains(draw):
     return net, torch.randn((2, 3, 11, 13), generator=torch.Generator().manual_seed(net.seed))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("target", "examples"), [(TARGET, 8), (targets.tensorrt, 4)], ids=lambda v: getattr(v, "name", ""))
 def test_our_targets_pass(target, examples):
     """Every target has a network of its own in test_wrong_targets.py, the runtime thirty in test_random.py."""
     check_target(target, examples=examples)
 
 
+@pytest.mark.thorough
 def test_a_right_chip_passes():
     check_target(TARGET, run=Chip(), models=chains(), examples=10)
 

@@ -86,6 +86,7 @@ CHIPS: dict[str, tuple[Any, int | Accumulator]] = {
 CONV = SmallNet((Block("conv", 3, 4, 3),), 1), torch.randn((2, 3, 9, 11), generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CHIPS)
 def test_a_right_chip_passes(name: str) -> None:
     hold, accumulator = CHIPS[name]

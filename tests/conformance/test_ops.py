@@ -15,6 +15,7 @@ def _report(case: Case):
     return verified(make(), *shape)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", INTEGER)
 def test_integer_units_are_bit_exact(name):
     report = _report(INTEGER[name])

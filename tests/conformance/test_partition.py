@@ -115,6 +115,7 @@ def test_the_units_that_a_runtime_may_omit(function, removable):
     assert any(is_removable(partition, u) for u in partition.units) is removable
 
 
+@pytest.mark.thorough
 def test_emulation_imports_neither_onnx_nor_a_runtime(tmp_path):
     program = """
         import sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
@@ -12,6 +13,7 @@ from qfunc.testing.strategies import small_models
 from tests.conformance.running import RUNNER, calibrated
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(small_models())
 def test_random_networks_are_bit_exact(drawn):

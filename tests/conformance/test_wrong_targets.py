@@ -46,6 +46,7 @@ def test_a_wrong_target_is_caught_by_the_law_named_for_it(wrong):
     assert str(caught.value).startswith(f"check_target({wrong.target.name}), law {wrong.law!r}: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("good", GOOD, ids=lambda t: t.name)
 def test_the_right_twins_pass(good):
@@ -70,6 +71,7 @@ FIRST = {
 """The first argument of a target for language models."""
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("name", targets.__all__)
 def test_every_target_passes(name):

@@ -139,6 +139,7 @@ def worst(model: fx.GraphModule, changed: fx.GraphModule, ids: Tensor, matrices:
     return excess, rotated
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(
     sizes=st.sampled_from([(8, 4), (12, 2), (6, 3), (20, 12)]), spelling=st.sampled_from(["repeated", "expanded", "products"]),

@@ -58,6 +58,7 @@ def one_by_one(run: Any, ids: Tensor, state: Any) -> list[Tensor]:
     return [torch.cat(logits, 1), *state]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "bits"), KINDS)
 def test_every_step_is_the_runtime_s(name: str, bits: int) -> None:
     """Codes, results of attention and logits, of a prompt and of steps, code by code and bit by bit."""
@@ -348,6 +349,7 @@ def test_a_decoder_that_was_not_captured_with_its_cache_is_refused() -> None:
         qfunc.quantize(target(8))(program)
 
 
+@pytest.mark.thorough
 def test_networks_that_are_drawn_need_no_cache() -> None:
     check_target(targets.onnxruntime_nbits(4, 32, cache_bits=8), examples=2)
 

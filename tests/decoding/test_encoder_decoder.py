@@ -34,6 +34,7 @@ def calibrated(kind: str) -> tuple[fx.GraphModule, fx.GraphModule]:
     return encoder, decoder_
 
 
+@pytest.mark.thorough
 def test_any_split_of_a_text_has_the_logits_of_the_whole() -> None:
     model, both = translator()
     ids, audio = tokens(3, 11), features(3, 7)
@@ -88,6 +89,7 @@ def test_static_scales_at_once_and_token_by_token() -> None:
     assert compared > 1000 * ids.numel()
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("kind", TARGETS)
 def test_encoder_and_decoder_answer_as_emulated(kind: str) -> None:
@@ -111,6 +113,7 @@ def test_encoder_and_decoder_answer_as_emulated(kind: str) -> None:
         assert tokens_report.report.mismatches == 0
 
 
+@pytest.mark.thorough
 @exact
 def test_the_state_of_self_attention_is_in_codes() -> None:
     target, (_, both) = edit.state()(TARGETS["static"]), translator()

@@ -55,6 +55,7 @@ def test_weights_keep_their_values_and_have_names_of_their_own() -> None:
         assert torch.equal(made.get_parameter(f"experts.{e}.gate_up_proj.bias"), mixture.experts.gate_up_proj_bias[e])
 
 
+@pytest.mark.thorough
 @exact
 @given(mixture=mixtures(), rows=st.integers(1, 9), bits=st.sampled_from([2, 4, 8]))
 @settings(max_examples=12, deadline=None)
@@ -67,6 +68,7 @@ def test_no_element_of_a_product_differs_from_the_runtime(mixture: Mixture, rows
     assert sum(r.kind == "real" for r in report.rows) >= 2 * len(mixture.experts) + 1
 
 
+@pytest.mark.thorough
 @exact
 @given(mixture=mixtures(least=2), rows=st.integers(2, 9))
 @settings(max_examples=8, deadline=None)

@@ -248,6 +248,7 @@ IN_CALLS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["float", "state", "codes"])
 @pytest.mark.parametrize("call", IN_CALLS)
 @pytest.mark.parametrize("wrong", WRONG)

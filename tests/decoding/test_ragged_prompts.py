@@ -53,6 +53,7 @@ def require_as_alone(run: Step, small: Any, prompts: list[Tensor], seed: int) ->
         assert all(torch.equal(a[row, :, :end], b[0, :, :end]) for a, b in zip(state, own, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("name", SHAPES)
 @given(lengths=LENGTHS, seed=st.integers(0, 2**16))
@@ -86,6 +87,7 @@ def test_the_float_answers_are_those_of_each_prompt(name: str) -> None:
     ]
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("kind", TARGETS)
 def test_the_tokens_of_a_batch_are_verified(kind: str) -> None:

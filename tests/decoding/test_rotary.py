@@ -71,6 +71,7 @@ def logits(model: nn.Module, ids: Tensor) -> Tensor:
     return model(ids, torch.arange(ids.shape[1])[None], Recorder(), True)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["longrope", "dynamic", {"full": "longrope"}, {"full": "dynamic"}], ids=str)
 def test_frequencies_are_those_of_short_texts_or_the_length_is_refused(kind: Any) -> None:
     model, ids = Scaled(kind).eval(), tokens(2, LIMIT)

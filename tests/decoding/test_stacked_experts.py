@@ -66,6 +66,7 @@ def test_experts_are_added_in_the_order_of_their_tokens(threads: int) -> None:
     assert report.mismatches == 0
 
 
+@pytest.mark.thorough
 @exact
 @given(drawn=drawn_mixtures())
 @settings(max_examples=6, deadline=None)

@@ -33,6 +33,7 @@ def found() -> dict[str, list[Any]]:
     return {name: rest for name, *rest in lines}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", LAWS)
 def test_an_accelerator_computes_what_the_cpu_computes(law: str, found: dict[str, list[Any]]) -> None:
     counts = found[law]

@@ -56,6 +56,7 @@ def test_a_site_has_a_cause_or_rounding(make: Callable[[], Failure]) -> None:
     assert not rounded & {site for c in causes if not c.kind.startswith("rounding") for site in c.sites}
 
 
+@pytest.mark.thorough
 def test_plans_that_keep_the_same_ops_are_one() -> None:
     a, b = (Plan(floats=frozenset(names)) for names in (("head", "body.10", "body.9"), ("body.9", "head", "body.10")))
     assert (a, hash(a)) == (b, hash(b))

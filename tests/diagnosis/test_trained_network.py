@@ -24,6 +24,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`load(name)` of the data's folder."""
     if not (DATA / "load.py").is_file():
         pytest.skip("no trained networks in ../shared/data")
+    pytest.importorskip("PIL", reason="pillow is not installed")
     monkeypatch.syspath_prepend(str(DATA))
     spec = importlib.util.spec_from_file_location("load", DATA / "load.py")
     assert spec is not None

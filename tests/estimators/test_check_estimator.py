@@ -37,6 +37,7 @@ SKIPPED = {"PotMode": {"equivariant": "its exponents end at 2^-12, the finest st
 """Class name -> the laws that it cannot keep, each with its reason."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", ours(), ids=repr)
 def test_our_estimators_keep_every_law(estimator: Any) -> None:
     inner = estimator.inner if isinstance(estimator, Ema) else estimator
@@ -363,6 +364,7 @@ def test_the_message_about_compilation_has_its_remedy() -> None:
     check_estimator(Breaks(), schemes=[Scheme()], examples=1, exempt={"compiles": "calibration runs it eagerly"})
 
 
+@pytest.mark.thorough
 def test_it_runs_without_a_test_framework() -> None:
     """In a process of its own, where pytest is not imported."""
     script = (

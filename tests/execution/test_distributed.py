@@ -37,6 +37,7 @@ def one(parts: Any, model: Any, **how: Any) -> dict[str, torch.Tensor]:
 Both = tuple[dict[str, Any], dict[str, Any]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_two_ranks_are_one_process_over_all_batches(name: str, both: Both) -> None:
     (found, inputs), (other, others) = both[0][name], both[1][name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,6 +24,7 @@ def work(rank: int, folder: str) -> None:
     Path(folder, "answer").write_text("ended" if group() is None else "alive")
 
 
+@pytest.mark.thorough
 def test_a_destroyed_group_is_not_kept(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=1)
     assert (tmp_path / "answer").read_text() == "ended"

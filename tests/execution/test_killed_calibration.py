@@ -44,6 +44,7 @@ def ran(folder: Path, rank: int = 0) -> list[int]:
     return [int(line) for line in (folder / f"ran-{rank}").read_text().split()]
 
 
+@pytest.mark.thorough
 def test_a_killed_process(tmp_path: Path) -> None:
     """Killed while a batch runs, while a file is written, and before and after it takes the place of the last one."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -61,6 +62,7 @@ def test_a_killed_process(tmp_path: Path) -> None:
     assert {p.name for p in parts.iterdir()} == {"ran-0", "found-0"}  # nor the half of a file
 
 
+@pytest.mark.thorough
 def test_one_of_two_killed_processes(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()

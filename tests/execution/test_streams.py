@@ -185,6 +185,7 @@ def peaks() -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_data() -> None:
     """96 MiB of batches instead of 32; a step that kept them would need 64 MiB more."""

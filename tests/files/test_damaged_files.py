@@ -49,6 +49,7 @@ def test_the_formats_are_all_named(read: dict[str, Format]) -> None:
     assert tuple(read) == NAMES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_ends_in_one_error(name: str, read: dict[str, Format]) -> None:
     read[name].read(read[name].content)
@@ -57,6 +58,7 @@ def test_damage_ends_in_one_error(name: str, read: dict[str, Format]) -> None:
     assert found["refused"] > MUTATIONS // 20 or name in ("target.json", "verify tensors"), found
 
 
+@pytest.mark.thorough
 def test_nothing_is_written_outside(tmp_path: Path) -> None:
     folder = tmp_path / "inside"
     every = list(formats(folder))

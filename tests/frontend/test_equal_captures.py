@@ -59,6 +59,7 @@ class Net(nn.Module):
         return self.head(torch.flatten(y, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", PLACES, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_an_op_that_changes_nothing_changes_no_code(target, name):
@@ -122,6 +123,7 @@ class Chain(nn.Module):
 CHAINS = ("conv relu", "conv bn relu", "bn conv relu", "conv bn add relu", "conv relu conv add relu")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", [targets.onnxruntime, targets.openvino, targets.litert], ids=lambda t: t.name)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize(("drops", "measures"), [(True, False), (False, True), (True, True)])

@@ -145,6 +145,7 @@ def kinds(captured: fx.GraphModule) -> Counter[str]:
     return Counter(kind for n in nodes if (kind := kind_of(n)) not in MOVES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("as_module", [False, True], ids=["program", "module"])
 @pytest.mark.parametrize("kind", NETS)
 def test_the_ops_are_those_of_the_program_before(kind: type[nn.Module], as_module: bool) -> None:
@@ -160,6 +161,7 @@ def test_the_ops_are_those_of_the_program_before(kind: type[nn.Module], as_modul
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)  # float64, sums in other orders
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", NETS)
 def test_it_quantizes_as_before_and_the_runtime_computes_it(kind: type[nn.Module]) -> None:
     torch.manual_seed(1)

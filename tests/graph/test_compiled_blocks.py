@@ -42,6 +42,7 @@ def pickled(model: nn.Module) -> nn.Module:
     return pickle.loads(pickle.dumps(model))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("copied", [nn.Module.train, copy.deepcopy, pickled])
 def test_each_block_of_a_deep_network_compiles(copied: Callable[[nn.Module], nn.Module]) -> None:
     torch.compiler.reset()

@@ -137,6 +137,7 @@ def test_functions_on_codes_compute_the_emulation() -> None:
     assert report.agreement.startswith("bit-exact")
 
 
+@pytest.mark.thorough
 def test_each_kind_with_ties_and_zero_points() -> None:
     assert check_each_kind(CHIP, examples=4) == {}
 

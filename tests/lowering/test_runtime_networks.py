@@ -39,6 +39,7 @@ def named(files: dict[str, bytes]) -> set[str]:
     return {line.split(" ")[0] for line in files.get("model.scale", b"").decode().splitlines()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_valid_complete_and_run(name: str, network: str) -> None:

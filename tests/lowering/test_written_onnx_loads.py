@@ -39,6 +39,7 @@ def deployed(target: Target, seed: int):
         return None, batches[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_checker_and_onnx_runtime_take_what_is_written(name):
     options = onnxruntime.SessionOptions()

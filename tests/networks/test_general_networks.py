@@ -44,6 +44,7 @@ def ready(case: Case, target: Any) -> tuple[nn.Module, Any, list[tuple[Tensor, .
     return model, calibrated.eval(), batches
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulation(name: str) -> None:
     model, calibrated, batches = ready(CASES[name], TARGET)

@@ -54,6 +54,7 @@ def whole(f: Callable[..., Any], backend: str = "aot_eager") -> Any:
     return torch.compile(f, fullgraph=True, backend=backend)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_compiled_equals_eager_in_every_format_and_dtype(name: str, dtype: torch.dtype) -> None:
@@ -75,6 +76,7 @@ def test_compiled_equals_eager_in_every_format_and_dtype(name: str, dtype: torch
     assert 0 < int(y.grad.sum()) < 12
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own use of it
 def test_inductor_equals_eager() -> None:
     """A smoke test of the default backend: the same bits, the gradient of the definition."""

@@ -57,6 +57,7 @@ def exact(x: float, fmt: Float, mode: str, noise: float) -> float:
     return math.copysign(float(value), x) if fmt.negative_zero and fmt.signed else float(value) + 0.0
 
 
+@pytest.mark.thorough
 @settings(max_examples=600)
 @given(st.data())
 def test_every_mode_equals_the_rational_equation(data: st.DataObject) -> None:

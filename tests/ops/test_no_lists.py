@@ -19,7 +19,7 @@ ALLOWED = {
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/emulation/pooling.py": "the table of writers",
-    "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, of those that move some, and ops that put parts together",
+    "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
     "qfunc/graph/data_movement.py": "ops that differ in training only",

@@ -45,6 +45,7 @@ def test_fx_road(name: str) -> None:
     check(group, name, capture()(group.model()), group.input())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 def test_export_road_at_another_batch(name: str) -> None:

@@ -26,6 +26,7 @@ def printed(program: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_quickstart(tmp_path):
     output = printed("quickstart.py", tmp_path / "out")
     figures = dict(re.findall(r"^  (\S.*?) {2,}(\S.*)$", output, re.MULTILINE))
@@ -43,6 +44,7 @@ def test_quickstart(tmp_path):
         assert figures["accuracy, emulated"] == figures["accuracy, ONNX Runtime"]
 
 
+@pytest.mark.thorough
 def test_custom_target():
     output = printed("custom_target.py")
 
@@ -52,6 +54,7 @@ def test_custom_target():
     assert "  name: 'onnxruntime' -> 'chip'" in output
 
 
+@pytest.mark.thorough
 def test_check_my_target():
     output = printed("check_my_target.py")
     found, repaired = output.split("\n\n")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/new_target.md").read_text()
 PROGRAM = (ROOT / "examples/new_target.py").read_text()
@@ -33,6 +35,7 @@ def test_the_target_has_less_than_sixty_lines():
     assert len(lines(code())) - len(lines(PROGRAM)) + len(lines(until)) < 60
 
 
+@pytest.mark.thorough
 def test_it_passes_its_checks_and_prints_what_the_page_says():
     done = subprocess.run(
         [sys.executable, "-W", "error", "examples/new_target.py"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -12,6 +12,7 @@ import pytest
 PAGE = (Path(__file__).parents[2] / "docs/numerics.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_programs_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a module of their own, for a frozen value is pickled by the name of its module."""
     page = types.ModuleType("numerics_page")

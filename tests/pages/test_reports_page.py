@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.pages.printed import About, differences
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,7 @@ def test_the_page_shows_the_whole_example_and_nothing_else():
     assert lines("\n".join(blocks("python"))) == lines(code)
 
 
+@pytest.mark.thorough
 def test_it_prints_what_the_page_says(tmp_path):
     command = [sys.executable, "-W", "error", "examples/reports.py", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -23,6 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 @pytest.mark.parametrize(
     "name", ["transformers.md", "language_models.md", "kv_cache.md", "speech.md", "streaming.md", "rounding.md", "sweeps.md"]

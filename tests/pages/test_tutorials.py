@@ -66,6 +66,7 @@ def test_first_model_on_litert() -> None:
     assert ran("first_model") == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.md") if p.stem not in NEEDED))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_page_is_what_its_program_prints(name: str) -> None:

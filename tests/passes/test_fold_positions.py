@@ -35,6 +35,7 @@ def kinds(network: fx.GraphModule) -> list[str]:
     return [kind_of(n) for n in network.graph.nodes if n.op == "call_function"]
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.permutations(range(COLUMNS)), st.sampled_from(((2, 1, 1, 1), (2, 1, 1), (1, 2))), st.booleans(),

@@ -83,6 +83,7 @@ def calibrated(target: Target, model: nn.Module, x: Tensor, exported: bool = Fal
     return qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(program))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TARGETS)
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(FORMS)), st.integers(1, 70), st.booleans(), st.integers(0, 2**20))

@@ -15,6 +15,7 @@ from parity.table import Backend, Explained
 from qfunc.specs import edit
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.name}-{b.target.name}")
 def test_every_difference_from_mqbench_is_explained(backend: Backend) -> None:
     found = compare(backend)

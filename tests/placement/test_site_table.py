@@ -9,7 +9,9 @@ from qfunc.quantizers.site import quantizer_path
 PATHS = st.lists(st.sampled_from(["a", "b", "a_1", "output", "to"]), min_size=1, max_size=3).map(".".join)
 
 
-@given(st.lists(st.tuples(PATHS, st.sampled_from(["conv", "a.b", "b"]), st.booleans()), max_size=12), st.lists(PATHS, max_size=3))
+@given(
+    st.lists(st.tuples(PATHS, st.sampled_from(["conv", "a.b", "b"]), st.booleans()), max_size=12), st.lists(PATHS, max_size=3)
+)
 def test_each_name_is_free_and_no_quantizer_is_inside_another(asked, taken):
     taken = [quantizer_path(path, True) for path in taken]
     table = SiteTable(taken)

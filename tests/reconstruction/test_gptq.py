@@ -73,6 +73,7 @@ def inputs(network: Any) -> dict[str, Tensor]:
     return {op: torch.cat(seen[x]) for op, x in names.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("passes", "share"), [(0, 1.0), (1, 1.0), (1, 0.25), (1, 0)])
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module, name: str, passes: int, share: float) -> None:
@@ -145,6 +146,7 @@ def test_other_formats(network: nn.Module, weight: Any) -> None:
     assert outputs[1] < outputs[0]
 
 
+@pytest.mark.thorough
 def test_it_composes_saves_and_leaves_the_model(network: nn.Module, tmp_path: Path) -> None:
     target = ENGINES["nbits4"]
     steps = qfunc.compose(qfunc.quantize(target), qfunc.calibrate(BATCHES, progress=False), qfunc.gptq(BATCHES, progress=False))

@@ -34,6 +34,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_ranks_get_the_sums_in_order_of_rank(ranks: int, tmp_path: Path) -> None:
     torch.multiprocessing.spawn(work, (ranks, str(tmp_path)), nprocs=ranks)

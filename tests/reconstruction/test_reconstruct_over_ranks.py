@@ -57,6 +57,7 @@ def one_process(found: Found, key: str) -> dict[str, Tensor]:
     return next(each[f"one process: {key}"] for each in found.ranks if f"one process: {key}" in each)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("net", "method", "ranks"), CASES)
 def test_all_ranks_have_the_bits_of_one_process_with_their_parts(net: str, method: str, ranks: int, found: Found) -> None:
     """Rounding and learned scales, with dropped elements, importances, several inputs, and a rank of few images."""

@@ -26,6 +26,7 @@ def test_each_word_has_a_witness() -> None:
     assert sorted(WITNESSES) == sorted(words())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("word", sorted(WITNESSES))
 def test_the_word_changes_something(word: str) -> None:
     w = WITNESSES[word]

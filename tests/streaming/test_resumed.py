@@ -53,6 +53,7 @@ def killed(folder: Path, states: str, after: int) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is of POSIX")
 @pytest.mark.parametrize(("states", "again"), [("qfunc.StatesInMemory()", 4), ("qfunc.StatesOnDisk()", 2)])
 def test_the_resumed_file_has_the_same_bytes(states: str, again: int, tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def test_the_resumed_file_has_the_same_bytes(states: str, again: int, tmp_path: 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "shards"]
 
 
+@pytest.mark.thorough
 def test_without_a_rounding_the_float_network_leads_to_the_next_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last layer of FP8 has a static scale of its inputs."""
     target, folder = target_of("FP8", SHAPE), SHAPE.write(tmp_path / "shards")
@@ -81,6 +83,7 @@ def test_without_a_rounding_the_float_network_leads_to_the_next_layer(tmp_path: 
     assert files(made(SHAPE.on_meta())) == deployed(target, SHAPE)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is of POSIX")
 def test_after_a_kill_between_a_part_and_the_states_behind_it_the_layer_is_computed_again(tmp_path: Path) -> None:
     SHAPE.write(tmp_path / "shards")

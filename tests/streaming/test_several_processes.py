@@ -41,6 +41,7 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_all_write_the_files_of_one_process(tmp_path: Path) -> None:
     SHAPE.write(tmp_path / "shards")
     torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
@@ -50,6 +51,7 @@ def test_all_write_the_files_of_one_process(tmp_path: Path) -> None:
     assert files(run(tmp_path, "alone", SHAPE.batches[OWN[0]])) != wanted  # a rank's own batches give others
 
 
+@pytest.mark.thorough
 def test_processes_that_would_begin_at_unlike_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SHAPE.write(tmp_path / "shards")
     add = Parts.add

@@ -31,6 +31,7 @@ def streamed(kind: str, shape: Shape, folder: Path, **options: Any) -> Path:
     return made(shape.on_meta())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K_M", "W4A16_ASYM", "FP8", "NVFP4A16"])
 def test_each_form_of_storage(kind: str, tmp_path: Path) -> None:
     shape = TIED if kind in ("Q4_1", "FP8", "W4A16_ASYM") else SHAPE
@@ -57,6 +58,7 @@ def shapes(draw: Any) -> Shape:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @settings(max_examples=2, deadline=None)
 @given(shapes(), st.sampled_from([*GGUF, *SCHEMES]), st.booleans())
 def test_drawn_decoders(shape: Shape, kind: str, rounded: bool) -> None:
@@ -68,6 +70,7 @@ def test_drawn_decoders(shape: Shape, kind: str, rounded: bool) -> None:
     assert found == deployed(target_of(kind, shape), shape, rounding)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Q4_0", "FP8"])
 def test_gptq_sees_what_the_rounded_layers_compute(kind: str, tmp_path: Path) -> None:
     """Q4_0 has a quantized table, FP8 static scales, which stay those of the float network."""
@@ -79,6 +82,7 @@ def test_gptq_sees_what_the_rounded_layers_compute(kind: str, tmp_path: Path) ->
     assert found != deployed(target_of(kind, SHAPE), SHAPE)
 
 
+@pytest.mark.thorough
 def test_the_report_names_all_tensors_and_files(tmp_path: Path) -> None:
     target = target_of("W4A16", SHAPE)
 

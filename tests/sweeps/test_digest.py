@@ -127,6 +127,7 @@ def values() -> list[Any]:
     return [*transforms, *functions, Loader(), nn.Linear(2, 2), {"a", "b", "c"}, *known]
 
 
+@pytest.mark.thorough
 def test_other_processes_have_the_same_digests() -> None:
     here = [digest(value) for value in values()]
     assert len(here) > 25

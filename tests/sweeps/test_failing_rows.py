@@ -147,6 +147,7 @@ def test_what_ends_the_sweep_takes_the_other_rows_from_the_executor(
     assert [future.cancelled() for future in executor.futures] == [False, True, True]
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_leaves_the_finished_rows(tmp_path: Path) -> None:
     whole = swept()
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:

@@ -98,6 +98,7 @@ def test_a_model_of_one_dict(exported: bool) -> None:
     assert report.rows[0].value == accuracy()
 
 
+@pytest.mark.thorough
 def test_a_diagnosis_of_dicts_is_that_of_tuples() -> None:
     dicts = qfunc.diagnose(COARSE, DICTS, metric=of_dicts, example_inputs=EXAMPLE, progress=False)(model())
     tuples = qfunc.diagnose(COARSE, TUPLES, metric=of_tuples, example_inputs=EXAMPLE, progress=False)(model())

@@ -129,6 +129,7 @@ EXECUTORS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_executors_give_the_same_rows(kind: str) -> None:
     batches = labelled(1)
@@ -235,6 +236,7 @@ print(run(model).rows[0].value)
 """
 
 
+@pytest.mark.thorough
 def test_another_process_goes_on(tmp_path: Path) -> None:
     def value() -> float:
         command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, str(tmp_path)]

@@ -55,6 +55,7 @@ NETS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NETS)
 def test_the_chip_keeps_the_laws_of_targets(name: str) -> None:
     make, shape = NETS[name]

@@ -149,6 +149,7 @@ def test_operands_of_an_addition_are_shown_and_ties_named(runner: Any) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_each_kind_has_its_own_finding() -> None:
     found = check_each_kind(CHIP, run=Runs({"Gemm": one_more_below(-32), "Add": half_up}).run, examples=5)
     assert list(found) == ["linear", "add"]

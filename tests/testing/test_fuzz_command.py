@@ -93,6 +93,7 @@ def test_a_target_with_a_runtime_is_itself():
     assert runnable_target("onnxruntime") is targets.onnxruntime
 
 
+@pytest.mark.thorough
 def test_the_command_draws_and_runs_one_network():
     arguments = ("-m", "qfunc.testing.fuzz", "--target", "onnxruntime", "--seed", "1004", "--count", "1")
     done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -42,6 +42,7 @@ def drawn() -> list[Program]:
     return [program(seed) for seed in range(300)]
 
 
+@pytest.mark.thorough
 def test_a_seed_is_the_same_program_in_another_process():
     code = "from qfunc.testing.grammar.families import program; print(''.join(program(s).source() for s in range(3)))"
     other = subprocess.run(
@@ -66,6 +67,7 @@ def _tuple(value):
     return value if isinstance(value, tuple) else (value,)
 
 
+@pytest.mark.thorough
 def test_programs_have_ops_of_every_kind_that_authors_write():
     text = "".join(one.source() for one in drawn())
     assert [w for w in WORDS if w not in text] == []

@@ -26,6 +26,7 @@ REPAIRED = {
 """Networks of the common families that differed before they were repaired."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TARGETS)
 def test_drawn_networks_are_right_or_refused(name):
     target, found = runnable_target(name), {}

@@ -74,11 +74,13 @@ def test_a_process_that_aborts_is_a_wrong_file():
     assert "double free or corruption" in found.message
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_is_killed():
     found = run_in_process(LINEAR, TARGET, Sleeper(), seconds=4)
     assert (found.kind, found.stage, found.message) == ("time limit", "run", "more than 4 s")
 
 
+@pytest.mark.thorough
 def test_a_process_returns_what_the_trial_returns():
     assert run_in_process(LINEAR, TARGET) == outcome()
 

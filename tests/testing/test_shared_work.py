@@ -25,6 +25,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["fuzzed", "two jobs"])
 def test_two_processes_find_what_one_finds(case: str, both: list[dict[str, Any]]) -> None:
     """In order of seed, with the programs of the first seed of each signature."""
@@ -71,6 +72,7 @@ def test_a_process_that_fails_ends_all(both: list[dict[str, Any]]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_each_kind_is_checked_by_one_process(both: list[dict[str, Any]]) -> None:
     alone = kinds()
     assert list(alone) == list(KINDS)

@@ -28,6 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return {"cases": (mine, done["cases"]), "half": torch.load(folder / "half.pt"), "resumed": done["resumed"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_train_as_one(name: str, found: Any) -> None:
     """Gradients of scales and offsets too: those of the whole batch, of which one process has 5 examples, the other 3."""

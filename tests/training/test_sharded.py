@@ -21,6 +21,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return torch.load(folder / "found.pt", weights_only=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*CASES, "compiled"])
 def test_four_processes_train_as_one(name: str, found: Any) -> None:
     """Scales of one element too, which three of the processes have no part of."""

@@ -207,6 +207,7 @@ def test_a_run_with_noise_is_resumed_bit_for_bit(function: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.parametrize("target", [targets.tensorrt, edit.weights(bits=8)(ONNXRUNTIME)], ids=lambda t: t.name)

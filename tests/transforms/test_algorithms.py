@@ -150,6 +150,7 @@ def test_learned_parameters_survive_a_state_dict_and_a_file(tmp_path: Any) -> No
     assert torch.equal(fresh.eval()(x), model(x))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by Dynamo, of autograd functions
 @pytest.mark.parametrize("name", ["onnxruntime", "vitis", "tensorrt"])
 def test_a_simulation_is_one_graph_to_a_compiler(name: str) -> None:

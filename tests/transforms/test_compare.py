@@ -181,6 +181,7 @@ def test_values_that_are_not_finite() -> None:
     assert (zero.agreement().sqnr, zero.agreement().cosine) == (-math.inf, 0.0)
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_batches() -> None:
     """The batches are made one by one; what a batch left behind is gone when the next is asked for."""
     import gc

@@ -37,6 +37,7 @@ def calibrated(*batches: Tensor) -> Any:
     return qfunc.calibrate(batches, progress=False)(qfunc.quantize(TARGET)(layers()))
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=32, max_size=32), st.integers(1, 4))
 def test_the_outer_scale_is_the_smallest_power_of_two_that_clips_no_calibrated_value(row: list[float], count: int) -> None:

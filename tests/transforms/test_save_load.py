@@ -52,6 +52,7 @@ def trained(done: fx.GraphModule, batch: Any) -> fx.GraphModule:
     return done
 
 
+@pytest.mark.thorough
 def test_a_new_process_reads_the_same_model(tmp_path: Path) -> None:
     written = {}
     for name, export in (("residual", ""), ("residual", "x"), ("shared_weight", ""), ("tokens", "")):

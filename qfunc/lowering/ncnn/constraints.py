@@ -17,9 +17,7 @@ MASKS = Op(("compare", "logic", "not"))
 LEGALITY = (
     Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
-    Refuse(
-        Op(("mul", "add", "sub", "div", "concat")) & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."
-    ),
+    Refuse(Op(("mul", "add", "sub", "div", "concat")) & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),

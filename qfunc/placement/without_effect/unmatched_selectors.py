@@ -18,8 +18,8 @@ KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "c
 """All kinds of op that selectors can name."""
 
 _DERIVED = (
-    "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created", "mixes", "selects",
-    "in_features", "out_features",
+    "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created", "mixes",
+    "selects", "in_features", "out_features",
 )  # fmt: skip
 ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""

@@ -126,6 +126,7 @@ def test_a_head_that_shares_the_table_is_stored_once(tmp_path: Path) -> None:
     assert "output.weight" not in names
 
 
+@pytest.mark.thorough
 def test_the_emulation_is_near_the_simulation() -> None:
     """They differ by codes of inputs, 1/254 of a block each, and by attention in float16: here by 2 % of the largest logit."""
     for architecture in ARCHITECTURES:

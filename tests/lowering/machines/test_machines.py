@@ -69,6 +69,7 @@ def test_another_process_computes_what_this_one_computes() -> None:
     assert all(np.array_equal(codes[n], other_codes[n]) for n in codes)
 
 
+@pytest.mark.thorough
 def test_an_artifact_is_loaded_once_for_many_batches() -> None:
     artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
     here, there = (OnnxRuntimeRunner(threads=1, machine=m) for m in (None, SamePython()))
@@ -79,6 +80,7 @@ def test_an_artifact_is_loaded_once_for_many_batches() -> None:
     assert start(SamePython()).count == opened + 1
 
 
+@pytest.mark.thorough
 def test_sessions_that_nobody_holds_are_closed() -> None:
     model = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime)).files["model.onnx"]
     process, runner = start(SamePython()), OnnxRuntimeRunner(machine=SamePython())

@@ -21,6 +21,7 @@ KERNELS = PAIRS.flatmap(lambda k: st.tuples(st.just(k), st.tuples(*(st.integers(
 """The window, and a padding of at most half of it, as PyTorch wants."""
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.booleans(), KERNELS, PAIRS, st.booleans(), st.tuples(st.integers(3, 9), st.integers(3, 9)))
 def test_each_axis_has_the_windows_of_pytorch(
@@ -40,6 +41,7 @@ def test_each_axis_has_the_windows_of_pytorch(
     torch.testing.assert_close(torch.as_tensor(found), pool(x))  # float32 sums of at most nine entries
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.booleans(), KERNELS, PAIRS, st.booleans(), st.tuples(st.integers(3, 9), st.integers(3, 9)), st.integers(1, 9))
 def test_a_divisor_is_that_of_all_windows(

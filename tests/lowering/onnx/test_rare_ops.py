@@ -123,6 +123,7 @@ def net(op: Callable[..., Any], count: int) -> nn.Module:
 ROADS = [(name, road) for name in CASES for road in ("fx", "export") if road == "fx" or not name.startswith("lp_pool")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "road"), ROADS)  # torch.export opens F.lp_pool2d
 @pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 def test_the_runtime_computes_what_torch_does(name: str, road: str) -> None:

@@ -73,6 +73,7 @@ def test_every_bit_of_a_row_is_emulated(scheme: Scheme, bits: int, block: int, w
     assert "table.weight" not in stored
 
 
+@pytest.mark.thorough
 @given(
     bits=st.sampled_from([2, 4, 8]), affine=st.booleans(), shape=st.tuples(st.integers(1, 4), st.integers(1, 20)),
     data=st.data(),

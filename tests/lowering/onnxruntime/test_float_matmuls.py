@@ -52,6 +52,7 @@ def products(draw: st.DrawFn) -> Product:
     return Product(real(*lead, m, k), real(*lead, k, n), draw(st.booleans()), draw(FACTORS), draw(st.integers(1, 6)))
 
 
+@pytest.mark.thorough
 @exact
 @example(
     Product(
@@ -116,6 +117,7 @@ def calibrated(form: Any, batches: list[Tensor], width: int) -> Any:
     return qfunc.calibrate(batches, progress=False)(model)
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("name", sorted(FORMS))
 @settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))

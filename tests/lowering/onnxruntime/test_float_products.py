@@ -93,6 +93,7 @@ def by_the_runtime(p: Product) -> Tensor:
     return torch.from_numpy(Session(model.SerializeToString(), threads=p.threads).run([p.x.numpy()])[0])
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @given(data=st.data())

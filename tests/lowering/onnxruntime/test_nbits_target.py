@@ -159,6 +159,7 @@ def partial_products(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
     return bits, block, draw(st.integers(1, 520)), draw(st.integers(1, 20)), draw(st.integers(1, 5))
 
 
+@pytest.mark.thorough
 @exact
 @settings(max_examples=60, deadline=None)
 @given(partial_products(), st.booleans(), st.booleans(), st.integers(0, 2**20))
@@ -200,6 +201,7 @@ def test_blocks_without_a_kernel_are_refused() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_it_keeps_the_laws_of_targets() -> None:
     models = [(Gated().eval(), torch.randn(3, 256)), (nn.Linear(64, 8, bias=False).eval(), torch.randn(2, 3, 64))]
     for level in (4, 0) if WIDE else (0,):

@@ -187,6 +187,7 @@ MOVED = {  # (scale, zero point) that training may give: ends of the codes insid
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("moved", MOVED)
 @pytest.mark.parametrize("bound", BOUNDS)

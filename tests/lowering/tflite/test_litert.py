@@ -196,8 +196,8 @@ FORM = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no su
          "Lite builtin_ops.h: no such operator on real values, or not in that form. Use mode='nearest' or mode='bilinear'. "
          "To simulate it without a file, use attrs.evolve(target, lowering=None)."),
         (nn.Sequential(nn.Conv2d(3, 4, 1), Apply(lambda x: x.flip(0))),
-         "op '1.flip': found the kind 'flip' with mixes=True, wanted an op that TfliteLowering() writes: qfunc writes slices of "
-         "the other axes. Select examples outside of the deployed model. "
+         "op '1.flip': found the kind 'flip' with mixes=True, wanted an op that TfliteLowering() writes: qfunc writes slices "
+         "of the other axes. Select examples outside of the deployed model. "
          "To simulate it without a file, use attrs.evolve(target, lowering=None)."),
     ],
     ids=lambda v: type(v).__name__,

@@ -91,6 +91,7 @@ def test_two_deploys_give_the_same_bytes(name: str) -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", [ResNet18, MobileNetV2])
 @pytest.mark.parametrize("name", READERS)
 def test_every_model_of_an_artifact_loads_and_runs(name: str, network: Any) -> None:
