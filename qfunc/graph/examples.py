@@ -134,7 +134,7 @@ def _axis(node: fx.Node, axes: Axes) -> int | None:
     (axis,), kind = set(read), kind_of(node)
     has = traits(node)
     if _reduces(node) or _works_along(node):
-        return _after_reduction(node, axis)
+        return _after_dims(node, axis)
     if kind == "transpose":
         return _after_transpose(node, axis)
     if kind in ("chunk", "split"):
@@ -157,7 +157,7 @@ def _axis(node: fx.Node, axes: Axes) -> int | None:
     return axis if kept or kind in _KEEPING else None
 
 
-def _after_reduction(node: fx.Node, axis: int) -> int | None:
+def _after_dims(node: fx.Node, axis: int) -> int | None:
     dim = _argument(node, "dim", "dims")
     dims = tuple(dim) if isinstance(dim, list | tuple) else (dim,)
     from_end = axis > 0 and any(isinstance(d, int) and d < 0 for d in dims)
