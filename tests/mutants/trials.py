@@ -32,7 +32,9 @@ COPIED = ("qfunc", "specs", "targets", "tests", "pyproject.toml")
 FOREIGN, TIMEOUT = 70, -1  # exit codes beside pytest's
 _IMPORTED_ONCE = ("pytest", "hypothesis", "numpy", "torch", "torch._dynamo", "onnx")  # none of them starts a thread
 # Plain assertions fail as others do, and the modules of hypothesis need not be compiled again in every process.
-_OPTIONS = ("-x", "-q", "-n0", "-m", "", "-p", "no:cacheprovider", "--assert=plain", "--tb=short", "--no-header", "--hypothesis-seed=0")
+_OPTIONS = (
+    "-x", "-q", "-n0", "-m", "", "-p", "no:cacheprovider", "--assert=plain", "--tb=short", "--no-header", "--hypothesis-seed=0"
+)  # fmt: skip
 
 
 @frozen
