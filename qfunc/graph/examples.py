@@ -146,9 +146,10 @@ def _axis(node: fx.Node, axes: Axes) -> int | None:
         return None if after is None or after < 0 else after
     if kind == "unsqueeze":
         dim = _argument(node, "dim")
-        return None if dim < -1 else axis + (0 <= dim <= axis)
+        return None if not isinstance(dim, int) or dim < -1 else axis + (0 <= dim <= axis)
     if kind == "flatten":
-        return axis if axis < _argument(node, "start_dim") else None
+        start = _argument(node, "start_dim")
+        return axis if isinstance(start, int) and axis < start else None
     if kind == "reshape":
         shape = _argument(node, "shape")
         first = shape[0] if isinstance(shape, list | tuple) and shape else None
@@ -170,7 +171,7 @@ def _after_dims(node: fx.Node, axis: int) -> int | None:
 
 def _after_transpose(node: fx.Node, axis: int) -> int | None:
     dims = _argument(node, "dims")
-    if dims is not None:
+    if isinstance(dims, list | tuple) and all(isinstance(d, int) for d in dims):
         order = [d + len(dims) if d < 0 else d for d in dims]
         return order.index(axis) if axis in order else None
     pair = [_argument(node, "dim0"), _argument(node, "dim1")]

@@ -137,10 +137,8 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
         plain["number"] = any(map(is_number, node.args))
     if context is not None:
         axes = _computed(context, axes_of_examples, context.model)
-        facts = {
-            "created": is_created(node, context), "mixes": mixes_examples(node, axes), "selects": selects_examples(node, axes)
-        }  # fmt: skip
-        plain |= {name: True for name, holds in facts.items() if holds}
+        holds = is_created(node, context), mixes_examples(node, axes), selects_examples(node, axes)
+        plain |= {name: True for name, true in zip(("created", "mixes", "selects"), holds, strict=True) if true}
     return plain
 
 

@@ -44,7 +44,7 @@ LEGALITY = (
         "tests/placement/test_constraints.py::test_an_op_left_in_float_is_not_asked_though_its_input_has_codes",
     ),
     Mutation(
-        "half-a-skip-moves-an-op", "qfunc.placement.legality.constraints:_Check.op",
+        "half-a-skip-moves-an-op", "qfunc.placement.legality.constraints:_Check._refused",
         'self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output")',
         'self.rules.keep_float(group, "input")',
         "tests/placement/test_constraints.py::test_keeping_only_the_input_in_float_does_not_move_the_op",
@@ -99,8 +99,8 @@ LEGALITY = (
     ),
     Mutation(
         "chips-are-asked-for-sizes", "qfunc.placement.legality.constraints:_Check.op",
-        "        if node in self.sizes:",
-        "        if False:",
+        "if node in self.sizes or isinstance(node.target, type)",
+        "if isinstance(node.target, type)",
         "tests/placement/test_constraints_of_chips.py::test_nnie_runs_what_caffe_has",
     ),
     Mutation(
@@ -182,7 +182,7 @@ LEGALITY = (
         "tests/placement/test_constraints_of_windows.py::test_pools_of_nnie_round_sizes_up",
     ),
     Mutation(
-        "lowerings-are-not-asked", "qfunc.placement.legality.constraints:_Check.op",
+        "lowerings-are-not-asked", "qfunc.placement.legality.constraints:_Check._refused",
         "limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()",
         "limits = ()",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",

@@ -37,12 +37,12 @@ def choice(step: OpContext, f: Formula) -> None:
         DeployError: other conditions than masks of an input, or two values that are both computed.
     """
     mask = masks(step, str(step.node.input[0]))
-    numbers = [_number(step.writer.tensor(step.node.input[i])) for i in (1, 2)]
-    if numbers == [None, None]:
+    numbers = {i: n for i in (1, 2) if (n := _number(step.writer.tensor(step.node.input[i]))) is not None}
+    if not numbers:
         do = "Choose between a tensor and a number, as masked_fill does."
         raise step.refuse("a choice of two tensors by a condition that the model computes", "a number as one value", do)
-    kept, number = (1, numbers[1]) if numbers[1] is not None else (2, numbers[0])
-    mask = mask if kept == 1 else f("SUB", 1.0, mask)
+    kept = 1 if 2 in numbers else 2
+    number, mask = numbers[3 - kept], mask if kept == 1 else f("SUB", 1.0, mask)
     upper = f("MUL", f("SUB", mask, 0.5), np.inf)
     into = step.result(step.shape)
     values = step.writer.plain(step.input(kept))
