@@ -10,6 +10,7 @@ import pytest
 
 import qfunc
 from qfunc import reconstruction, targets
+from tests.each import failures
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,15 +54,21 @@ def test_all_is_what_exists():
     assert len(qfunc.__all__) == len(set(qfunc.__all__))
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_all_names_exist(name):
+def test_all_names_exist():
+    assert failures(all_names_exist, MODULES) == {}
+
+
+def all_names_exist(name):
     module = importlib.import_module(name)
 
     assert [n for n in getattr(module, "__all__", ()) if not hasattr(module, n)] == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_modules_and_what_they_define_have_docstrings(name):
+def test_modules_and_what_they_define_have_docstrings():
+    assert failures(module_and_what_it_defines_have_docstrings, MODULES) == {}
+
+
+def module_and_what_it_defines_have_docstrings(name):
     module = importlib.import_module(name)
     assert module.__doc__ or not Path(module.__file__).read_text().strip()
     bare = [
@@ -72,8 +79,11 @@ def test_modules_and_what_they_define_have_docstrings(name):
     assert bare == []
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_functions_and_classes_show_an_example(name):
+def test_public_functions_and_classes_show_an_example():
+    assert failures(shows_an_example, PUBLIC) == {}
+
+
+def shows_an_example(name):
     value = found(name)
     if not (inspect.isfunction(value) or inspect.isclass(value)) or name.rsplit(".")[-1] in WITHOUT_EXAMPLE:
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import qfunc
+from tests.each import failures
 
 ROOT = Path(__file__).parent.parent
 ROW = re.compile(r"^\| (\d+) \| `(\w+)` \|", re.MULTILINE)
@@ -111,8 +112,11 @@ def circle(sources: dict[str, str]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_a_file_imports_from_its_own_room_or_from_lower_levels(path):
+def test_a_file_imports_from_its_own_room_or_from_lower_levels():
+    assert failures(imports_from_its_own_room_or_from_lower_levels, SOURCES) == {}
+
+
+def imports_from_its_own_room_or_from_lower_levels(path):
     assert own_room(path) in ROOMS
     assert upward_imports(path, path.read_text()) == []
 
@@ -120,8 +124,11 @@ def test_a_file_imports_from_its_own_room_or_from_lower_levels(path):
 FOLDERS = sorted({p.parent for p in SOURCES})
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_a_folder_can_be_overlooked(folder):
+def test_a_folder_can_be_overlooked():
+    assert failures(can_be_overlooked, FOLDERS) == {}
+
+
+def can_be_overlooked(folder):
     """It has three files or more, is at most three levels below qfunc, and no file repeats its name."""
     files = sorted(p.stem for p in folder.glob("*.py"))
     path = folder.relative_to(ROOT)
@@ -202,8 +209,11 @@ def test_qfunc_imports_targets_for_type_checkers_alone():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", EVERYTHING, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_bare_specs_or_targets_and_no_torch_ao(path):
+def test_no_bare_specs_or_targets_and_no_torch_ao():
+    assert failures(imports_no_bare_specs_or_targets_and_no_torch_ao, EVERYTHING) == {}
+
+
+def imports_no_bare_specs_or_targets_and_no_torch_ao(path):
     """A bare `import specs` would make a second copy of every class."""
     wrong = [d for d in imports(path.read_text()) if d.split(".")[0] in ("specs", "targets") or d.startswith("torch.ao")]
     assert wrong == []

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import attrs
-import pytest
 
 import qfunc.specs
 from qfunc.specs.arithmetic.kernel import ARITHMETIC
+from tests.each import failures
 
 ROOT = Path(qfunc.__file__).parent
 OUTSIDE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
@@ -70,16 +70,22 @@ MARKERS = [n for n, kind in CLASSES.items() if not attrs.fields(kind) and n not 
 """Classes that hold no values: code must ask for them by name; `SaturatesAtEnd` is the rest after two others."""
 
 
-@pytest.mark.parametrize("name", [*MARKERS, *(kind.__name__ for kind in ARITHMETIC)])
-def test_code_reads_the_class(name: str) -> None:
+def test_code_reads_each_class() -> None:
+    assert failures(is_read_as_a_class, [*MARKERS, *(kind.__name__ for kind in ARITHMETIC)]) == {}
+
+
+def is_read_as_a_class(name: str) -> None:
     assert any(name in reads(path)[2] for path in OUTSIDE), f"no code reads specs.{name}"
 
 
 FIELDS = [(name, i, f.name) for name, kind in CLASSES.items() for i, f in enumerate(attrs.fields(kind)) if f.init]
 
 
-@pytest.mark.parametrize(("name", "index", "field"), FIELDS, ids=lambda v: str(v))
-def test_code_reads_the_field(name: str, index: int, field: str) -> None:
+def test_code_reads_each_field() -> None:
+    assert failures(is_read_as_a_field, FIELDS) == {}
+
+
+def is_read_as_a_field(name: str, index: int, field: str) -> None:
     assert is_read(CLASSES[name], index, field) or (name, field) in FOR_READERS, f"no code reads {name}.{field}"
 
 
