@@ -39,6 +39,7 @@ def counted(scale: Any, step: str, depth: int) -> tuple[int, dict[str, int]]:
     return counter.get_total_flops(), point
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("step", ["calibrate", "compare", "correct_bias"])
 def test_passes(benchmarks: Any, step: str, depth: int) -> None:
@@ -62,6 +63,7 @@ def test_reconstruct(benchmarks: Any, depth: int) -> None:
     assert 1 <= found / benchmarks[1].on_paper("reconstruct", point) < 1.02
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [1, 2])
 def test_gptq(benchmarks: Any, depth: int) -> None:
     """All but what PyTorch does not count: solving, factorizing, and updates in place; the last layer does not run."""

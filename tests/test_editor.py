@@ -71,6 +71,7 @@ def test_mypy(interpreters, folders):
         assert re.findall(r'Revealed type is "(?:\w+\.)*(\w+)"', shown) == REVEALED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", INSTALLED)
 def test_pyright(way, interpreters, folders):
     options = ("--outputjson", "--pythonpath", interpreters[way])

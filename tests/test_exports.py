@@ -64,6 +64,7 @@ def all_names_exist(name):
     assert [n for n in getattr(module, "__all__", ()) if not hasattr(module, n)] == []
 
 
+@pytest.mark.thorough
 def test_modules_and_what_they_define_have_docstrings():
     assert failures(module_and_what_it_defines_have_docstrings, MODULES) == {}
 

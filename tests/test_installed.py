@@ -37,6 +37,7 @@ def test_links_lead_to_the_folders_beside(name):
     assert not link.is_dir() or (link.is_symlink() and link.resolve() == (ROOT / name).resolve())
 
 
+@pytest.mark.thorough
 def test_a_checkout_without_links_makes_the_same_wheel(wheel, tmp_path):
     whole, other = (zipfile.ZipFile(w) for w in (wheel, build_wheel(tmp_path, links=False)))
     assert sorted(other.namelist()) == sorted(whole.namelist())

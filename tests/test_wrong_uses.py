@@ -82,6 +82,7 @@ def seen(w: Any) -> tuple[Any, ...]:
     return [copy.deepcopy(state(m)) for m in held], modes, files, sorted(map(str, Path(w.folder).rglob("*")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("use", "kind", "text"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_a_wrong_use(use: Callable[[Any], object], kind: str, text: str, w: Any) -> None:
     tensors, *rest = seen(w)

@@ -79,6 +79,7 @@ UNSHRUNK = settings(max_examples=15, derandomize=True, deadline=None, database=N
                     suppress_health_check=list(HealthCheck))  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("bug", "chosen"), [("ties", UNSHRUNK), ("zero point", UNSHRUNK), ("scale", None)])
 def test_a_bug_in_a_chip_is_found_and_shown(bug, chosen):
     with pytest.raises(AssertionError) as caught:

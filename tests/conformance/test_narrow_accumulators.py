@@ -109,6 +109,7 @@ WRONG = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_accumulator_is_found(name: str) -> None:
     hold, accumulator = WRONG[name]

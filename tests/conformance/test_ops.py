@@ -30,6 +30,7 @@ def test_units_that_vanish_or_are_elementwise_are_bit_exact(name):
     assert report.agreement.startswith("bit-exact: "), report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FLOAT)
 def test_float_units_are_predicted_and_all_others_bit_exact(name):
     report = _report(FLOAT[name])

@@ -69,6 +69,7 @@ _OUTPUTS = ("conv2d", "conv relu", "linear rank 2", "linear rank 2 no bias", "li
             "sigmoid", "softmax last", "adaptive to 1", "concat", "mul itself", "mean", "flatten", "attention")  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EDITS)
 def test_a_unit_left_float_stays_float(name):
     (make, shape), change = EDITS[name]

@@ -53,6 +53,7 @@ def near_ties(model, seed):
     return result
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("mask_first", [True, False])
 def test_between_convolutions(mask_first, seed):

@@ -52,6 +52,7 @@ def scaled(net: Branches, x: Tensor, power: float) -> tuple[Branches, Tensor]:
     return changed, by
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_the_factors_are_those_of_the_best_of_all_networks(seed: int) -> None:
     """Each candidate is quantized and run; the errors of candidates differ by far more than roundings."""

@@ -76,6 +76,7 @@ def test_every_step_is_the_runtime_s(name: str, bits: int) -> None:
     assert (kinds["codes"], kinds["real"]) == (2 * layers, layers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "bits"), KINDS)
 def test_a_prompt_at_once_is_its_tokens_one_by_one(name: str, bits: int) -> None:
     """All bits of logits and cache, in the runtime and in the emulation."""
@@ -91,6 +92,7 @@ def test_a_prompt_at_once_is_its_tokens_one_by_one(name: str, bits: int) -> None
     assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bits", BITS)
 def test_rows_of_several_lengths_are_those_alone(bits: int) -> None:
     """The padding is on the left, and out of the order of positions, in which the operator takes tokens."""

@@ -42,6 +42,7 @@ def types(artifact: Any) -> list[tuple[int, ...]]:
 FLOAT, BYTE, INDEX = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8, onnx.TensorProto.INT64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", TARGETS)
 def test_every_step_is_the_runtime_s(kind: str) -> None:
     target, calibrated, artifact = made("llama", kind)

@@ -23,6 +23,7 @@ def without_cache(model: Small, ids: Tensor) -> Tensor:
     return model(ids, torch.arange(ids.shape[1])[None], Recorder(), True)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHAPES)
 def test_any_split_of_a_text_has_the_logits_of_the_whole(name: str) -> None:
     model, small = decoder(name)

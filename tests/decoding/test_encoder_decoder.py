@@ -53,6 +53,7 @@ def test_any_split_of_a_text_has_the_logits_of_the_whole() -> None:
             torch.testing.assert_close(torch.cat(found, 1), whole, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_keys_and_values_of_the_encoder_are_inputs_that_no_step_returns() -> None:
     _, both = translator()
     assert [i.shape for i in both.decoder.state] == [(1, 4, LENGTH, 8)] * 4

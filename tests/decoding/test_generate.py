@@ -41,6 +41,7 @@ def test_the_answer_of_the_float_model_is_that_without_a_cache(name: str) -> Non
     assert len(set(found.flatten().tolist())) > 5
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])

@@ -69,6 +69,7 @@ STEPS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("target", [ONNXRUNTIME, IN_CODES], ids=["float", "codes"])
 @pytest.mark.parametrize("worst", [-1, WORDS, 10**12])

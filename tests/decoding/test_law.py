@@ -69,6 +69,7 @@ def hidden(name: str) -> bool:
     return "attention_matmul" in name or "attention_scaled" in name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHAPES)
 @given(prompt=PROMPTS)
 @settings(max_examples=4, deadline=None)

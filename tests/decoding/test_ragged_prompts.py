@@ -64,6 +64,7 @@ def test_each_row_is_that_of_the_prompt_alone(name: str, kind: str, lengths: lis
     require_as_alone(step_of(it.emulated), it.decoder, rows_of(lengths, seed), seed)
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("name", SHAPES)

@@ -55,6 +55,7 @@ def drawn_mixtures(draw: st.DrawFn) -> tuple[Target, Mixture, Tensor]:
     return target, mixture, torch.randn(rows, sizes[0]) * spread
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("threads", [1, 3])
 def test_experts_are_added_in_the_order_of_their_tokens(threads: int) -> None:
@@ -156,6 +157,7 @@ APART = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("name", sorted(APART))
 def test_other_experts_stay_linear_layers(name: str) -> None:

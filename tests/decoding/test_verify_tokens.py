@@ -83,6 +83,7 @@ def test_the_unit_with_a_wrong_weight_is_named() -> None:
     assert (report.first.unit, report.first.step) == ("model.layers.0.up", 0)
 
 
+@pytest.mark.thorough
 def test_a_function_as_runtime_shows_outputs_only() -> None:
     wrong = Wrong("model.layers.0.up.weight.codes", 3)
     report = verified("llama", lambda artifact, inputs: wrong.run(artifact, inputs))

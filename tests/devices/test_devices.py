@@ -36,6 +36,7 @@ def without_onednn() -> AbstractContextManager[Any]:
     return torch.backends.mkldnn.flags(enabled=False)  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:quantize|calibrate|TF32")
 @pytest.mark.parametrize("name", emulated())
 def test_emulation_does_not_depend_on_the_kernels_of_torch(name: str) -> None:

@@ -27,6 +27,7 @@ def loss(case: Failure, calibrated: nn.Module) -> float:
     return float(sum((y - x).square().sum() for x, y in pairs) / sum(x.square().sum() for x, _ in pairs))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", FAILURES)
 def test_the_planted_cause_is_first_and_is_removed(make: Callable[[], Failure]) -> None:
     torch.manual_seed(0)
@@ -45,6 +46,7 @@ def test_the_planted_cause_is_first_and_is_removed(make: Callable[[], Failure]) 
     assert chosen.plan != Plan()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", FAILURES)
 def test_a_site_has_a_cause_or_rounding(make: Callable[[], Failure]) -> None:
     """Rounding is what remains: no tensor is in it that another cause names, and so it does not hide that cause."""

@@ -37,6 +37,7 @@ MADE: tuple[tuple[Any, str], ...] = (
 """Each makes a scheme: for judging, of one row, of powers of two, or several of them."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("estimator", "name"), MADE, ids=repr)
 def test_one_graph_from_nothing_to_qparams(estimator: Any, name: str) -> None:
     """init, update and finalize in one trace give the bits of eager mode."""

@@ -53,6 +53,7 @@ def test_two_ranks_are_one_process_over_all_batches(name: str, both: Both) -> No
         assert torch.allclose(value.double(), wanted[key].double(), rtol=2**-21, atol=0), key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Ema", "Mse", "StdClip"])
 def test_neither_rank_alone_finds_the_same(name: str, both: Both) -> None:
     # Else the cases would show nothing.

@@ -71,6 +71,7 @@ UNLIKE = re.compile(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "form"),
     [

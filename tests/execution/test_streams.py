@@ -91,6 +91,7 @@ def test_the_page_has_all_steps() -> None:
     assert with_batches | {"verify"} == {*STEPS, "stream"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", ONCE)
 def test_a_stream_from_two_workers_is_a_list(step: str) -> None:
     wanted = STEPS[step](list(Stream()))
@@ -124,6 +125,7 @@ class Counted:
 MOST = {"two batches": 2, "two batches and the first one": 3, "up to four batches": 4}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("step", "passes", "kept"), TABLE)
 def test_passes_and_batches_in_memory(step: str, passes: str, kept: str) -> None:
     for count in (6, 12):

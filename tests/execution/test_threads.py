@@ -35,6 +35,7 @@ def at_once(work: Any) -> list[Any]:
         return list(pool.map(started, range(THREADS)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("export", [False, True])
 def test_equal_results(export: bool) -> None:
     model, x = network("residual")

@@ -181,6 +181,7 @@ def test_it_quantizes_as_before_and_the_runtime_computes_it(kind: type[nn.Module
         assert torch.cosine_similarity(torch.from_numpy(ran).flatten(), simulated.flatten(), 0) >= 0.9999
 
 
+@pytest.mark.thorough
 def test_a_transformer_of_any_batch_and_length() -> None:
     torch.manual_seed(0)
     vary = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}

@@ -65,6 +65,7 @@ FORWARDS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", [targets.onnxruntime, targets.litert], ids=lambda t: t.name)
 @pytest.mark.parametrize("forward", FORWARDS)
 def test_both_ways_to_capture_give_the_same_codes(forward, target):

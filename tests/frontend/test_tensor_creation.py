@@ -122,6 +122,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("road", [None, (torch.randn(2, 3, 5, 4),)], ids=["fx", "export"])
 @pytest.mark.parametrize("case", NUMBERS)
 def test_tensors_of_numbers_and_sizes_are_constants(case: str, road: Any) -> None:

@@ -50,6 +50,7 @@ def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(f, fullgraph=True, backend="aot_eager")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("function", "computed"), [(FIXED, True), (LSQ, False), (LSQ, True), (PACT, False)])
 def test_first_derivatives(function: Any, computed: bool) -> None:
     """grad, of what is given and of what was computed; 0 is what Dynamo made of them."""
@@ -68,6 +69,7 @@ OTHERS: dict[str, Callable[[Callable[..., Tensor]], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_derivatives_are_refused(name: str) -> None:
     """With the cure; a vmap alone is none of them."""

@@ -63,23 +63,27 @@ SEARCHED = [
 """Schemes of llama.cpp in blocks that divide the laws' tensors."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", SEARCHED, ids=["Q4_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K"])
 def test_blocks_of_llama_cpp_keep_the_laws(scheme: Scheme) -> None:
     check_function(GgmlBlocks(), schemes=[scheme], exempt=OF_SEARCHES, examples=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "role"), [(n, r) for n in NAMES for r in ROLES.get(n, ("weight", "activation"))])
 def test_every_public_function_keeps_the_laws(name: str, role: str) -> None:
     """With its defaults, on every format that it takes; what a method breaks by its nature is declared."""
     check_function(getattr(qfunc.functions, name)(), role=role, exempt=EXEMPT.get(name), examples=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", [QDrop(AdaRound()), QDrop(Fixed(), p=1.0), AdaRound(Fixed(), zeta=1.3, gamma=-0.3)])
 def test_compositions_keep_the_laws(function: Any) -> None:
     """QDrop of a function with a surrogate of its own, and other fields."""
     check_function(function, examples=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("role", ["weight", "activation"])
 def test_dorefa_that_keeps_the_magnitude_keeps_the_laws(role: str) -> None:
     """Channel by channel, other than the paper's."""

@@ -265,6 +265,7 @@ def test_torch_func_agrees_with_autograd(function: Any, scheme: Scheme) -> None:
     assert jacobian.shape == (7, *SHAPE)
 
 
+@pytest.mark.thorough
 # torch._dynamo itself instantiates any autograd.Function that it traces, and warns about it.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize(
@@ -287,6 +288,7 @@ def test_compiles_where_nothing_asks_for_a_gradient(function: Any) -> None:
     assert torch.equal(compiled(x), function.apply(params, x, scheme))
 
 
+@pytest.mark.thorough
 # Inductor's own imports warn about deprecated modules of Python and of torch.
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_compiles_lsq() -> None:

@@ -54,6 +54,7 @@ def test_each_block_of_a_deep_network_compiles(copied: Callable[[nn.Module], nn.
     assert count.graphs == BLOCKS
 
 
+@pytest.mark.thorough
 def test_a_compiled_model_serves_both_modes() -> None:
     torch.compiler.reset()
     model, count = quantized().get_submodule("0"), Counts()

@@ -284,6 +284,7 @@ def test_save_and_load_keep_them(tmp_path: Any) -> None:
     assert read.predict.__self__ is read
 
 
+@pytest.mark.thorough
 def test_training_and_compiling_see_the_graph_alone() -> None:
     target = edit.pipe(targets.tensorrt)
     done: Any = qfunc.calibrate([X])(qfunc.quantize(target)(float_net()))

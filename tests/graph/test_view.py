@@ -108,6 +108,7 @@ def folded(model: fx.GraphModule) -> Any:
     return {k: v.tolist() for k, v in qfunc.fold_batch_norm(model).state_dict().items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("call", [emulated, artifact, compared, explained, calibrated_again, folded])
 def test_a_change_between_two_calls_is_in_the_second_result(

@@ -74,6 +74,7 @@ def test_they_are_the_runtime_s(name: str, op: str) -> None:
             assert torch.equal(qfunc.emulate(target)(model)(x)[0], torch.as_tensor(found)), (scale, zero, clamp)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize(("scale", "bound"), [(2.0, 1), (0.4, 1), (4.0, 6), (2.4, 6)])
 def test_each_rounds_the_bound_by_its_own_rule(scale: float, bound: int, zero: int) -> None:

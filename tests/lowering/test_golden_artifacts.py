@@ -13,6 +13,7 @@ from tests.golden.artifacts import PLACE, TARGETS, Net, deployed, dyadic, readab
 BINARY = (".onnx", ".tflite", ".pte", ".tosa", ".bin")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_an_artifact_is_what_it_was(name: str) -> None:
     files = deployed(TARGETS[name])

@@ -62,6 +62,7 @@ def test_the_runtime_computes_what_was_emulated_and_that_is_close_to_the_simulat
     assert report.agreement.startswith("bit-exact"), report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("target", [targets.tensorrt, targets.qdq], ids=lambda t: t.name)
 def test_plain_q_dq_files_compute_the_simulation(name: str, target: Any) -> None:

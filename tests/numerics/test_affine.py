@@ -29,6 +29,7 @@ def exact_code(x: float, qparams: Affine, scheme: Scheme) -> int:
     return oracle.quantize(x, qparams.scale.item(), int(qparams.zero_point), fmt.qmin, fmt.qmax, scheme.rounding)
 
 
+@pytest.mark.thorough
 @settings(max_examples=400)
 @given(st.data())
 def test_codes_equal_the_exact_ones_or_the_float32_quotient_met_a_jump(data: st.DataObject) -> None:

@@ -261,6 +261,7 @@ def test_extreme_input_has_stated_results(data: st.DataObject) -> None:
         assert fake_quantize(seen.reshape(shape), qparams, scheme).flatten()[0].isnan()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", READY)
 def test_ready_schemes_compile_whole(scheme: Scheme) -> None:
     """Dynamic scales and quantization under torch.compile without graph breaks: the same bits."""

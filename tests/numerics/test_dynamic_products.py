@@ -165,6 +165,7 @@ def emulated(
         return qfunc.emulate(target)(calibrated)(x), codes.numpy(), qparams.scale.numpy()
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PRODUCTS), st.integers(0, 2**16), st.sampled_from((4, 8, 16)), st.integers(1, 3), st.booleans())
 def test_it_is_the_equation(product, seed, block, blocks, biased):

@@ -69,6 +69,7 @@ def test_torch_func_agrees_with_autograd(name: str) -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.thorough
 # torch._dynamo itself instantiates any autograd.Function that it traces, and warns about it.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("shared", [None, PerChannel(0), PerBlock(1, 4)])

@@ -70,6 +70,7 @@ def test_scale_and_zero_point_are_the_exact_ones_rounded_once(ends: list[float],
         assert oracle.step_distance(real, zero.rounding) <= (abs(real) + abs(fmt.qmin)) / 2**50
 
 
+@pytest.mark.thorough
 @given(st.integers(-120, 120), st.integers(-1, 1), st.integers(1, 127))
 def test_powers_of_two_are_rounded_up_and_never_clip(exponent: int, ulps: int, qmax: int) -> None:
     """On, one float64 step below and one above a power of two: the result is the smallest one that holds the range."""

@@ -84,6 +84,7 @@ def test_sums_of_very_unequal_scales_keep_single_roundings(low_bits: int) -> Non
     assert addition._float64_is_exact(1.5, 0.01)
 
 
+@pytest.mark.thorough
 def test_sum_swaps_an_operand_that_is_constant_along_the_last_axis() -> None:
     """[1] + [3]: the runtime makes the broadcast operand the second; with these scales the order shows."""
     s_a, s_b = float(np.float32(0.7)), float(np.float32(1.3))

@@ -113,6 +113,7 @@ def of_parts(x: list[float], w: dict[str, Any], o: int, part: int) -> float:
     return float(rounded(v + m))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shape", "tiled"), [((3,), True), ((2,), False), ((2, 2), True), ((1, 1), False), ((), False)])
 def test_many_tokens_are_added_in_tiles(shape: tuple[int, ...], tiled: bool) -> None:
     """Those of all sequences are counted together."""
@@ -122,6 +123,7 @@ def test_many_tokens_are_added_in_tiles(shape: tuple[int, ...], tiled: bool) -> 
     assert found.detach().reshape(-1, OUTPUTS).tolist() == [[value(row, w, o) for o in range(OUTPUTS)] for row in rows]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_sequences_apart_have_groups_of_their_own(length: int) -> None:
     """Of each of two sequences, the last token of an odd number is added in whole blocks."""

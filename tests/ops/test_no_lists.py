@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from qfunc.ops.opset import MODULE_KINDS, OPS
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,7 @@ def listed(source: str) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_list_of_kinds_outside_the_records() -> None:
     outside = [p for p in (ROOT / "qfunc").rglob("*.py") if p.parent.name != "ops" and "targets" not in p.parts]
     found = {p.relative_to(ROOT).as_posix(): lines for p in outside if (lines := listed(p.read_text()))}

@@ -135,6 +135,7 @@ LAWS: dict[Trait, Callable[[Op], bool]] = {
 }
 
 
+@pytest.mark.thorough
 def test_a_record_has_the_traits_of_its_example() -> None:
     cases = [(r, t) for r, op in ROWS.items() for t in LAWS if (op.kind, t) not in EXCEPTIONS]
     assert failures(has_the_trait_of_its_example, cases) == {}

@@ -47,6 +47,7 @@ def trained(example: Any) -> Any:
     return example.train(example.Detector(), 12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exported", [False, True], ids=["traced", "exported"])
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "litert", "executorch_xnnpack", "ncnn"])
 def test_a_runtime_returns_the_decoded_boxes(name: str, exported: bool, example: Any, trained: Any) -> None:

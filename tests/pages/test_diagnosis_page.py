@@ -17,6 +17,7 @@ RATIOS = (
 )
 
 
+@pytest.mark.thorough
 def test_the_program_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     programs, printed = (re.findall(rf"^```{k}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for k in ("python", "text"))
     names = {"__name__": "page"}

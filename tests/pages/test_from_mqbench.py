@@ -176,6 +176,7 @@ def test_back_ends_are_different_targets() -> None:
     assert len(set(found)) == len(NAMES["back-ends"])
 
 
+@pytest.mark.thorough
 @cases("Keys of `prepare_custom_config_dict`, and the other arguments")
 def test_keys(name: str, expression: str) -> None:
     made = value(expression)

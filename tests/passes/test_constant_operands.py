@@ -50,6 +50,7 @@ class Stored(Computed):
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["tosa", "executorch_xnnpack", "ncnn", "openvino"])
 def test_the_computed_operand_is_the_stored_one(name, form):

@@ -61,6 +61,7 @@ SLIDING = {"conv": "Conv{}d", "conv_transpose": "ConvTranspose{}d", "max_pool": 
 OF_LAYERS = ("compressed_tensors", "executorch_8da4w", "gguf", "onnxruntime_nbits", "openvino_blocks")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [n for n in targets.__all__ if n not in OF_LAYERS])
 def test_convolutions_and_pools_of_other_than_two_dimensions(name):
     """A DPU of Versal convolves volumes (AMD PG389, DPUCVDX8G), so that Vitis has no such rule.

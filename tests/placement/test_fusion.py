@@ -51,6 +51,7 @@ def kind_of_op(name: str) -> str:
     return name[:-2].replace("deconv", "conv_transpose") if name[-1] == "d" else name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPS)
 def test_op_norm_and_activation_are_one_unit(name: str) -> None:
     make, norm, _ = OPS[name]
@@ -60,6 +61,7 @@ def test_op_norm_and_activation_are_one_unit(name: str) -> None:
         assert units(nn.Sequential(*parts), EVERY) == [[kind, word]], (act, normed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPS)
 def test_one_unit_has_one_output_site(name: str) -> None:
     make, norm, shape = OPS[name]

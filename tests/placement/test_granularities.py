@@ -98,6 +98,7 @@ def test_the_table_has_every_target():
     assert TAKEN.keys() == set(targets.__all__) - OF_BLOCKS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_a_chip_takes_is_deployed_and_the_rest_refused(name):
     found, (taken, activations, weights) = getattr(targets, name), TAKEN[name]

@@ -1,5 +1,6 @@
 """The name of each site is free, whatever the names before it are: a law over drawn paths that lead into each other."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from qfunc.quantizers.site import quantizer_path
 PATHS = st.lists(st.sampled_from(["a", "b", "a_1", "output", "to"]), min_size=1, max_size=3).map(".".join)
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.tuples(PATHS, st.sampled_from(["conv", "a.b", "b"]), st.booleans()), max_size=12), st.lists(PATHS, max_size=3)
 )

@@ -48,6 +48,7 @@ def test_each_linear_layer_behind_the_embedding_is_in_a_unit(network: Any) -> No
     assert attention.ops == ("query", "key", "value", "dense")  # the mask, computed from the ids' sizes, parts no block
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", [qfunc.adaround(**QUICK), qfunc.brecq(**QUICK)])
 @pytest.mark.parametrize("network", [Encoder, Decoder])
 def test_the_error_decreases(network: Any, method: Any) -> None:

@@ -100,6 +100,7 @@ def test_no_output_has_a_larger_error_than_rounded_to_nearest(network: nn.Module
     assert total[0] < 0.9 * total[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nbits4", "nbits2_affine", "gguf"])
 def test_the_engine_computes_with_these_codes(network: nn.Module, name: str) -> None:
     if name == "gguf":
@@ -165,6 +166,7 @@ def test_it_composes_saves_and_leaves_the_model(network: nn.Module, tmp_path: Pa
     assert all(torch.equal(value, rounded[site]) for site, (_, value, _) in weights(second).items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nbits4", "gguf"])
 def test_calibration_may_follow_where_only_weights_have_static_scales(network: nn.Module, name: str) -> None:
     target = ENGINES[name]

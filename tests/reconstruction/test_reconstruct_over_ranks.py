@@ -83,6 +83,7 @@ def test_the_ranks_matter() -> None:
     assert not same(whole, half)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_gradients_are_those_of_the_joint_loss(ranks: int, found: Found) -> None:
     """The loss of all images at once, in float64, by its equation: the mean over images of sum_c (relu(W x + b) - t)_c^2.

@@ -73,6 +73,7 @@ def test_programs_have_ops_of_every_kind_that_authors_write():
     assert [w for w in WORDS if w not in text] == []
 
 
+@pytest.mark.thorough
 def test_programs_have_both_roads_options_and_unusual_weights():
     assert 90 < sum(p.export for p in drawn()) < 210
     assert {len(p.inputs) for p in drawn()} == {1, 2, 3}

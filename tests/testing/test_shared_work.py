@@ -43,6 +43,7 @@ def test_two_processes_find_what_one_finds(case: str, both: list[dict[str, Any]]
         assert all(shares)
 
 
+@pytest.mark.thorough
 def test_the_command_prints_on_the_first_rank_and_fails_on_all(both: list[dict[str, Any]]) -> None:
     with Campaign() as alone:
         status, out, _ = alone.command()

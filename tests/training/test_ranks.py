@@ -50,6 +50,7 @@ def test_two_processes_train_as_one(name: str, found: Any) -> None:
         assert torch.equal(both[1]["state"][key], value), f"{key} differs between the processes"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_process_is_resumed_bit_for_bit(found: Any) -> None:
     """Into a model that was only quantized; with Adam and noise of two kinds."""
     fresh = qfunc.quantize(NOISY, batch_norm=qfunc.TrainBatchNorm())(net()).train()

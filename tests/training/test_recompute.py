@@ -238,6 +238,7 @@ def test_compiled_backwards_quantize_again() -> None:
     same(model, other)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("case", ["fixed", "lsq", "pact", "dsq", "qdrop", "with_gradient"])
 def test_compiled_graphs_have_functions_of_pytorch_only(case: str) -> None:
@@ -254,6 +255,7 @@ def test_compiled_graphs_have_functions_of_pytorch_only(case: str) -> None:
     assert counts == {"tag_activation_checkpoint": sum(isinstance(m, FakeQuantize) for m in tiny(CASES[case]).modules())}
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_checkpoints_and_compilers() -> None:
     """A compiled block within a checkpoint has the noise of its forward; within what is compiled contexts are refused."""

@@ -38,6 +38,7 @@ def test_four_processes_train_as_one(name: str, found: Any) -> None:
         torch.testing.assert_close(found[name]["state"][key], value, rtol=1e-5, atol=1e-6, msg=key)
 
 
+@pytest.mark.thorough
 def test_a_distributed_checkpoint_is_resumed_bit_for_bit(found: Any) -> None:
     """Into a model that was only quantized; with Adam and noise of two kinds."""
     have, want = found["resumed"]["gradients"]

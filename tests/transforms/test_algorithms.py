@@ -39,6 +39,7 @@ def trained(model: fx.GraphModule, x: torch.Tensor) -> fx.GraphModule:
     return model.eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("role", ["weights", "activations"])
 def test_every_estimator_calibrates_a_network_that_stays_exact(name: str, role: str) -> None:
@@ -47,6 +48,7 @@ def test_every_estimator_calibrates_a_network_that_stays_exact(name: str, role: 
     assert qfunc.verify(target)(model, [x]).agreement.startswith("bit-exact")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("role", "name"), [*(("weights", n) for n in WEIGHTS), *(("activations", n) for n in ACTIVATIONS)])
 def test_every_function_trains_and_deploys_what_it_simulates(role: str, name: str) -> None:
     target = getattr(edit, role)(function=getattr(functions, name)())(targets.onnxruntime)

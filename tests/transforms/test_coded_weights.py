@@ -70,6 +70,7 @@ def emulated(target: Target, model: fx.GraphModule, x: torch.Tensor) -> Any:
         return torch.zeros(len(e.found))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", every_target(), ids=lambda t: t.name)
 def test_the_loaded_model_computes_and_deploys_the_same_bytes(target: Target, tmp_path: Path) -> None:
     blocks = any(word in target.name for word in ("compressed", "gguf", "_block", "8da4w"))

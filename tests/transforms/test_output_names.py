@@ -114,6 +114,7 @@ FORMATS: dict[str, tuple[str, str, Callable[[Any], tuple[list[str], list[str]]]]
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exported", [False, True], ids=["traced", "exported"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)

@@ -54,6 +54,7 @@ STEPS = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("training", [False, True])
 def test_the_input_is_unchanged(step: str, training: bool, tmp_path: Any) -> None:

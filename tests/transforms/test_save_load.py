@@ -177,6 +177,7 @@ def through_torch(model: fx.GraphModule) -> Any:
     return torch.load(buffer, weights_only=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_torch])
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def alone(model: Any, path: str) -> Any:
     return made.eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("export", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_loss_is_that_of_a_model_with_this_site_only(name: str, export: bool) -> None:

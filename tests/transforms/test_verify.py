@@ -31,6 +31,7 @@ def faithful(artifact: Artifact, inputs: Any) -> list[Any]:
     return list(TARGET.runtime.runner.run(artifact, inputs))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("export", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_network_is_bit_exact(name: str, export: bool) -> None:
@@ -176,6 +177,7 @@ QUOTIENTS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUOTIENTS)
 @pytest.mark.parametrize("shown", [False, True], ids=["of the outputs", "of all tensors"])
 def test_what_divides_0_by_0_as_codes_is_named(name: str, shown: bool) -> None:

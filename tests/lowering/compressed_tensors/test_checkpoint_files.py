@@ -329,6 +329,7 @@ def test_a_config_without_an_architecture_of_transformers() -> None:
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:check_target.* found no runtime")
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s != "W8A8"])
 def test_the_laws_of_targets_hold(scheme: str) -> None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,7 @@ def product(x: np.ndarray[Any, Any], tensors: dict[str, Any], name: str) -> np.n
     return out.reshape(*x.shape[:-1], len(weight))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**20), st.integers(1, 40), st.integers(1, 6), st.booleans(),

@@ -140,6 +140,7 @@ def test_products_of_super_blocks_in_a_network_are_those_of_ggml(kind: str) -> N
     assert [r.mismatches for r in report.of("real")] == [0, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", K_KINDS)
 def test_the_laws_of_targets_hold_for_super_blocks(kind: str) -> None:
     torch.manual_seed(0)
@@ -147,6 +148,7 @@ def test_the_laws_of_targets_hold_for_super_blocks(kind: str) -> None:
     check_target(targets.gguf(kind), models=[(mixed, torch.randn(5, 256))])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_laws_of_targets_hold(kind: str) -> None:
     """Also where every scale of a weight is a power of two, so that many products of codes and scales are equal."""

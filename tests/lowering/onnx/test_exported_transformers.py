@@ -55,6 +55,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float(torch.cosine_similarity(a.double().flatten(), b.double().flatten(), 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_other_batches_and_lengths_in_the_simulation_and_in_the_runtime(name: str) -> None:
     model, calibrated, artifact = made(name)

@@ -237,6 +237,7 @@ class Mixed(nn.Module):
         return self.fc(nn.functional.adaptive_avg_pool2d(torch.cat([x, x], 1), 1).flatten(1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_codes_that_no_kernel_takes_are_left_to_float_by_the_optimiser_too(bits: int, symmetric: bool) -> None:

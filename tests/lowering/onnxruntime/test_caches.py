@@ -53,6 +53,7 @@ def inputs(count: int, *places: int) -> tuple[Tensor, ...]:
     return torch.randn(count, len(places), 8), torch.randn(count, 4, 8), torch.tensor(places)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("exported", [False, True], ids=["traced", "exported"])
 def test_a_cache_has_the_elements_of_the_runtime(form: str, exported: bool) -> None:

@@ -131,6 +131,7 @@ def test_sums_of_rows(size: int) -> None:
         assert differ(eigen.last_axis_sum(x, -1, True), run("ReduceSum", x, axes, threads=threads)) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "form"), [("Sin", eigen.sin), ("Cos", eigen.cos)])
 @pytest.mark.parametrize("rest", [0, 1, 2, 3])
 def test_angles(op: str, form: Any, rest: int) -> None:

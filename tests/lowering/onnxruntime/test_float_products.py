@@ -110,6 +110,7 @@ def test_no_bit_of_a_product_differs(bits: int, data: st.DataObject) -> None:
     assert torch.equal(found.isnan(), wanted.isnan())
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize(
     ("bits", "block", "level"),

@@ -59,6 +59,7 @@ def _report(net: nn.Module, inputs: tuple[Tensor, ...], example: bool) -> Any:
     return qfunc.verify(target)(qfunc.calibrate([inputs], progress=False)(quantized), [inputs])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("example", [False, True], ids=["traced", "exported"])
 def test_entries_are_taken_of_codes(form: str, example: bool) -> None:
@@ -67,6 +68,7 @@ def test_entries_are_taken_of_codes(form: str, example: bool) -> None:
     assert not [path for path, _ in report.float_units if path not in ("sub", "neg", "rsub")]  # of the positions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_entries_are_taken_at_positions_that_are_inputs(form: str) -> None:
     report = _report(Given(FORMS[form]), (X, CHANNELS, FROM_END, ROWS), True)

@@ -71,6 +71,7 @@ def nodes(artifact: Any) -> list[onnx.NodeProto]:
     return list(onnx.load_from_string(artifact.files["model.onnx"]).graph.node)
 
 
+@pytest.mark.thorough
 @exact
 @pytest.mark.parametrize("scheme", [MATMUL_4BITS, MATMUL_4BITS_AFFINE], ids=["symmetric", "affine"])
 @pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (4, 64), (4, 256), (8, 32), (8, 64), (2, 32), (2, 128)])

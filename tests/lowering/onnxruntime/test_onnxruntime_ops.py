@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -80,10 +81,12 @@ def drawn_ops_law(target: Any, runner: Any, examples: int) -> str:
     return f"{told}: {dict(sorted(units.items()))}, in float: {dict(sorted(left.items()))}"
 
 
+@pytest.mark.thorough
 def test_drawn_ops_are_what_the_runtime_computes():
     print(f"\n{drawn_ops_law(targets.onnxruntime, OnnxRuntimeRunner(threads=1), EXAMPLES or 10)}")
 
 
+@pytest.mark.thorough
 def test_halves_become_the_codes_that_the_runtime_computes():
     named = [op for op in products() if op[0] not in ("transposed", "wide")]
     named += [*pairs(("add", "mul")), *pools(), *resized(), *joined()]

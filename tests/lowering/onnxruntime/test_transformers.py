@@ -72,6 +72,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, ..
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", [ONNXRUNTIME, IN_FLOAT], ids=["as it is", "residual stream in float"])
 @pytest.mark.parametrize("case", CASES)
 def test_not_one_element_differs(case: str, target: Any) -> None:
