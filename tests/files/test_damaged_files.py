@@ -12,7 +12,7 @@ import pytest
 from qfunc.errors import QfuncError
 from tests.files.formats import Format, formats
 
-MUTATIONS = 2000
+MUTATIONS = 500
 NAMES = (
     "spec", "target.json", "load qfunc.json", "load tensors", "verify model", "verify tensors", "verify artifact",
     "proof", "proof tensors", "checkpoint index", "checkpoint unit", "report", "onnx", "tosa values", "tosa", "xnnpack values",
