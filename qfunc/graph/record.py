@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -175,6 +175,8 @@ class Context:
     record: Record | None = field(init=False, eq=False, repr=False)
     signs: dict[fx.Node, bool] = field(factory=dict, init=False, eq=False, repr=False)
     """The nodes of which `non_negative` was computed."""
+    attributes: dict[fx.Node, Mapping[str, Any]] = field(factory=dict, init=False, eq=False, repr=False)
+    """The attributes of the nodes that were asked for."""
     computed: dict[str, Any] = field(factory=dict, init=False, eq=False, repr=False)
     """Facts of the whole graph by name, each of which is computed once."""
     _kinds: dict[fx.Node, str] = field(factory=dict, init=False, eq=False, repr=False)

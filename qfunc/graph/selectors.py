@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +91,7 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
 _MISSING = object()
 
 
-def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
+def attributes(node: fx.Node, context: Context | None = None) -> Mapping[str, Any]:
     """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
     Convs also have "kernel", "depthwise", "out_channels", and "multiplier", the output channels of a group.  Convs and pools
@@ -103,6 +103,14 @@ def attributes(node: fx.Node, context: Context | None = None) -> dict[str, Any]:
     "mixes" if one example of its result depends on other examples of the batch, and a slice "selects" if it takes some of them.
     A user's op has those that its OpKind names.
     """
+    if context is None:
+        return _attributes(node, None)
+    if node not in context.attributes:
+        context.attributes[node] = _attributes(node, context)
+    return context.attributes[node]
+
+
+def _attributes(node: fx.Node, context: Context | None) -> dict[str, Any]:
     op = op_of(node)
     if op is None:
         user_op = None if context is None else context.user_op(node)

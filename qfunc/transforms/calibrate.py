@@ -204,7 +204,7 @@ def _results(
     for path, o in of_path:
         for i, qparams in zip(o.models, o.qparams(path), strict=True):
             found[i][path] = _with_qparams(views[i][path], qparams, o.inputs)
-            texts += range_warnings(QuantizedModel(found[i][path]), o.ranges)
+            texts += range_warnings(QuantizedModel(found[i][path]), o.ranges, views[i][path])
     for text in dict.fromkeys(texts):
         warn_caller(text)
     examples = {path: o.example for path, o in of_path if o.example}

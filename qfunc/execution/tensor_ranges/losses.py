@@ -25,24 +25,25 @@ SPARSE = 256
 """A single value among so many equal ones is an outlier; among fewer it may be the rule."""
 
 
-def range_warnings(view: QuantizedModel, found: Mapping[str, Tensor]) -> tuple[str, ...]:
+def range_warnings(view: QuantizedModel, found: Mapping[str, Tensor], before: QuantizedModel) -> tuple[str, ...]:
     """Return the warnings about a calibrated model: one for each kind, which names the worst tensor.
 
     Args:
         view: The calibrated model.
         found: The fields of the ranges of tensors over all batches, by the names of their nodes.
+        before: The model before calibration, which has the same graph.
     """
     ranges = {name: Range(*fields.tolist()) for name, fields in found.items() if bool(fields.isfinite().all())}
     static = [q for q in view.quantizers if isinstance(q.module.site.value, Scheme) and not q.module.dynamic]
-    created = {n.name for n in created_nodes(view.float_network.graph)}
+    created = {n.name for n in created_nodes(before.float_network.graph)}
     seen = [(q, ranges[q.tensor]) for q in static if q.tensor in ranges and q.tensor not in created]
-    texts = (_unlike(view, ranges), _constant(seen), _far(seen))
+    texts = (_unlike(view, ranges, joins(before)), _constant(seen), _far(seen))
     return tuple(filter(None, texts))
 
 
-def _unlike(view: QuantizedModel, ranges: Mapping[str, Range]) -> str:
+def _unlike(view: QuantizedModel, ranges: Mapping[str, Range], of_graph: tuple[Join, ...]) -> str:
     modules = {q.path: q.module for q in view.quantizers}
-    measured = [found for join in joins(view) if (found := _narrowest(join, modules[join.quantizer], ranges))]
+    measured = [found for join in of_graph if (found := _narrowest(join, modules[join.quantizer], ranges))]
     if not measured:
         return ""
     codes, factor, text, join = max(measured, key=lambda m: m[1])
