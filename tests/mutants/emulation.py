@@ -79,7 +79,7 @@ EMULATION = (
         "tests/emulation/test_dense_linear.py::test_the_sum_runs_over_inputs",
     ),
     Mutation(
-        "a-square-is-any-product", "qfunc.graph.selectors:attributes",
+        "a-square-is-any-product", "qfunc.graph.selectors:_attributes",
         'plain["square"] = node.args[0] is node.args[1]',
         'plain["square"] = False',
         "tests/lowering/xnnpack/test_squares.py::test_the_zero_point_is_added_before_rounding[litert--1]",
