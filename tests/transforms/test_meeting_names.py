@@ -93,6 +93,15 @@ def test_names_that_meet_change_nothing(plain: Any, seed: int) -> None:
     assert len(named) == len(rows)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_both_ways_to_capture_take_names_that_meet(seed: int) -> None:
+    batch = tuple(torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    model = network(drawn(seed))
+    for captured in (qfunc.capture()(model), qfunc.capture(batch)(model)):
+        values, expected = captured(*batch), model(*batch)
+        assert all(torch.equal(values[name], value) for name, value in expected.items())
+
+
 @pytest.mark.skipif(bool(LiteRtRunner().missing()), reason="ai-edge-litert is not installed")
 def test_names_that_meet_change_nothing_in_a_file_of_another_format() -> None:
     (values, rows, _), (expected, wanted, _) = (outcome(n, targets.litert) for n in (drawn(1), NEUTRAL))

@@ -175,6 +175,7 @@ def _functional_form(
             graph.erase_node(node)
         elif node.op == "call_function" and not node.users and ("_assert" in name or "sym_constrain" in name):
             graph.erase_node(node)  # torch.export's assumptions about symbolic sizes
+    _bind_inputs_first(graph)
     counted = take_counters(graph)
     trains, fixes = form
     norms_as_modules(owner, module, counted, modes_of)
@@ -253,6 +254,18 @@ def _tensors_of(module: fx.GraphModule) -> nn.Module:
                 persistent = name in source._buffers and name not in source._non_persistent_buffers_set
                 holder.register_buffer(name, owned(tensor), persistent=persistent)
     return bare
+
+
+def _bind_inputs_first(graph: fx.Graph) -> None:
+    # A parameter with the name of an argument would take it before the code gives the argument another name.
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    named = {str(n.target).replace(".", "_") for n in graph.nodes if n.op == "get_attr"}
+    if named.isdisjoint(str(n.target) for n in inputs):
+        return
+    first = next(iter(graph.nodes))
+    for node in inputs:
+        if node is not first:
+            first.prepend(node)
 
 
 def _read_by_first_names(graph: fx.Graph, owner: nn.Module) -> None:
