@@ -14,6 +14,7 @@ from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.constant_folding import NO_CURVES, Curves
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq.qparams import Array, QParams
+from qfunc.lowering.tflite.constraints import require_exponent
 from qfunc.lowering.xnnpack.constraints import require_multiplier
 
 __all__ = ["TfliteBuilder", "schema"]
@@ -132,6 +133,8 @@ class TfliteBuilder:
         """
         if op in _MULTIPLIED:
             require_multiplier(inputs[0], inputs[1], outputs[0])
+        if op == "SOFTMAX":
+            require_exponent(inputs[0])
         elif op == "MUL":
             require_multiplier(inputs[0], inputs[1], outputs[0], _PRODUCT_BITS)
         assert all(t.index >= 0 for t in (*inputs, *outputs)), op  # -1 would be an input that is absent

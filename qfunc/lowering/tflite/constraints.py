@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from qfunc.errors import DeployError
 from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, SELECTED
 from qfunc.specs import Attr, Op, Refuse
+
+if TYPE_CHECKING:
+    from qfunc.lowering.nhwc.tensor import NhwcTensor  # which loads onnx
 
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h: no such operator on real values, or not in that form"
 OUTSIDE = "Compute it outside the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
@@ -28,4 +34,31 @@ LEGALITY = (
     Refuse(SELECTED | MIXED & Op(("flip", "roll")), because="qfunc writes slices of the other axes", do=OF_THE_BATCH),
 )
 
-__all__ = ["BY_ONE", "COMPARISONS", "LEGALITY", "MATRICES", "MODES", "NO_OPERATOR", "OF_INPUTS", "OUTSIDE", "UNWRITTEN"]
+
+def require_exponent(x: NhwcTensor) -> None:
+    """Raise if the scale of the codes of a softmax is 2^-26 or less: the reference kernel ends the process there.
+
+    Raises:
+        DeployError: names the tensor.
+
+    Source: TFLite, kernels/internal/quantization_util.cc, PreprocessSoftmaxScaling and QuantizeMultiplierGreaterThanOne.
+    """
+    if x.qparams is not None and x.qparams.scale[0] <= 2.0**-26:
+        do = "Calibrate on inputs of the deployed range."
+        raise DeployError(
+            where=f"tensor {x.name!r}", found=f"a scale of {x.qparams.scale[0]:g}", wanted="more than 2^-26", do=do
+        )
+
+
+__all__ = [
+    "BY_ONE",
+    "COMPARISONS",
+    "LEGALITY",
+    "MATRICES",
+    "MODES",
+    "NO_OPERATOR",
+    "OF_INPUTS",
+    "OUTSIDE",
+    "UNWRITTEN",
+    "require_exponent",
+]

@@ -67,7 +67,7 @@ def exponentials(scale: float) -> Tensor:
     0.6065
     """
     m, e = fixed_multiplier(torch.tensor(min(scale * 2.0 ** (31 - _ARGUMENT_BITS), 2.0**31 - 1), dtype=torch.float64))
-    left, d = 31 - int(e), torch.arange(-255, 1)
+    left, d = max(31 - int(e), 0), torch.arange(-255, 1)  # TFLite takes no scale of 2^-26 or less, whose powers are all 1
     least = -((((1 << _ARGUMENT_BITS) - 1) << (31 - _ARGUMENT_BITS)) >> left)
     a = _high(d << left, m)
     quarter = 1 << (31 - _ARGUMENT_BITS - 2)

@@ -353,3 +353,15 @@ def test_a_mask_of_integers_chooses_the_number_or_the_value(number):
     calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(Filled(number).eval()))
     report = qfunc.verify(target)(calibrated, batches)
     assert report.agreement.startswith("bit-exact: "), report
+
+
+def test_a_softmax_of_steps_that_the_reference_kernel_does_not_take_is_refused():
+    class Tiny(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x + x, -1)
+
+    target, batches = targets.litert_reference, [torch.randn(4, 6) * 1e-9]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(Tiny()))
+    assert qfunc.emulate(target)(model)(batches[0]).isfinite().all()
+    with pytest.raises(DeployError, match=r"found a scale of .*e-11, wanted more than 2\^-26. Calibrate on inputs"):
+        qfunc.deploy(target)(model)
