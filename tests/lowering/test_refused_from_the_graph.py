@@ -112,6 +112,26 @@ def test_a_network_that_no_file_holds_is_simulated_without_a_lowering():
     assert simulated(x).isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["litert", "executorch_xnnpack", "ncnn", "onnxruntime"])
+@pytest.mark.parametrize("axes", [3, 4])
+def test_a_batch_norm_without_a_layer_is_written_or_refused(name, axes):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(5) if axes == 3 else nn.BatchNorm2d(5)
+
+        def forward(self, x):
+            return self.norm(self.norm(x).tanh()).tanh()
+
+    target, x = getattr(targets, name), torch.randn(2, 5, *[4] * (axes - 2))
+    if axes == 3 and name != "onnxruntime":
+        with pytest.raises(SpecError, match=r"found the kind 'batch_norm'.*Put it beside a convolution or a linear layer"):
+            qfunc.quantize(target)(Net().eval())
+        return
+    quantized = qfunc.quantize(target)(Net().eval())
+    assert qfunc.deploy(target)(qfunc.calibrate([x], progress=False)(quantized)).files
+
+
 def test_a_norm_by_the_batch_is_refused_with_its_cure():
     class Normed(nn.Module):
         def __init__(self):

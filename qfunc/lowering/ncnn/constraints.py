@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qfunc.lowering.format_checks import MIXED, ONE_EXAMPLE, require, require_one_scale, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.tflite.constraints import ALONE, BESIDE
 from qfunc.specs import AnyInput, Attr, Int, Op, Refuse
 
 NO_LAYER = "docs/targets.md lists them"
@@ -15,6 +16,7 @@ OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum",
 MASKS = Op(("compare", "logic", "not"))
 
 LEGALITY = (
+    Refuse(ALONE, because="qfunc writes it as a part of a layer", do=BESIDE),
     Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
     Refuse(Op(("mul", "add", "sub", "div", "concat")) & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."),

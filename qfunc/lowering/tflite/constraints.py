@@ -26,7 +26,12 @@ MATRICES = Op("matmul") & Attr("matrices", True)
 OF_INPUTS = "Give the model a mask of 0 and 1 as its input."
 BY_ONE = "Multiply by one matrix, or compute the batch of matrices."
 
+ALONE = Op("batch_norm")
+"""A BatchNorm that no layer absorbs; of images it is a depthwise convolution."""
+BESIDE = "Put it beside a convolution or a linear layer, which absorbs it, or use nn.BatchNorm2d on four axes."
+
 LEGALITY = (
+    Refuse(ALONE, because=NO_OPERATOR, do=BESIDE),
     Refuse(Op(UNWRITTEN), because=NO_OPERATOR, do=OUTSIDE),
     Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
     Refuse(MATRICES, because="FULLY_CONNECTED takes one constant matrix", do=BY_ONE),

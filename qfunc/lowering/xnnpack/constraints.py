@@ -9,7 +9,7 @@ import numpy as np
 
 from qfunc.errors import DeployError
 from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
-from qfunc.lowering.tflite.constraints import BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
+from qfunc.lowering.tflite.constraints import ALONE, BESIDE, BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
 from qfunc.specs import AnyInput, GraphInput, Op, Refuse
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ FROM_EMBEDDINGS = "Look the tokens up outside, and capture the model from the em
 MOVED = Op(("cast", "reshape"))
 LOOKUP = Op("embedding") & (AnyInput(GraphInput()) | AnyInput(MOVED & AnyInput(GraphInput())))
 LEGALITY = (
+    Refuse(ALONE, because=NO_NODE, do=BESIDE),
     Refuse(Op((*UNWRITTEN, "argmax", "argmin", "round", "round_decimals", "prod")), because=NO_NODE, do=OUTSIDE),
     Refuse(Op("resize") & MODES, because=NO_NODE, do="Use mode='nearest' or mode='bilinear'."),
     Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
