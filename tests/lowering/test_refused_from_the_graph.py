@@ -112,7 +112,7 @@ def test_a_network_that_no_file_holds_is_simulated_without_a_lowering():
     assert simulated(x).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["litert", "executorch_xnnpack", "ncnn", "onnxruntime"])
+@pytest.mark.parametrize("name", ["litert", "executorch_xnnpack", "ncnn"])
 @pytest.mark.parametrize("axes", [3, 4])
 def test_a_batch_norm_without_a_layer_is_written_or_refused(name, axes):
     class Net(nn.Module):
@@ -124,7 +124,7 @@ def test_a_batch_norm_without_a_layer_is_written_or_refused(name, axes):
             return self.norm(self.norm(x).tanh()).tanh()
 
     target, x = getattr(targets, name), torch.randn(2, 5, *[4] * (axes - 2))
-    if axes == 3 and name != "onnxruntime":
+    if axes == 3:
         with pytest.raises(SpecError, match=r"found the kind 'batch_norm'.*Put it beside a convolution or a linear layer"):
             qfunc.quantize(target)(Net().eval())
         return
