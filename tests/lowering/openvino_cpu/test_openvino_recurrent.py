@@ -129,3 +129,29 @@ def test_the_weights_of_recurrent_layers_are_constants(cell: str) -> None:
     nodes = [n for n in graph.node if n.op_type == cell]
     assert len(nodes) == model.ways * model.layer.num_layers
     assert all({*n.input[1:4]} - {""} <= set(held) for n in nodes)
+
+
+class Recognizer(nn.Module):
+    """Convolutions of images, whose columns a recurrent layer reads, as in a recognizer of text."""
+
+    def __init__(self, cell: str, middle: nn.Module) -> None:
+        super().__init__()
+        self.first, self.middle = nn.Conv2d(1, 4, 3, padding=1), middle
+        self.layer, self.head = getattr(nn, cell)(24, STATE, batch_first=True), nn.Linear(STATE, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 1, 6, W] -> [N, W, 3]."""
+        y = self.middle(self.first(x).relu())
+        return self.head(self.layer(y.flatten(1, 2).transpose(1, 2))[0])
+
+
+@needs_openvino
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("middle", [nn.Conv2d(4, 4, 1), nn.ConvTranspose2d(4, 4, 1), nn.BatchNorm2d(4)], ids=repr)
+def test_convolutions_before_a_recurrent_layer_keep_their_biases(cell: str, middle: nn.Module) -> None:
+    torch.manual_seed(0)
+    model, batches = Recognizer(cell, middle).eval(), [torch.randn(n, 1, 6, 9) for n in (2, 2, 3)]
+    calibrated = qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(targets.openvino)(model))
+    report = qfunc.verify(targets.openvino)(calibrated, batches)
+    assert report.tensors >= 3
+    assert "mismatch" not in report.verdict, report
