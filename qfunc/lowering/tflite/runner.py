@@ -15,7 +15,7 @@ from qfunc.lowering.code_outputs import ModelWithCodes, code_names, with_code_ou
 from qfunc.lowering.machines.process import Machine, is_machine, opened
 from qfunc.lowering.runner_support import files_of, loading, not_installed, other_kernels, require, this_cpu
 from qfunc.lowering.tflite.session import RESOLVERS, Session
-from qfunc.lowering.tflite.units import changed_kernels, written_units
+from qfunc.lowering.tflite.units import changed_kernels, needed_tensors, written_units
 from qfunc.specs._check import integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
@@ -72,10 +72,10 @@ class LiteRtRunner:
             VerifyError: LiteRT is not installed.
         """
         plain = self.session(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), listed=True)
-        content, last, executed = with_outputs(artifact, "LiteRtRunner")
+        content, last, executed, needed = with_outputs(artifact, "LiteRtRunner")
         exposed = self.session(content, listed=True)
         before, after = (frozenset(session.facts.get("delegated", ())) for session in (plain, exposed))  # LiteRT.js tells none
-        difference = changed_kernels(before, after, executed)
+        difference = changed_kernels(before, after, needed.intersection(executed))
         return ModelWithCodes(plain.run, exposed.run, last, joined=self._web, executed=executed, difference=difference)
 
     def comparable(self, artifact: Any = None) -> str:
@@ -103,21 +103,24 @@ class LiteRtRunner:
             return opened(self.machine, Session, model, kernels=self.kernels, threads=self.threads, listed=listed)
 
 
-def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], dict[str, str]]:
-    """Return (the file with its codes as additional outputs, code tensor -> True if its channels are last, its units)."""
+def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], dict[str, str], frozenset[str]]:
+    """Return the file with its codes as additional outputs, and facts of the file.
+
+    Code tensor -> True if its channels are last; the units; the tensors on which an output of the artifact depends.
+    """
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading(runner, "TensorFlow Lite"):
         model = schema.ModelT.InitFromPackedBuf(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), 0)
         graph = model.subgraphs[0]
-        names = [t.name.decode() for t in graph.tensors]
+        names, needed = [t.name.decode() for t in graph.tensors], needed_tensors(model)
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
     graph.outputs = np.array([*graph.outputs, *indices.values()], np.int32)
     model.signatureDefs = None  # which lists the outputs
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     last = {n: names[i].endswith(".nhwc") for n, i in indices.items()}
-    return bytes(builder.Output()), last, written_units(model, code_names(artifact))
+    return bytes(builder.Output()), last, written_units(model, code_names(artifact)), needed
 
 
 @frozen
@@ -156,7 +159,7 @@ class TfliteMicroRunner:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
         plain = self.session(file_of(files_of(artifact, "TfliteMicroRunner"), "model.tflite"))
-        exposed, last, executed = with_outputs(artifact, "TfliteMicroRunner")
+        exposed, last, executed, _ = with_outputs(artifact, "TfliteMicroRunner")
         return ModelWithCodes(plain.run, self.session(exposed).run, last, executed=executed)
 
     def session(self, model: bytes) -> MicroSession:

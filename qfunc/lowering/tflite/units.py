@@ -27,10 +27,20 @@ def written_units(model: Any, wanted: Iterable[str]) -> dict[str, str]:
     return {name: found[name] for name in wanted if name in found}
 
 
+def needed_tensors(model: Any) -> frozenset[str]:
+    """Return the tensors on which an output of a file, the schema's `ModelT`, depends; LiteRT computes no others."""
+    graph = model.subgraphs[0]
+    needed = {int(index) for index in graph.outputs}
+    for operator in reversed(graph.operators):
+        if not needed.isdisjoint(map(int, operator.outputs)):
+            needed.update(map(int, operator.inputs))
+    return frozenset(graph.tensors[index].name.decode().removesuffix(".nhwc") for index in needed if index >= 0)
+
+
 def changed_kernels(plain: frozenset[str], exposed: frozenset[str], tensors: Iterable[str]) -> str:
     """Return a description of the code tensors that a delegate computes in one of two models only, or ""."""
     changed = sorted(plain.symmetric_difference(exposed).intersection(tensors))
     return f"reading the inner tensors changes the kernels of {', '.join(changed)}" if changed else ""
 
 
-__all__ = ["changed_kernels", "written_units"]
+__all__ = ["changed_kernels", "needed_tensors", "written_units"]

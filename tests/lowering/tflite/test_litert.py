@@ -365,3 +365,15 @@ def test_a_softmax_of_steps_that_the_reference_kernel_does_not_take_is_refused()
     assert qfunc.emulate(target)(model)(batches[0]).isfinite().all()
     with pytest.raises(DeployError, match=r"found a scale of .*e-11, wanted more than 2\^-26. Calibrate on inputs"):
         qfunc.deploy(target)(model)
+
+
+@needs_litert
+def test_an_op_whose_size_alone_is_read_changes_no_verdict():
+    class Zeros(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return torch.zeros_like(x + y)
+
+    target, batches = targets.litert, [(torch.randn(2, 4, 8), torch.randn(2, 4, 8))]
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(Zeros()))
+    report = qfunc.verify(target)(model, batches)
+    assert report.agreement.startswith("bit-exact: "), report
