@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from qfunc.lowering.format_checks import MIXED, ONE_EXAMPLE, require, require_one_scale, require_symmetric
+from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, ONE_EXAMPLE, require, require_one_scale, require_symmetric
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.lowering.tflite.constraints import ALONE, BESIDE
 from qfunc.specs import AnyInput, Attr, Int, Op, Refuse
 
 NO_LAYER = "docs/targets.md lists them"

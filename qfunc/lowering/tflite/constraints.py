@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qfunc.errors import DeployError
-from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, SELECTED
+from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, OF_THE_BATCH, SELECTED
 from qfunc.specs import Attr, Op, Refuse
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ COMPARISONS = Op("compare") & ~Attr("created", True)
 MATRICES = Op("matmul") & Attr("matrices", True)
 OF_INPUTS = "Give the model a mask of 0 and 1 as its input."
 BY_ONE = "Multiply by one matrix, or compute the batch of matrices."
-
-ALONE = Op("batch_norm")
-"""A BatchNorm that no layer absorbs; of images it is a depthwise convolution."""
-BESIDE = "Put it beside a convolution or a linear layer, which absorbs it, or use nn.BatchNorm2d on four axes."
 
 LEGALITY = (
     Refuse(ALONE, because=NO_OPERATOR, do=BESIDE),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qfunc.errors import DeployError
-from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
-from qfunc.lowering.tflite.constraints import ALONE, BESIDE, BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
+from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
+from qfunc.lowering.tflite.constraints import BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
 from qfunc.specs import AnyInput, GraphInput, Op, Refuse
 
 if TYPE_CHECKING:
