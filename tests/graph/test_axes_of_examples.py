@@ -17,6 +17,7 @@ STEPS = {
     "negative order": lambda x: x.permute(0, -1, 1),
     "insert": lambda x: x.unsqueeze(0).squeeze(0),
     "select": lambda x: torch.stack([x[:, 0], x[:, 1]], 1),
+    "row": lambda x: torch.stack([x[0], x[1]], 0),
     "part": lambda x: x[..., :2],
     "none": lambda x: x[None].sum(0) + x[:, None].amax(1),
     "mean": lambda x: x.mean(1, keepdim=True) - x,
@@ -70,6 +71,7 @@ def values(model, x):
 @example(["swap", "mean"])
 @example(["swap", "product"])
 @example(["order", "joined", "first"])
+@example(["swap", "row"])
 def test_an_example_depends_on_itself_alone_unless_an_op_mixes(steps):
     model = capture()(Chain(steps))
     axes = axes_of_examples(model)
@@ -77,7 +79,10 @@ def test_an_example_depends_on_itself_alone_unless_an_op_mixes(steps):
     x = torch.randn(4, 4, 4)
     other = x.clone()
     other[1] = torch.randn(4, 4)
-    before, after = values(model, x), values(model, other)
+    try:
+        before, after = values(model, x), values(model, other)
+    except (IndexError, RuntimeError):  # a step reads an entry that an earlier step has cut off
+        return
     mixed = set()  # and what depends on it
     for node in model.graph.nodes:
         a, b = before[node], after[node]
