@@ -41,6 +41,11 @@ def user_stack() -> str:
     return "".join(traceback.StackSummary.extract(iter(kept)).format()).strip()
 
 
+def current_line() -> str:
+    """Return the line of the user's code that is being run, as file:line, or ""."""
+    return _last([(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))][::-1])
+
+
 def user_line(trace: types.TracebackType | None) -> str:
     """Return the last line of a traceback outside torch and qfunc's frontend, as file:line, or ""."""
     frames = []

@@ -89,9 +89,12 @@ def test_torch_export_drops_no_assignment_silently(name: str, deep: bool) -> Non
         qfunc.quantize(targets.onnxruntime, example_inputs=(torch.randn(2, 3, 8),))(net)
 
 
-def test_data_of_a_buffer_is_not_assigned() -> None:
+@pytest.mark.parametrize("example_inputs", [None, (torch.randn(2, 3, 8),)])
+def test_data_of_a_buffer_is_not_assigned(example_inputs: Any) -> None:
     def step(net: Any, x: Tensor) -> None:
-        net.cache.data = x
+        net.cache.data = x * 2
 
-    with pytest.raises(CaptureError, match="an assignment to the attribute 'data' of a tensor"):
-        qfunc.quantize(targets.onnxruntime)(Stream(step).eval())
+    with pytest.raises(CaptureError) as raised:
+        qfunc.quantize(targets.onnxruntime, example_inputs=example_inputs)(Stream(step).eval())
+    line = step.__code__.co_firstlineno + 1
+    assert str(raised.value) == f"{__file__}:{line}: found an assignment to the attribute 'data' of a tensor, wanted {WANTED}"

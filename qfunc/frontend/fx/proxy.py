@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.errors import CaptureError
+from qfunc.frontend.refusals.assigned_buffers import assignment_error
 from qfunc.frontend.source_location import source_line
 
 
@@ -17,12 +17,7 @@ class Proxy(fx.Proxy):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, fx.Proxy):
-            raise CaptureError(
-                where=source_line(value.node) or f"op {value.node.name!r}",
-                found=f"an assignment to the attribute {name!r} of a tensor",
-                wanted="a forward that does not change the model",
-                do="Return the new value instead of storing it.",
-            )
+            raise assignment_error(source_line(value.node) or f"op {value.node.name!r}", name)
         super().__setattr__(name, value)
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.source_location import source_line
+from qfunc.frontend.source_location import current_line, source_line
 
-__all__ = ["buffers_of", "refusing_assignments", "require_same_buffers"]
+__all__ = ["assignment_error", "buffers_of", "refusing_assignments", "require_same_buffers"]
 
 Buffers = dict[str, tuple[nn.Module, str, Tensor | None]]
 """The path of a buffer -> its module, its name in the module and its value."""
 _UNKNOWN = object()
+_SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]
+_WANTED, _DO = "a forward that does not change the model", "Return the new value instead of storing it."
 
 
 def buffers_of(model: nn.Module) -> Buffers:
@@ -51,10 +54,10 @@ def require_same_buffers(model: nn.Module, before: Buffers) -> None:
 
 @contextmanager
 def refusing_assignments(model: nn.Module) -> Iterator[None]:
-    """Raise at the end if the forward of a module assigned a buffer meanwhile; torch.export drops such assignments.
+    """Raise if the forward of a module assigned a buffer meanwhile, or `x.data`; torch.export drops such assignments.
 
     Raises:
-        CaptureError: names the buffer.
+        CaptureError: names the buffer, at the end, or at once the line that assigns `x.data`.
     """
     assigned: list[str] = []
     handles = []
@@ -72,7 +75,8 @@ def refusing_assignments(model: nn.Module) -> Iterator[None]:
 
         handles += [module.register_forward_pre_hook(note), module.register_forward_hook(compare)]
     try:
-        yield
+        with _RefusingData():
+            yield
     except Exception as e:
         if assigned:
             raise _error(assigned[0], None) from e
@@ -84,10 +88,25 @@ def refusing_assignments(model: nn.Module) -> Iterator[None]:
         raise _error(assigned[0], None)
 
 
+class _RefusingData(TorchFunctionMode):
+    # Raises where a tensor's `data` is assigned.
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _SET_DATA:
+            raise assignment_error(current_line() or "forward", "data")
+        return func(*args, **(kwargs or {}))
+
+
+def assignment_error(where: str, name: str) -> CaptureError:
+    """Return the error of an assignment to an attribute of a tensor."""
+    found = f"an assignment to the attribute {name!r} of a tensor"
+    return CaptureError(where=where, found=found, wanted=_WANTED, do=_DO)
+
+
 def _error(path: str, node: fx.Node | None) -> CaptureError:
     return CaptureError(
         where=(source_line(node) if node is not None else "") or f"buffer {path!r}",
         found=f"an assignment to the buffer {path!r}",
-        wanted="a forward that does not change the model",
-        do="Return the new value instead of storing it.",
+        wanted=_WANTED,
+        do=_DO,
     )
