@@ -10,7 +10,7 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
 - einsums: as sums of products, with 2 u more for each operand; sums of windows and differences: as sums;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that
   of log(sum(exp x)) is an absolute error;
-- norms: see `norm_bounds`.
+- norms: see `norm_bounds`; moments, norms of vectors, and values in their order: see `moment_bounds`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.emulation.moment_bounds import MOMENTS, SEVERAL_RESULTS
 from qfunc.emulation.norm_bounds import NORMS, UNIT, Approximation
 from qfunc.ops.definition import Trait
+from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, has, kind_of, parameters_of
 
 __all__ = ["approximate", "at_extremum"]
@@ -48,11 +50,15 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     Returns:
         None if no rule bounds the op's error.
     """
+    if node.target is element and isinstance(arguments[0], tuple | list):
+        return arguments[0][arguments[1]]
     operands = _approximations(arguments)
     value = _call(node, arguments, lambda a: a.value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         if not _has_tensors(value):
             return value if _is_decided(value, arguments) else None
+        if (several := SEVERAL_RESULTS.get(kind_of(node))) is not None and operands:
+            return several(node, arguments, value)
         if not has(node, Trait.MOVES_VALUES):
             return None
         return tuple(map(Approximation, value, _call(node, arguments, lambda a: a.error)))
@@ -303,6 +309,6 @@ _RULES: dict[str, Callable[[fx.Node, Any, Tensor], Tensor | None]] = {
     "resize": _resize, "pad": _pad, "amax": _largest, "amin": _largest, "max_pool": _window_maximum,
     "adaptive_max_pool": _window_maximum, "softmax": _softmax, "softmin": _softmax, "logsumexp": _logsumexp, "glu": _glu,
     "einsum": _einsum, "outer": _outer, "difference": _difference, **dict.fromkeys(("tril", "triu", "im2col"), _moved),
-    "log_softmax": _log_softmax, **NORMS,
+    "log_softmax": _log_softmax, **MOMENTS, **NORMS,
 }  # fmt: skip
 """The rule of each kind whose bound does not follow from its traits."""

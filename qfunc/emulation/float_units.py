@@ -17,6 +17,7 @@ from qfunc.emulation.norm_bounds import Approximation, approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.qparams import spread
+from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
@@ -182,7 +183,7 @@ class FloatUnits:
         found = None
         if not missing and node.op == "call_module":
             found = approximate_module(self.partition.network.get_submodule(str(node.target)), tuple(inputs.values()))
-        elif not missing and op_of(node) is not None and not node.kwargs:
+        elif not missing and (op_of(node) is not None or node.target is element) and not node.kwargs:
             with torch.no_grad():
                 found = approximate(node, fx.map_arg(node.args, inputs.__getitem__))
         elif not missing and isinstance(node.target, type(torch.Tensor.size)):

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.ops.node import attribute, parameters_of
 
-__all__ = ["NORMS", "UNIT", "Approximation", "approximate_module"]
+__all__ = ["NORMS", "UNIT", "Approximation", "Spread", "approximate_module", "spread_of"]
 
 UNIT = _U = 2.0**-23
 """A bound of the relative error of one rounding to float32, twice over."""
@@ -60,8 +60,22 @@ def _instance_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | Non
     return _scaled(node, arguments, value, error, last=False)
 
 
-def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool = True) -> Tensor:
-    # The error of (x - m) / sqrt(v + eps), also where v is computed as mean(x^2) - m^2.
+@frozen(eq=False)
+class Spread:
+    """Mean, offsets from it and variance of a tensor, with the bounds of their errors; the axes stay.
+
+    The variance may be computed as mean(x^2) - m^2, too.
+    """
+
+    mean_error: Tensor
+    offset: Tensor
+    offset_error: Tensor
+    variance: Tensor
+    variance_error: Tensor
+
+
+def spread_of(x: Approximation, dims: Sequence[int], centred: bool = True) -> Spread:
+    """Return the `Spread` along some axes; around 0 unless `centred`."""
     v, e, dims = x.value, x.error, list(dims)
     n = math.prod(v.shape[d] for d in dims)
 
@@ -72,12 +86,17 @@ def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool
     mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)
     d = v - m
     offset_error = e + mean_error + _U * (v.abs() + m.abs())
-    variance = mean(d * d)
-    variance_error = mean(2 * d.abs() * offset_error + offset_error**2) + (n + 4) * _U * (mean(v * v) + m * m)
-    factor = torch.rsqrt(variance + eps)
-    least = torch.rsqrt((variance - variance_error).clamp(min=0) + eps)
+    error = mean(2 * d.abs() * offset_error + offset_error**2) + (n + 4) * _U * (mean(v * v) + m * m)
+    return Spread(mean_error, d, offset_error, mean(d * d), error)
+
+
+def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool = True) -> Tensor:
+    # The error of (x - m) / sqrt(v + eps).
+    s = spread_of(x, dims, centred)
+    factor = torch.rsqrt(s.variance + eps)
+    least = torch.rsqrt((s.variance - s.variance_error).clamp(min=0) + eps)
     factor_error = least - factor + 8 * _U * factor
-    return offset_error * (factor + factor_error) + d.abs() * factor_error + _U * d.abs() * factor
+    return s.offset_error * (factor + factor_error) + s.offset.abs() * factor_error + _U * s.offset.abs() * factor
 
 
 def _response_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:

@@ -69,6 +69,19 @@ OPS = {
     "difference": lambda x: torch.diff(x, dim=2),
     "tril": lambda x: torch.tril(torch.tanh(x)),
     "windows": lambda x: F.unfold(torch.tanh(x), 2),
+    "var": lambda x: x.var((1, 3)),
+    "var, of the population": lambda x: x.var(2, correction=0, keepdim=True),
+    "std": lambda x: x.std(1),
+    "var_mean": lambda x: (lambda found: found[0] + found[1])(torch.var_mean(x, (2, 3))),
+    "std_mean": lambda x: (lambda found: found[0] * found[1])(torch.std_mean(x, 1, keepdim=True)),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=1),
+    "vector_norm, of magnitudes": lambda x: torch.linalg.vector_norm(x, 1, dim=(1, 2)),
+    "normalize": lambda x: F.normalize(x),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x.flip(0), 1),
+    "max": lambda x: x.max(1)[0],
+    "min": lambda x: x.min(2, keepdim=True)[0],
+    "sort": lambda x: x.sort(-1)[0],
+    "topk": lambda x: x.topk(2, 1)[0],
 }  # fmt: skip
 
 
@@ -304,10 +317,23 @@ def test_a_norm_of_equal_products_is_no_mismatch() -> None:
 
 def test_ops_without_a_rule_are_listed() -> None:
     target, x = targets.onnxruntime, torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    net = Apply(lambda x, a, b: b(F.normalize(a(x))), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
+    grid = torch.rand(2, 8, 8, 2, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    net = Apply(lambda x, a, b: b(F.grid_sample(a(x), grid, align_corners=False)), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
     model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
     report = qfunc.verify(target)(model, [x])
-    assert report.unbounded == (("normalize", "no rule bounds the error of normalize"),)
+    assert report.unbounded == (("grid_sample", "no rule bounds the error of grid_sample"),)
+
+
+@pytest.mark.parametrize("name", ["std", "var"])
+def test_the_deviation_of_nearly_equal_values_is_within_its_bound(name: str) -> None:
+    """A root of a variance near 0 has an error of the root of an ulp: 1e-7 where the simulation finds 0."""
+    pytest.importorskip("onnxruntime")
+    target, g = targets.onnxruntime, torch.Generator().manual_seed(1)
+    net = Apply(lambda x, fc: getattr(fc(x.reshape(x.shape[0], -1, 1)), name)(1), nn.Linear(1, 4))
+    batches = [torch.randn(4, 4, 8, generator=g) * 1e-8 for _ in range(2)]
+    report = qfunc.verify(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net.eval())), batches)
+    assert report.verdict.startswith("bit-exact outside 1 float unit: 0 of "), report
+    assert report.unbounded == ()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
