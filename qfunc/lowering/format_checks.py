@@ -10,7 +10,7 @@ from attrs import define, field
 
 from qfunc.errors import DeployError
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Attr, Int, Op
+from qfunc.specs import AnyInput, Attr, Int, Op
 
 if TYPE_CHECKING:
     import onnx
@@ -24,6 +24,9 @@ MIXED = Attr("mixes", True)
 SELECTED = Attr("selects", True)
 """Slices that take some examples of a batch."""
 OF_THE_BATCH = "Select examples outside of the deployed model."
+OF_PLACES = AnyInput(Op(("argmax", "argmin")))
+"""Readers of the places of extrema, which are integers."""
+AS_OUTPUTS = "qfunc writes the places of extrema as outputs of the model"
 ALONE = Op("batch_norm")
 """A BatchNorm that no layer absorbs; of images it is a depthwise convolution."""
 BESIDE = "Put it beside a convolution or a linear layer, which absorbs it, or use nn.BatchNorm2d on four axes."

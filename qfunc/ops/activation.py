@@ -78,7 +78,7 @@ _SOFT = Trait.NEVER_BOOLEAN | Trait.NON_NEGATIVE | Trait.KEEPS_SIGN
 
 ROWS: tuple[Op, ...] = (
     op("relu", F.relu, "input", "relu", ignored=_INPLACE,
-       traits=_SCALED | Trait.NON_NEGATIVE | Trait.CLAMPS | Trait.INTEGER_IF_INPUTS, onnx="Relu x"),
+       traits=_SCALED | Trait.NON_NEGATIVE | Trait.CLAMPS | Trait.INTEGER_IF_INPUTS),
     op("clip", torch.clamp, "input min=None max=None",
        rewrites={"clamp": _clip(None, None), "clip": _clip(None, None), "clamp_min": _clip(None, None),
                  "clamp_max": _clamp_max, "relu6": _clip(0.0, 6.0), "hardtanh": _clip(-1.0, 1.0)},

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, ONE_EXAMPLE, require, require_one_scale, require_symmetric
+from qfunc.lowering.format_checks import (
+    ALONE,
+    AS_OUTPUTS,
+    BESIDE,
+    MIXED,
+    OF_PLACES,
+    ONE_EXAMPLE,
+    require,
+    require_one_scale,
+    require_symmetric,
+)
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import AnyInput, Attr, Int, Op, Refuse
+from qfunc.specs import AnyInput, Attr, GraphOutput, Int, Op, Refuse
 
 NO_LAYER = "docs/targets.md lists them"
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"))
-OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "einsum", "index_put")
+OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "argsort", "einsum", "index_put")
 
 
 MASKS = Op(("compare", "logic", "not"))
+OF_MASKS = Op(("where", "mask", "logic", "not", "cast", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "size"))
+"""Readers of masks that qfunc writes."""
 
 LEGALITY = (
     Refuse(ALONE, because="qfunc writes it as a part of a layer", do=BESIDE),
     Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
-    Refuse(Op(("mul", "add", "sub", "div", "concat")) & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."),
+    Refuse(~OF_MASKS & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."),
+    Refuse(MASKS & GraphOutput(), because="its blobs are real numbers", do="Return real numbers, and compare them outside."),
+    Refuse(OF_PLACES, because=AS_OUTPUTS, do=OUTSIDE),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),

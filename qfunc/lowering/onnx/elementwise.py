@@ -10,7 +10,7 @@ import torch
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.builder import element_type
 from qfunc.lowering.onnx.context import OpContext
-from qfunc.lowering.onnx.creation import operands, promoted
+from qfunc.lowering.onnx.creation import operand, operands, promoted
 from qfunc.lowering.onnx.formula import Write, formula
 from qfunc.ops.arithmetic import guarded
 
@@ -171,9 +171,18 @@ def _binary(op: str, second: str = "other") -> Write:
     return write
 
 
+def _relu(c: OpContext) -> str:
+    if c.result.dtype.is_floating_point:
+        return c.write("Relu", c.input())
+    return c.write("Max", c.input(), c.graph.constant(torch.tensor(0, dtype=c.result.dtype), f"{c.name}.zero"))
+
+
 def _clip(c: OpContext) -> str:
-    bounds = ["" if c[p] is None else c.graph.number(float(c[p]), f"{c.name}.{p}") for p in ("min", "max")]
-    return c.write("Clip", c.input(), *bounds)
+    dtype = c.result.dtype
+    bounds = [
+        "" if c[p] is None else c.graph.constant(torch.tensor(c[p], dtype=dtype), f"{c.name}.{p}") for p in ("min", "max")
+    ]
+    return c.write("Clip", operand(c, "input", dtype), *bounds)
 
 
 def _prelu(c: OpContext) -> str:
@@ -196,7 +205,7 @@ WRITERS: dict[str, Write] = {
     "atan2": formula(f"Equal other 0; Where . {_LEAST} other; Div x .; Atan .; Less x 0; Where . {-math.pi} {math.pi}; "
                      "Less other 0; Where . $5 0; Add $3 ."),
     "round_decimals": _round_decimals, "nan_to_num": _nan_to_num, "guard": _guard, "clip": _clip, "bound": _bound,
-    "prelu": _prelu, "softplus": _softplus, "threshold": _threshold, "glu": _glu, "softmin": _softmin, "compare": _compare,
-    "logic": _logic, "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
+    "relu": _relu, "prelu": _prelu, "softplus": _softplus, "threshold": _threshold, "glu": _glu, "softmin": _softmin,
+    "compare": _compare, "logic": _logic, "not": lambda c: c.write("Not", *operands(c, torch.bool, "value")),
 }  # fmt: skip
 """The writers of this family, by kind."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,11 +111,15 @@ def _topk(c: OpContext) -> list[str]:
     return c.graph.many("TopK", [c.input(), count], names, axis=c["dim"], largest=int(c["largest"]), sorted=int(c["sorted"]))
 
 
-def _sort(c: OpContext) -> list[str]:
+def _sort(c: OpContext, names: Sequence[str] = ()) -> list[str]:
     axis = c["dim"] % c.shape().rank
     count = c.graph.integers(known(c, c.shape().dims[axis]), name=f"{c.name}.k")
-    names = [f"{c.name}.{n}" for n in ("values", "indices")]
+    names = names or [f"{c.name}.{n}" for n in ("values", "indices")]
     return c.graph.many("TopK", [c.input(), count], names, axis=axis, largest=int(c["descending"]), sorted=1)
+
+
+def _argsort(c: OpContext) -> str:
+    return _sort(c, [f"{c.name}.values", c.name])[1]
 
 
 def _along(name: str) -> Callable[[OpContext], list[str]]:
@@ -164,6 +168,7 @@ WRITERS: dict[str, Writer] = {
     "max": _along("Max"),
     "min": _along("Min"), "var": _variance(False), "std": _variance(True), "var_mean": _moments(False),
     "std_mean": _moments(True),
-    "vector_norm": _vector_norm, "topk": _topk, "sort": _sort, "cumsum": _cumsum, "difference": _difference,
+    "vector_norm": _vector_norm, "topk": _topk, "sort": _sort, "argsort": _argsort, "cumsum": _cumsum,
+    "difference": _difference,
 }  # fmt: skip
 """The writers of this family, by kind."""

@@ -80,7 +80,8 @@ def _pad(c: OpContext) -> str:
     for k in range(len(pads) // 2):
         begin[rank - 1 - k], end[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[c["mode"]]
-    value = [c.graph.number(float(c["value"] or 0), f"{c.name}.value")] if mode == "constant" else []
+    filled = torch.tensor(c["value"] or 0, dtype=c.result.dtype)
+    value = [c.graph.constant(filled, f"{c.name}.value")] if mode == "constant" else []
     return c.write("Pad", c.input(), vector(c, [*begin, *end], f"{c.name}.pads"), *value, mode=mode)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qfunc.errors import DeployError
-from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, OF_THE_BATCH, SELECTED
+from qfunc.lowering.format_checks import ALONE, AS_OUTPUTS, BESIDE, MIXED, OF_PLACES, OF_THE_BATCH, SELECTED
 from qfunc.specs import Attr, Op, Refuse
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ BY_ONE = "Multiply by one matrix, or compute the batch of matrices."
 LEGALITY = (
     Refuse(ALONE, because=NO_OPERATOR, do=BESIDE),
     Refuse(Op(UNWRITTEN), because=NO_OPERATOR, do=OUTSIDE),
+    Refuse(OF_PLACES, because=AS_OUTPUTS, do=OUTSIDE),
     Refuse(COMPARISONS, because="qfunc writes masks that are inputs, cast to bool", do=OF_INPUTS),
     Refuse(MATRICES, because="FULLY_CONNECTED takes one constant matrix", do=BY_ONE),
     Refuse(Op("resize") & MODES, because=NO_OPERATOR, do="Use mode='nearest' or mode='bilinear'."),
