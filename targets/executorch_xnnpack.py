@@ -1,9 +1,9 @@
 """ExecuTorch on x86-64, int8, with the whole model delegated to XNNPACK.
 
 Schemes and fusions are those of `litert`.  Average pools, softmax, and products of two tensors with a zero point in the
-second compute in float32 between codes, because XNNPACK has no other kernels for them.  Known differences of one code:
-softmax within 1e-4 of a midpoint of two codes, because XNNPACK has its own exponential, and long products in float32,
-because of the order of their sums.
+second compute in float32 between codes, because XNNPACK has no other kernels for them.  Known differences of one code on
+processors other than x86-64 with AVX2: softmax within 1e-4 of a midpoint of two codes, because XNNPACK has its own
+exponential, and long products in float32, because of the order of their sums.
 """
 
 from attrs import evolve
@@ -51,7 +51,6 @@ from qfunc.targets.litert import (
     SUMS,
     TRANSPOSED,
     WEIGHTED,
-    X86_64,
     XNNPACK_ON_ARM64,
     litert,
 )
@@ -60,7 +59,16 @@ BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 wei
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 EXACT_GELU = Op("gelu") & ~Attr("approximate", "tanh")  # the other is written in float32
-BUILDS = (*X86_64, *(Build(cpu, XNNPACK_ON_ARM64) for cpu in ARM64))
+SOFTMAX = Kernel(Op("softmax"), FloatKernel(division=False, function="xnnpack_float"), formats=BYTES)
+PRODUCT = Kernel(Op("matmul"), FloatKernel(division=False, function="xnnpack_float"), formats=BYTES)
+ON_AVX2 = ((SOFTMAX, evolve(SOFTMAX, arithmetic=FloatKernel(division=False, function="xnnpack_float_avx2"))),)
+OTHERS = tuple((kernel, evolve(kernel, arithmetic=FloatKernel(division=False))) for kernel in (SOFTMAX, PRODUCT))
+BUILDS = (
+    Build(cpus.x86_64_vnni),
+    *(Build(cpu, ON_AVX2) for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)),
+    Build(cpus.x86_64_sse4, OTHERS),
+    *(Build(cpu, (*XNNPACK_ON_ARM64, *OTHERS)) for cpu in ARM64),
+)
 
 executorch_xnnpack = evolve(
     litert,
@@ -74,8 +82,9 @@ executorch_xnnpack = evolve(
         MEAN,
         Kernel(Op("matmul"), FloatMultiplier(), integer_if=(NoZeroPoint(1),), formats=BYTES),
         Kernel(SUMS, SumScaled(), integer_if=SUMMED, formats=BYTES, bounds=CLAMPED),
-        Kernel(SUMS | Op(("mul", "matmul")), FloatKernel(division=False), formats=BYTES),
-        Kernel(Op("softmax"), FloatKernel(division=False), formats=BYTES),
+        PRODUCT,
+        Kernel(SUMS | Op("mul"), FloatKernel(division=False), formats=BYTES),
+        SOFTMAX,
         Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         Kernel(POOLS, FloatKernel(division=False, function="xnnpack"), formats=BYTES),

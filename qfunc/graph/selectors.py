@@ -101,6 +101,7 @@ def attributes(node: fx.Node, context: Context | None = None) -> Mapping[str, An
     A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
     operand is a number.  An op is "created" if no value of an input of the model changes it.  An op
     "mixes" if one example of its result depends on other examples of the batch, and a slice "selects" if it takes some of them.
+    "batch_axis" is the axis of the examples in its result, where the graph decides it.
     A user's op has those that its OpKind names.
     """
     if context is None:
@@ -147,6 +148,8 @@ def _attributes(node: fx.Node, context: Context | None) -> dict[str, Any]:
         axes = _computed(context, axes_of_examples, context.model)
         holds = is_created(node, context), mixes_examples(node, axes), selects_examples(node, axes)
         plain |= {name: True for name, true in zip(("created", "mixes", "selects"), holds, strict=True) if true}
+        if node in axes:
+            plain["batch_axis"] = axes[node]
     return plain
 
 

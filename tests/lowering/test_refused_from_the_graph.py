@@ -38,6 +38,7 @@ FORMS = {
     "reversed rows": lambda net, y: y.flip(-1),
     "rolled batch": lambda net, y: y.roll(1, 0),
     "unknown": lambda net, y: F.mse_loss(y, y.relu()),
+    "examples last": lambda net, y: y.permute(1, 2, 3, 0),
     "heads": lambda net, y: torch.einsum("bchw,cwe->bche", y, net.heads),
 }
 
@@ -64,7 +65,7 @@ def test_deploy_writes_what_quantize_accepts(name, form):
     assert qfunc.deploy(target)(qfunc.calibrate([x], progress=False)(quantized)).files
 
 
-@pytest.mark.parametrize("name", ["executorch_xnnpack", "tosa"])  # ncnn's blobs have no first axis
+@pytest.mark.parametrize("name", ["executorch_xnnpack", "tosa", "ncnn"])
 @pytest.mark.parametrize("form", ["largest of all", "sum of all", "mean of the batch", "similarities"])
 def test_a_program_of_one_example_mixes_nothing(name, form):
     target, x = getattr(targets, name), torch.randn(1, 3, 8, 8)

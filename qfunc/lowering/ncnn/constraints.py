@@ -22,6 +22,7 @@ EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"
 OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "argsort", "einsum", "index_put")
 
 
+MOVED = Attr("batch_axis", 1) | Attr("batch_axis", 2) | Attr("batch_axis", 3)
 MASKS = Op(("compare", "logic", "not"))
 OF_MASKS = Op(("where", "mask", "logic", "not", "cast", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "size"))
 """Readers of masks that qfunc writes."""
@@ -32,6 +33,7 @@ LEGALITY = (
     Refuse(Op("cast") & AnyInput(MASKS) & ~Attr("created", True), because=NO_LAYER, do="Use torch.where in place of the cast."),
     Refuse(~OF_MASKS & AnyInput(MASKS), because=NO_LAYER, do="Use torch.where with the mask."),
     Refuse(MASKS & GraphOutput(), because="its blobs are real numbers", do="Return real numbers, and compare them outside."),
+    Refuse(MOVED & GraphOutput(), because="a blob is one example", do="Make the batch the first axis."),
     Refuse(OF_PLACES, because=AS_OUTPUTS, do=OUTSIDE),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),

@@ -112,7 +112,10 @@ def reduced(op: int) -> Any:
 def _reduction(step: OpContext) -> tuple[Blob, list[int], int]:
     # The input, the axes and 1 if they are kept.
     axes = step.constant(1) if len(step.node.input) > 1 else step.attribute("axes")
-    axes = [i for i in range(len(step.sizes())) if not _is_batch(step, i)] if axes is None else [int(a) for a in axes]
+    if axes is None:
+        axes = [i for i in range(len(step.sizes())) if not _is_batch(step, i)]
+    else:
+        axes = _of_an_example(step, [int(a) for a in axes])
     keep, example = int(step.attribute("keepdims", 1)), step.example()
     if len(example) <= MOST:
         return step.input(), sorted(axis_of(step, a) for a in axes), keep
@@ -124,6 +127,13 @@ def _reduction(step: OpContext) -> tuple[Blob, list[int], int]:
 
 def _is_batch(step: OpContext, axis: int) -> bool:
     return axis in (batch_axis(step.source, step.node.input[0], step.node.name), step.source.varies(step.node.input[0]))
+
+
+def _of_an_example(step: OpContext, axes: list[int]) -> list[int]:
+    # A program of one example has a first axis of one entry, which a reduction of other axes, too, need not name.
+    name, rank = step.node.input[0], len(step.sizes())
+    gone = batch_axis(step.source, name, step.node.name) if step.source.varies(name) is None else None
+    return [a for a in axes if a % rank != gone] or axes
 
 
 def log_sum_exp(step: OpContext) -> None:

@@ -19,7 +19,7 @@ KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "c
 
 _DERIVED = (
     "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created", "mixes",
-    "selects", "in_features", "out_features",
+    "selects", "batch_axis", "in_features", "out_features",
 )  # fmt: skip
 ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""

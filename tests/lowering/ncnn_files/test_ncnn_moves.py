@@ -212,10 +212,6 @@ class Outer(nn.Module):
 
 
 REFUSED = {
-    "examples last": (
-        lambda x: x.transpose(0, 1),
-        "output 'transpose': found examples along axis 1, wanted axis 0. Make the batch the first axis.",
-    ),
     "integer powers": (
         lambda x: x ** torch.tensor([2.0, 0.5, 3.0, 1.0]),
         "op 'pow': found powers of [2.0, 0.5, 3.0, 1.0], wanted one number from -8 to 8, or fractions: "
