@@ -11,9 +11,10 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor, fx
 
+from qfunc.emulation.approximation import Approximation
 from qfunc.emulation.builder import codes_names
 from qfunc.emulation.error_bounds import approximate, at_extremum
-from qfunc.emulation.norm_bounds import Approximation, approximate_module
+from qfunc.emulation.norm_bounds import approximate_module
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import read_attr
 from qfunc.numerics.qparams import spread

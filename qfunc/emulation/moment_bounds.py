@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.emulation.norm_bounds import UNIT, Approximation, spread_of
+from qfunc.emulation.approximation import UNIT, Approximation
+from qfunc.emulation.norm_bounds import spread_of
 from qfunc.ops.node import attribute
 
 __all__ = ["MOMENTS", "SEVERAL_RESULTS"]
@@ -101,10 +102,9 @@ def _normalize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
 
 
 def _cosine(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
-    a, b = (Approximation(*torch.broadcast_tensors(o.value, o.error)) for o in arguments[:2])
+    shape = (arguments[0].value + arguments[1].value).shape
+    a, b = (Approximation(o.value.expand(shape), o.error.expand(shape)) for o in arguments[:2])
     dim, eps = attribute(node, "dim"), float(attribute(node, "eps"))
-    shape = torch.broadcast_shapes(a.value.shape, b.value.shape)
-    a, b = (Approximation(o.value.expand(shape), o.error.expand(shape)) for o in (a, b))
     ends = _divisor(a, 2, dim, eps), _divisor(b, 2, dim, eps)
     if ends[0] is None or ends[1] is None:
         return None

@@ -11,26 +11,11 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor, fx, nn
 
+from qfunc.emulation.approximation import UNIT as _U
+from qfunc.emulation.approximation import Approximation
 from qfunc.ops.node import attribute, parameters_of
 
-__all__ = ["NORMS", "UNIT", "Approximation", "Spread", "approximate_module", "spread_of"]
-
-UNIT = _U = 2.0**-23
-"""A bound of the relative error of one rounding to float32, twice over."""
-
-
-@frozen(eq=False)
-class Approximation:
-    """Real values in float64, and a bound of the magnitude of their error, of the same shape."""
-
-    value: Tensor
-    error: Tensor
-
-    @classmethod
-    def exact(cls, value: Tensor) -> Approximation:
-        """Return values without an error."""
-        wide = value.detach().double()
-        return cls(wide, torch.zeros_like(wide))
+__all__ = ["NORMS", "Spread", "approximate_module", "spread_of"]
 
 
 def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:

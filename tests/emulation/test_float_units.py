@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
+from qfunc.emulation.approximation import Approximation
 from qfunc.emulation.error_bounds import approximate, at_extremum
-from qfunc.emulation.norm_bounds import Approximation, approximate_module
+from qfunc.emulation.norm_bounds import approximate_module
 from qfunc.frontend.capture import capture
+from qfunc.specs import edit
 from tests.conformance.modules import Apply
 
 PACKAGES = {
@@ -417,3 +419,16 @@ def test_an_infinity_is_no_deviation_and_hides_none() -> None:
     for by, mismatches in ((0.0, 0), (0.01, 2)):
         (row,) = qfunc.verify(target, moved(by))(calibrated, [x]).of("float")
         assert (row.elements, row.mismatches) == (4, mismatches)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
+@pytest.mark.parametrize("channels", [1, 2, 3, 16])
+def test_winograd_s_transforms_are_within_the_bound_of_a_convolution(channels: int) -> None:
+    """Few channels beside 12 or more are where they deviate most; a direct sum stays 10 times below."""
+    target, g = edit.skip(edit.name("1"))(targets.ncnn), torch.Generator().manual_seed(channels)
+    net = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, 16, 3, padding=1))
+    sparse = torch.randn(2, channels, 32, 32, generator=g) * (torch.rand(2, channels, 32, 32, generator=g) < 0.05)
+    batches = [torch.randn(2, channels, 32, 32, generator=g), sparse]
+    report = qfunc.verify(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net.eval())), batches)
+    assert report.agreement.startswith("bit-exact"), report
+    assert any(0.001 < row.largest_lsb < 1 for row in report.of("float"))

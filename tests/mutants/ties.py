@@ -152,19 +152,19 @@ TIES = (
         BOUND, case="0.001-local_response_norm",
     ),
     Mutation(
-        "products-without-the-errors-of-their-factors", "qfunc.emulation.error_bounds:_product",
+        "products-without-the-errors-of-their-factors", "qfunc.emulation.sum_bounds:_product",
         "error: Tensor = largest - value.abs() +",
         "error: Tensor =",
         BOUND, case="0.001-prod",
     ),
     Mutation(
-        "products-never-underflow", "qfunc.emulation.error_bounds:_product",
+        "products-never-underflow", "qfunc.emulation.sum_bounds:_product",
         " + 2.0**-126 * factor)",
         ")",
         "tests/emulation/test_float_units.py::test_a_product_that_float32_rounds_to_zero_is_within_its_bound",
     ),
     Mutation(
-        "errors-of-factors-are-forgotten", "qfunc.emulation.error_bounds:_sum_of_products",
+        "errors-of-factors-are-forgotten", "qfunc.emulation.sum_bounds:_sum_of_products",
         "error = error + _call(node, arguments, magnitude)",
         "pass",
         BOUND, case="0.001-conv",
@@ -176,7 +176,7 @@ TIES = (
         "tests/emulation/test_float_units.py::test_the_place_of_an_extremum_is_bounded_by_the_error_of_the_values",
     ),
     Mutation(
-        "bicubic-places-are-exact", "qfunc.emulation.error_bounds:_resize",
+        "bicubic-places-are-exact", "qfunc.emulation.sum_bounds:_resize",
         "2 * x.error.amax(axes, keepdim=True)",
         "torch.zeros_like(largest)",
         BOUND, case="0.001-resize, bicubic",

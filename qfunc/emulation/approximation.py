@@ -1,0 +1,58 @@
+"""Real values with a bound of their error, and what an op computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, fx
+
+__all__ = ["UNIT", "Approximation", "approximations", "call"]
+
+UNIT = 2.0**-23
+"""A bound of the relative error of one rounding to float32, twice over."""
+
+
+@frozen(eq=False)
+class Approximation:
+    """Real values in float64, and a bound of the magnitude of their error, of the same shape."""
+
+    value: Tensor
+    error: Tensor
+
+    @classmethod
+    def exact(cls, value: Tensor) -> Approximation:
+        """Return values without an error."""
+        wide = value.detach().double()
+        return cls(wide, torch.zeros_like(wide))
+
+
+def approximations(arguments: Any) -> list[Approximation]:
+    """Return the approximations among the arguments of an op, also those in lists."""
+    found: list[Approximation] = []
+
+    def collect(a: Any) -> None:
+        if isinstance(a, Approximation):
+            found.append(a)
+        elif isinstance(a, tuple | list):
+            for item in a:
+                collect(item)
+
+    collect(arguments)
+    return found
+
+
+def call(node: fx.Node, arguments: Any, of: Callable[[Approximation], Any]) -> Any:
+    """Return what an op computes of tensors that stand for its approximations."""
+    assert callable(node.target)
+    return node.target(*_mapped(arguments, of))
+
+
+def _mapped(argument: Any, of: Callable[[Approximation], Any]) -> Any:
+    if isinstance(argument, Approximation):
+        return of(argument)
+    if isinstance(argument, tuple | list):
+        return type(argument)(_mapped(a, of) for a in argument)
+    return argument
