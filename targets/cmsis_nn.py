@@ -47,7 +47,7 @@ from qfunc.specs import (
 )
 from qfunc.targets.litert import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
 
-PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu")) | BY_MATRIX
+PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu", "prelu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 

@@ -108,7 +108,7 @@ UNITS = (
     Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
     SOFTMAX,
     HARDSWISH,
-    Kernel(Op("prelu"), FixedPoint(), formats=BYTES),
+    Kernel(Op("prelu"), FixedPoint(float_ratio=True), formats=BYTES),
     Kernel(Op(MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
 )
 FLOAT_PRODUCT, FLOAT_RATIO = FixedPoint(float_product=True), FixedPoint(float_ratio=True)  # the types of M in TFLite
@@ -201,8 +201,8 @@ litert_reference = evolve(
     kernels=(
         Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES),
         Kernel(Op("matmul"), FLOAT_PRODUCT, formats=BYTES),
-        Kernel(Op("mul"), FLOAT_RATIO, formats=BYTES),
-        Kernel(Op(("conv", "conv_transpose", "leaky_relu")) | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op(("mul", "leaky_relu")), FLOAT_RATIO, formats=BYTES),
+        Kernel(Op(("conv", "conv_transpose")) | MEANS, FixedPoint(), formats=BYTES),
         Kernel(SUMS, SumShifted(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         Kernel(Op("softmax"), SoftmaxFixed(), integer_if=UNIT, formats=BYTES),
@@ -249,7 +249,8 @@ litert_optimised = evolve(
         ROWS_BY_RUY,
         *BY_VECTORS,
         Kernel(Op("matmul"), FLOAT_PRODUCT, formats=BYTES),
-        Kernel(Op("leaky_relu") | MEANS, FixedPoint(), formats=BYTES),
+        Kernel(Op("leaky_relu"), FLOAT_RATIO, formats=BYTES),
+        Kernel(MEANS, FixedPoint(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("integer", 10), integer_if=SAME, formats=BYTES),
         INTO_LANES,
         FROM_LANES,

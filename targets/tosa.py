@@ -114,9 +114,8 @@ tosa = Target(
         Kernel(NUMBERS, FloatKernel(), formats=WITH_NUMBERS, bounds=Bounds()),
         Kernel(STEPS, FloatKernel(), formats=BYTES, bounds=Bounds()),
         Kernel(FUNCTIONS | POWERS, FloatKernel("float64"), formats=BYTES),
-        Kernel(
-            WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul", "prelu")), ONCE, formats=BYTES, bounds=Bounds()
-        ),
+        Kernel(WEIGHTED | TRANSPOSED | BY_MATRIX | MEANS | Op(("matmul", "mul")), ONCE, formats=BYTES, bounds=Bounds()),
+        Kernel(Op("prelu"), FixedPoint("half_up", float_ratio=True), formats=BYTES, bounds=Bounds()),
         Kernel(SUMS, SumShifted(steps="half_up"), formats=BYTES, bounds=Bounds()),
         Kernel(POOLS, AverageCodes("half_away", centred=True), integer_if=SAME, formats=BYTES, bounds=Bounds()),
         Kernel(BILINEAR, Bilinear("rational", 11), integer_if=SAME, formats=BYTES),

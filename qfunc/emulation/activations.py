@@ -44,7 +44,7 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
     centred = below = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
     s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)
     if job.unit.kind == "leaky_relu":
-        slope = float(attribute(job.root, "negative_slope"))
+        slope = float(torch.tensor(float(attribute(job.root, "negative_slope"))))  # as a file has it
     else:
         weight = dict(slots(job.root))["weight"]
         encoding = job.partition.encoding(weight, job.root)
@@ -53,7 +53,9 @@ def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Nod
         slope_codes = job.emitter.constant(offsets, str(weight.target))
         below = job.emitter.call(scale_channels, centred, slope_codes, name=f"{job.name}_sloped")
         slope = float(encoding.qparams.scale.float())
-    multipliers = [s_x / s_y, s_x * slope / s_y]  # in float32, as in TFLite and XNNPACK
+    if isinstance(arithmetic, FixedPoint) and not arithmetic.float_ratio:
+        s_x, s_y = s_x.double(), s_y.double()
+    multipliers = [s_x / s_y, s_x * slope / s_y]
     if isinstance(arithmetic, FloatMultiplier):
         each = [float(m) for m in multipliers]
         return job.emitter.call(
@@ -74,7 +76,7 @@ def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
     scales = (scale, scale * float(attribute(job.root, "negative_slope")))
     least = arithmetic.least
     if least is not None and not all(least <= abs(float(s)) <= _LARGEST_MULTIPLIER for s in scales):
-        return slopes(job, FixedPoint())
+        return slopes(job, FixedPoint(float_ratio=True))
     centred = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
     m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in scales]
     return job.emitter.call(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from qfunc.numerics.kernels.accumulators import (
     exact_chunks,
     linear_codes,
     matmul_codes,
+    product_codes,
 )
 from qfunc.numerics.kernels.requantize import (
     SMALLEST_BIAS,
@@ -228,21 +228,13 @@ def _multiplier(job: UnitContext, ratio: Tensor, bits: int, reduced: int | None 
 
 def _accumulator(job: UnitContext, arithmetic: Any) -> tuple[fx.Node, Tensor, Tensor | None]:
     # (accumulator, the exact s_x*s_w in float64 shaped for it, float bias or None)
-    if job.unit.kind == "mul":
-        a, b = operand_codes(job)
-        left, right = (
-            job.emitter.call(operator.sub, v.node, v.encoding.zero_point, name=f"{job.name}_{i}")
-            for i, v in zip(("left", "right"), (a, b), strict=True)
-        )
-        acc = job.emitter.call(operator.mul, left, right, name=f"{job.name}_product")
-        return apply_overflow(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
-    products = products_of(job.partition, job.unit, arithmetic)
+    products = None if job.unit.kind == "mul" else products_of(job.partition, job.unit, arithmetic)
     if products is None:
         a, b = operand_codes(job)
         largest = math.prod(float(largest_offset(v.encoding)) for v in (a, b))
-        acc = job.emitter.call(
-            matmul_codes, a.node, a.encoding.zero_point, b.node, b.encoding.zero_point, largest, name=f"{job.name}_acc"
-        )
+        function, name = (product_codes, "product") if job.unit.kind == "mul" else (matmul_codes, "acc")
+        operands = (a.node, a.encoding.zero_point, b.node, b.encoding.zero_point)
+        acc = job.emitter.call(function, *operands, largest, name=f"{job.name}_{name}")
         return apply_overflow(job, acc), a.encoding.qparams.scale.double() * b.encoding.qparams.scale.double(), None
     return _weighted_sum(job, products)
 

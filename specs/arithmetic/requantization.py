@@ -101,8 +101,8 @@ class FixedPoint:
 
     One step: one rounding of the 64-bit product.  Two: "srdhm" (saturating rounding doubling high multiply), or "sqdmulh",
     which cuts off (of two shifts the one to the right is at least 1); then the rounding shift named second.  leaky_relu and
-    prelu have an M for each side of 0, in float32; a mean of n has m' = floor(m 2^k / n) and e' = e + k, with
-    k = floor(log2 n).
+    prelu have an M for each side of 0, s_x / s_y and s_x slope / s_y; a mean of n has m' = floor(m 2^k / n) and e' = e + k,
+    with k = floor(log2 n).
 
     `reduced`: m is rounded a second time, half up, to `reduced` bits and at most 2^reduced - 1: for sums of 64 bits.
     `float_ratio`: M is a float32, computed as of `FloatMultiplier`.  `float_product`: where s_x s_w is one number, it is

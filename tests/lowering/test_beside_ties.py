@@ -9,6 +9,7 @@ asks so many questions of each kind, others every time, and prints how many elem
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from fractions import Fraction
@@ -33,8 +34,14 @@ from tests.lowering.drawn_law import EXAMPLES
 from tests.lowering.drawn_ops import Side
 
 SHAPE = (4, 5, 7, 5)
-NAMES = ("onnxruntime", "litert", "litert_reference", "litert_optimised", "executorch_xnnpack", "tosa", "openvino", "ncnn")
+NAMES = ("onnxruntime", "litert", "litert_reference", "litert_optimised", "executorch_xnnpack", "tosa", "openvino", "ncnn",
+         "cmsis_nn", "cmsis_nn_16x8")  # fmt: skip
 RUNTIMES = {name: getattr(targets, name) for name in NAMES}
+LACKING = {
+    "onnxruntime": ("conv_transpose", "sub", "curves", "mean"),
+    "cmsis_nn_16x8": ("conv_transpose", "sub", "curves", "leaky_relu", "global_avg_pool", "mean", "matmul"),
+}
+"""Ops that a target computes in float, or has no form for."""
 FLOAT = ("openvino", "ncnn")  # these compute all but products in float
 
 
@@ -55,15 +62,19 @@ def products(seed: int) -> list[nn.Module]:
 def others(name: str, seed: int) -> list[nn.Module]:
     """Transposed convolutions, sums and products of two tensors, means, pools, and curves."""
     torch.manual_seed(seed)
-    transposed = [LargeSums("conv_transpose", 3, seed), nn.ConvTranspose2d(5, 4, 2, 2)] if name != "onnxruntime" else []
-    pairs = [Apply(_pair(kind), nn.Conv2d(5, 5, 1)) for kind in (torch.add, torch.mul)]
-    pairs += [] if name == "onnxruntime" else [Apply(_pair(torch.sub), nn.Conv2d(5, 5, 1))]
-    curves = [nn.LeakyReLU(0.3)] + ([] if name == "onnxruntime" else [nn.PReLU(5), nn.Hardswish()])
-    means = [nn.AdaptiveAvgPool2d(1)] + ([] if name == "onnxruntime" else [Apply(lambda x: x.mean(1, keepdim=True))])
-    matrices = (
-        [] if name == "executorch_xnnpack" else [Apply(lambda x, other: x @ other(x).transpose(2, 3), nn.Conv2d(5, 5, 1))]
-    )
-    return [*transposed, *pairs, *curves, *means, *matrices, Apply(lambda x: x * x), nn.AvgPool2d(2, 1)]
+    made = {
+        "conv_transpose": [LargeSums("conv_transpose", 3, seed), nn.ConvTranspose2d(5, 4, 2, 2)],
+        "add": [Apply(_pair(torch.add), nn.Conv2d(5, 5, 1))],
+        "sub": [Apply(_pair(torch.sub), nn.Conv2d(5, 5, 1))],
+        "mul": [Apply(_pair(torch.mul), nn.Conv2d(5, 5, 1)), Apply(lambda x: x * x)],
+        "leaky_relu": [nn.LeakyReLU(0.3)],
+        "curves": [nn.PReLU(5), nn.Hardswish()],
+        "global_avg_pool": [nn.AdaptiveAvgPool2d(1)],
+        "mean": [Apply(lambda x: x.mean(1, keepdim=True))],
+        "matmul": [Apply(lambda x, other: x @ other(x).transpose(2, 3), nn.Conv2d(5, 5, 1))],
+        "avg_pool": [nn.AvgPool2d(2, 1)],
+    }
+    return [net for kind, nets in made.items() if kind not in LACKING.get(name, ()) for net in nets]
 
 
 def _pair(op: Any) -> Any:
@@ -118,6 +129,24 @@ def test_reference_linear_layers_round_the_exact_value() -> None:
             assert y == min(max(nearest + z_y, -128), 127)
             far += abs(abs(real) % 1 - Fraction(1, 2)) < Fraction(1, 2**24)
     assert far >= 8  # nearly each channel has a sum so near to a tie
+
+
+def test_products_of_16_bits_keep_every_bit() -> None:
+    """2^30 and more, of which float32 has 24 bits: next to ties, their last bits decide."""
+    target, x = targets.cmsis_nn_16x8, 2 * torch.rand(SHAPE, generator=torch.Generator().manual_seed(2)) - 1
+    large = 0
+    for seed in range(4):
+        model = beside_ties(calibrated(target, Apply(lambda x: x * x), x), x, seed)
+        seats = {s.module.site.slot: s.module.qparams() for s in quantizer_nodes(model)}
+        s_x, s_y = float(seats["input"].scale), float(seats["output"].scale)
+        mantissa, exponent = math.frexp(s_x * s_x / s_y)
+        codes = torch.round(x.double() / s_x).long().flatten().tolist()
+        found = torch.round(qfunc.emulate(target)(model)(x).double() / s_y).long().flatten().tolist()
+        for code, y in zip(codes, found, strict=True):
+            high = (code * code * round(mantissa * 2**31) + 2**30) >> 31
+            assert y == min((high + 2 ** (-exponent - 1)) >> -exponent, 32767)
+            large += code * code >= 2**24
+    assert large > 1000
 
 
 class Product(nn.Module):

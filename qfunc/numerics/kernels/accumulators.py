@@ -117,6 +117,16 @@ def linear_codes(x: Tensor, zero_point: int, weight: Tensor, bias: Tensor | None
     return acc if bias is None else acc + bias
 
 
+def product_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float) -> Tensor:
+    """Return (q_a - z_a) * (q_b - z_b), entry by entry; `largest` bounds its magnitude.
+
+    >>> product_codes(torch.tensor([32767.0]), 0, torch.tensor([32765.0]), 0, 2.0**30).item()
+    1073610755.0
+    """
+    a, b = a - zero_a, b - zero_b
+    return a * b if largest < EXACT_FLOAT32 else a.double() * b.double()
+
+
 def matmul_codes(a: Tensor, zero_a: int, b: Tensor, zero_b: int, largest: float) -> Tensor:
     """Return the exact accumulator of a product of two code tensors; `largest` bounds |(q_a - z_a) * (q_b - z_b)|.
 
