@@ -188,7 +188,7 @@ def logistic(x: Tensor) -> Tensor:
 
 
 def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return 0.5 x erfc(-x / sqrt(2)) with erfc rounded once; the tanh approximation is PyTorch's.
+    """Return 0.5 x erfc(-x / sqrt(2)), or 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), with erfc and tanh rounded once.
 
     Source: TFLite kernels/internal/reference/gelu.h.
 
@@ -196,7 +196,8 @@ def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
     [0.0, 10.0]
     """
     if approximate == "tanh":
-        return F.gelu(x, approximate="tanh")
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return 0.5 * x * (1 + torch.tanh(inner.double()).float())
     return 0.5 * x * torch.erfc((x * -math.sqrt(0.5)).double()).float()
 
 
