@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, copies
 
-__all__ = ["insert_barriers"]
+__all__ = ["barrier", "insert_barriers"]
 
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
 _WITH_CONSTANTS = ("Add", "Div", "Mul", "PRelu", "Sub")
@@ -33,19 +33,21 @@ def insert_barriers(model: onnx.ModelProto) -> None:
         node = onnx.NodeProto.FromString(node.SerializeToString())
         for index in _protected(source, node):
             name = f"{node.output[0]}.operand_{index}"
-            nodes.append(_barrier(model, node.input[index], name))
+            nodes.append(barrier(model, node.input[index], name))
             node.input[index] = name
         nodes.append(node)
         if _is_spread(source, node) or _is_pooled(source, node):
             result = node.output[0]
             node.output[0] = f"{result}.before"
-            nodes.append(_barrier(model, node.output[0], result))
+            nodes.append(barrier(model, node.output[0], result))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
 
-def _barrier(model: onnx.ModelProto, value: str, name: str) -> onnx.NodeProto:
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(_LEAST), f"{name}.least"))
+def barrier(model: onnx.ModelProto, value: str, name: str, number: int = 0) -> onnx.NodeProto:
+    """Return a barrier after a tensor; OpenVINO merges barriers of one tensor that have equal numbers."""
+    least = np.array(_LEAST * (1 - np.float32(2.0**-20) * number), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(least, f"{name}.least"))
     return helper.make_node("Max", [value, f"{name}.least"], [name], name=f"{name}.barrier")
 
 

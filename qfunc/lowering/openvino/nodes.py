@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qfunc.lowering.onnx.remove_quantizers import prune
+from qfunc.lowering.openvino.barriers import barrier
 from qfunc.lowering.qdq.reader import copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.numerics.kernels.requantize import range_ends, weight_codes
@@ -41,8 +43,14 @@ def insert_fake_quantize(model: onnx.ModelProto, sites: tuple[QuantizedTensor, .
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     quantized_weights: dict[str, onnx.NodeProto] = {}
-    products, read = _equal_values(model), set[tuple[str, int]]()
+    products, read, seen = _equal_values(model), set[tuple[str, int]](), Counter[int]()
     for node in model.graph.node:
+        if node.op_type in _PRODUCTS and not stored.intersection(node.input):
+            # OpenVINO merges products in float of one tensor with equal weights, and adds the bias of one of them to all.
+            if number := seen[products[node.output[0]]]:
+                nodes.append(barrier(model, node.input[0], f"{node.output[0]}.operand_0", number))
+                node.input[0] = nodes[-1].output[0]
+            seen[products[node.output[0]]] += 1
         for index, name in enumerate(node.input):
             if name in weights and name in rank and node.op_type not in _RECURRENT:
                 node.input[index] = f"{name}.real"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering import OpenVinoRunner
+from qfunc.specs import edit
 
 pytestmark = pytest.mark.skipif(bool(OpenVinoRunner().missing()), reason="openvino is not installed")
 
@@ -41,11 +42,20 @@ FORMS = {
 }
 
 
+TARGETS = {
+    "integers": lambda name: targets.openvino,
+    "shifted": lambda name: edit.weights(symmetric=False)(targets.openvino),  # those of transposed convolutions stay real
+    "real": lambda name: edit.skip(edit.op(name))(targets.openvino),
+}
+
+
+@pytest.mark.parametrize("weights", TARGETS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_each_product_has_its_own_bias(name: str, form: str) -> None:
+def test_each_product_has_its_own_bias(name: str, form: str, weights: str) -> None:
     torch.manual_seed(0)
     product, weight, sizes = PRODUCTS[name]
+    target = TARGETS[weights](name)
     net, x = Net(product, torch.randn(weight) * 0.3, FORMS[form]).eval(), torch.randn(sizes)
-    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.openvino)(net))
-    assert "mismatch" not in qfunc.verify(targets.openvino)(done, [x]).verdict
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    assert "mismatch" not in qfunc.verify(target)(done, [x]).verdict
