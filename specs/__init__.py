@@ -56,6 +56,7 @@ from qfunc.specs.arithmetic.requantization import (
 )
 from qfunc.specs.arithmetic.stages import KPU, ScaleStage, SegmentStage, Stages
 from qfunc.specs.cpus import Cpu
+from qfunc.specs.file_format import FileFormat
 from qfunc.specs.formats import (
     BFLOAT16,
     E2M1,
@@ -148,7 +149,8 @@ __all__ = [
     "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied", "Constant",
     "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN",
     "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
-    "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
+    "FileFormat", "FixedBits",
+    "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
     "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_MXFP4",
     "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K", "GGUF_Q6_K",
     "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int",

@@ -10,7 +10,7 @@ from typing import Any
 
 from qfunc.errors import SpecError
 from qfunc.specs._values import is_public_function, mutability_error, short
-from qfunc.specs.protocols import OPTIONAL
+from qfunc.specs.protocols import OF_FORMATS, OPTIONAL
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -250,6 +250,10 @@ def _misfit(kind: Any, protocol: Any) -> tuple[str, str, str] | None:
                 return f"{name}, which is no method", wanted, f"Make {name} a method."
             if not _takes(kind, name, len(parameters) - 1):
                 return f"{name}{_signature(own)}", wanted, f"Let {name} take these arguments."
+    if "format" in declared and not hasattr(kind, "format"):
+        for name in OF_FORMATS:
+            if hasattr(kind, name):
+                return f"the attribute {name}", "a specs.FileFormat as format", f"Write format = FileFormat({name}=...)."
     optional = [n for p in OPTIONAL[protocol] for n in members(p)]
     for name in dir(kind):
         near = difflib.get_close_matches(name, optional, 1, 0.75)

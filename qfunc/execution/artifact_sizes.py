@@ -14,15 +14,14 @@ from qfunc.execution.batches import infos
 from qfunc.execution.varying_sizes import Axes, axes_of, varying
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.specs import Target
-from qfunc.specs.protocols import FixedSizeLowering
+from qfunc.specs.file_format import format_of
 
 __all__ = ["fixes_sizes", "other_sizes", "require_one_size", "with_sizes_of"]
 
 
 def fixes_sizes(target: Target, axes: Axes | None) -> bool:
     """Return True if axes vary that the files of a target fix."""
-    lowering = target.lowering
-    return isinstance(lowering, FixedSizeLowering) and bool(lowering.one_size and varying(axes))
+    return bool(format_of(target.lowering).one_size and varying(axes))
 
 
 def require_one_size(target: Target, axes: Axes | None, inputs: Sequence[TensorInfo], names: Sequence[str]) -> None:
@@ -31,8 +30,7 @@ def require_one_size(target: Target, axes: Axes | None, inputs: Sequence[TensorI
     Raises:
         DeployError: names the input and its sizes.
     """
-    lowering = target.lowering
-    if axes is None or not fixes_sizes(target, axes) or not isinstance(lowering, FixedSizeLowering):
+    if axes is None or not fixes_sizes(target, axes):
         return
     index, _ = varying(axes)[0]
     shapes = [shape for shape in (inputs[index].shape, inputs[index].other) if shape]
@@ -41,7 +39,7 @@ def require_one_size(target: Target, axes: Axes | None, inputs: Sequence[TensorI
     raise DeployError(
         where=f"deploy({target.name}), input {names[index]!r}",
         found=f"sizes that vary: {' and '.join(seen)}",
-        wanted=f"one size for {lowering.one_size}; only the batch may vary",
+        wanted=f"one size for {format_of(target.lowering).one_size}; only the batch may vary",
         do=f"Give the size: deploy(target, example_inputs=({given},)), a file for each size.",
     )
 

@@ -8,10 +8,11 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import DeployError
-from qfunc.specs import Refuse, Scheme
+from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._check import as_tuple, implements, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.protocols import FixedSizeLowering, LimitedLowering, Lowering, RefusingLowering, VersionedLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import Lowering, RefusingLowering
 
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
@@ -20,7 +21,7 @@ def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
         raise refuse(instance, attribute.name, value, "at least one lowering", do)
     for one in value:
         implements(Lowering)(instance, attribute, one)
-    if len({one.opset for one in value if isinstance(one, VersionedLowering)}) > 1:
+    if len({format_of(one).opset for one in value} - {None}) > 1:
         raise refuse(instance, attribute.name, value, "one opset, because all lower the same model", "Give all the same opset.")
 
 
@@ -41,14 +42,21 @@ class Combined:
     lowerings: tuple[Any, ...] = field(converter=as_tuple, validator=_lowerings)
 
     @property
-    def opset(self) -> int:
-        """The opset of the lowerings, or 21.
+    def format(self) -> FileFormat:
+        """The opset of the lowerings that have one, the first size that is fixed, and the ops that any of them refuses.
 
-        >>> from qfunc.lowering import TensorRtRanges, QdqLowering
-        >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).opset
+        >>> from qfunc.lowering import TensorRtRanges, NcnnLowering, QdqLowering
+        >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).format.opset
         13
+        >>> Combined((TensorRtRanges(), NcnnLowering())).format.legality == NcnnLowering.format.legality
+        True
         """
-        return next((int(one.opset) for one in self.lowerings if isinstance(one, VersionedLowering)), 21)
+        formats = [format_of(one) for one in self.lowerings]
+        return FileFormat(
+            opset=next((one.opset for one in formats if one.opset), None),
+            one_size=next((one.one_size for one in formats if one.one_size), ""),
+            legality=tuple(refuse for one in formats for refuse in one.legality),
+        )
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the files of every lowering, in their order."""
@@ -65,22 +73,6 @@ class Combined:
                     )
                 files[name], writers[name] = content, lowering
         return files
-
-    @property
-    def legality(self) -> tuple[Refuse, ...]:
-        """The ops that any of the lowerings refuses.
-
-        >>> from qfunc.lowering import TensorRtRanges, NcnnLowering
-        >>> Combined((TensorRtRanges(), NcnnLowering())).legality == NcnnLowering.legality
-        True
-        """
-        limited = (one for one in self.lowerings if isinstance(one, LimitedLowering))
-        return tuple(refuse for one in limited for refuse in one.legality)
-
-    @property
-    def one_size(self) -> str:
-        """The first file of the lowerings that fixes sizes, or ""."""
-        return next((one.one_size for one in self.lowerings if isinstance(one, FixedSizeLowering) and one.one_size), "")
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return these lowerings with the one that the first to refuse such a tensor wants instead; empty if all write it.

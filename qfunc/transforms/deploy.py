@@ -34,7 +34,8 @@ from qfunc.placement.partition import Partition
 from qfunc.placement.shift_limits import require_limits
 from qfunc.placement.units import Unit, summary
 from qfunc.specs import Target
-from qfunc.specs.protocols import NamingLowering, VersionedLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import NamingLowering
 from qfunc.transforms.onnx_check import require_same_function
 from qfunc.transforms.validate import describe, require_target, require_target_value
 
@@ -151,7 +152,7 @@ def checked_model(deployed: Deployment) -> tuple[Any, Any]:
     lowering = partition.target.lowering
     assert lowering is not None
     require_limits(partition)
-    opset = written_opset(lowering.opset if isinstance(lowering, VersionedLowering) else OPSET)
+    opset = written_opset(format_of(lowering).opset or OPSET)
     proto, tensors = write_model(partition, inputs, opset, deployed.axes)
     for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
         require_same_function(proto, tensors, deployed.model, shapes)

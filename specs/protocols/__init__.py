@@ -19,19 +19,14 @@ from qfunc.specs.protocols.function import (
     SearchingFunction,
 )
 from qfunc.specs.protocols.lowering import (
-    BlockLowering,
     DecoderLowering,
-    FixedSizeLowering,
-    LimitedLowering,
+    FormattedLowering,
     Lowering,
     NamingLowering,
-    ParameterLowering,
     PartwiseLowering,
     RefusingLowering,
     StackingLowering,
     StoringLowering,
-    VersionedLowering,
-    WideLowering,
 )
 from qfunc.specs.protocols.runner import (
     ConditionalRunner,
@@ -71,15 +66,10 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         OnnxFunction,
     ),
     Lowering: (
-        VersionedLowering,
+        FormattedLowering,
         NamingLowering,
-        LimitedLowering,
-        FixedSizeLowering,
         RefusingLowering,
         StoringLowering,
-        ParameterLowering,
-        WideLowering,
-        BlockLowering,
         DecoderLowering,
         StackingLowering,
         PartwiseLowering,
@@ -96,12 +86,14 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
 
+OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legality")
+"""What a lowering says by its `format`, a `specs.FileFormat`."""
+
 __all__ = [
-    "OPTIONAL", "BlockLowering", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView", "FixedSizeLowering",
-    "FlippingRunner", "Function", "InspectableRunner", "LearnedFunction", "LimitedLowering", "LoadingRunner",
+    "OF_FORMATS", "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView",
+    "FlippingRunner", "FormattedLowering", "Function", "InspectableRunner", "LearnedFunction", "LoadingRunner",
     "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
-    "OptionalRunner", "ParameterLowering", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
+    "OptionalRunner", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
     "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
     "StoringLowering",
-    "VersionedLowering", "WideLowering",
 ]  # fmt: skip

@@ -24,12 +24,12 @@ class Lowering(Protocol):
 
 
 @runtime_checkable
-class VersionedLowering(Protocol):
-    """A lowering that chooses the ONNX opset of the model that it receives."""
+class FormattedLowering(Protocol):
+    """A lowering whose files hold other things than Q/DQ ONNX of opset 21."""
 
     @property
-    def opset(self) -> int:
-        """The version of the opset; for one before 13 the lowering receives a model of opset 21."""
+    def format(self) -> Any:
+        """The `specs.FileFormat`."""
         ...
 
 
@@ -39,26 +39,6 @@ class NamingLowering(Protocol):
 
     def with_names(self, files: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the files of `lower` with these names of inputs and outputs; an output with the name "" keeps its own."""
-        ...
-
-
-@runtime_checkable
-class LimitedLowering(Protocol):
-    """A lowering whose files cannot express some ops, so that `quantize` refuses them."""
-
-    @property
-    def legality(self) -> tuple[Any, ...]:
-        """The `Refuse` values of these ops."""
-        ...
-
-
-@runtime_checkable
-class FixedSizeLowering(Protocol):
-    """A lowering that may fix all sizes of the inputs but the batch."""
-
-    @property
-    def one_size(self) -> str:
-        """What fixes the sizes, for messages, such as "a .pte"; "" if they may vary."""
         ...
 
 
@@ -77,36 +57,6 @@ class StoringLowering(Protocol):
 
     def stores(self, scheme: Any, constant: bool) -> bool:
         """Return True if they hold the codes of a constant in this scheme, or say how an activation is quantized."""
-        ...
-
-
-@runtime_checkable
-class ParameterLowering(Protocol):
-    """A lowering that writes the parameters of the model under their names."""
-
-    @property
-    def parameters(self) -> bool:
-        """True if the ONNX model shall have their names in its metadata, a JSON list under "parameters"."""
-        ...
-
-
-@runtime_checkable
-class WideLowering(Protocol):
-    """A lowering whose files hold biases of more than 32 bits."""
-
-    @property
-    def bias_bits(self) -> int:
-        """The number of bits of a bias."""
-        ...
-
-
-@runtime_checkable
-class BlockLowering(Protocol):
-    """A lowering whose files hold weights with scales of blocks, and inputs that are quantized at run time."""
-
-    @property
-    def blocks(self) -> bool:
-        """True if they do."""
         ...
 
 
@@ -150,6 +100,6 @@ class PartwiseLowering(Protocol):
 
 
 __all__ = [
-    "BlockLowering", "DecoderLowering", "FixedSizeLowering", "LimitedLowering", "Lowering", "NamingLowering",
-    "ParameterLowering", "PartwiseLowering", "RefusingLowering", "StoringLowering", "VersionedLowering", "WideLowering",
+    "DecoderLowering", "FormattedLowering", "Lowering", "NamingLowering", "PartwiseLowering", "RefusingLowering",
+    "StackingLowering", "StoringLowering",
 ]  # fmt: skip

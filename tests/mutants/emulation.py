@@ -152,8 +152,8 @@ EMULATION = (
     ),
     Mutation(
         "mul-without-zero-points", "qfunc.emulation.linear:_accumulator",
-        "operator.sub, v.node, v.encoding.zero_point",
-        "operator.sub, v.node, 0",
+        "(a.node, a.encoding.zero_point,",
+        "(a.node, 0,",
         INTEGER, case="mul constant",
     ),
     Mutation(
@@ -230,9 +230,9 @@ EMULATION = (
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.transforms.verification.removable:_is_identity",
-        "is_number(a) and (isinstance(a, fx.Node) or a == op.neutral)",
-        "is_number(a)",
+        "neutral-is-any-number", "qfunc.transforms.verification.removable:_is_neutral",
+        "return isinstance(operand, fx.Node) or bool(operand == neutral)",
+        "return True",
         "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",
     ),
 )  # fmt: skip

@@ -159,8 +159,8 @@ LEGALITY = (
     ),
     Mutation(
         "wide-biases-are-written", "qfunc.placement.legality.feasibility:_widest",
-        "isinstance(lowering, WideLowering) else 32",
-        "isinstance(lowering, WideLowering) else 64",
+        'if site.slot == "bias" else 32',
+        'if site.slot == "bias" else 64',
         "tests/placement/test_feasibility.py::test_biases_wider_than_every_file",
     ),
     Mutation(
@@ -183,12 +183,12 @@ LEGALITY = (
     ),
     Mutation(
         "lowerings-are-not-asked", "qfunc.placement.legality.constraints:_Check._refused",
-        "limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()",
+        "limits = format_of(lowering).legality",
         "limits = ()",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",
     ),
     Mutation(
-        "together-asks-none", "qfunc.lowering.combination:Combined.legality",
+        "together-asks-none", "qfunc.lowering.combination:Combined.format",
         "for refuse in one.legality",
         "for refuse in ()",
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",

@@ -140,7 +140,7 @@ TIES = (
         ORT_HALVES,
     ),
     Mutation(
-        "norms-without-the-error-of-their-mean", "qfunc.emulation.norm_bounds:_normalized",
+        "norms-without-the-error-of-their-mean", "qfunc.emulation.norm_bounds:spread_of",
         "mean_error = mean(e) + (n + 2) * _U * mean(v.abs()) if centred else torch.zeros_like(m)",
         "mean_error = torch.zeros_like(m)",
         BOUND, case="0.001-layer_norm",
@@ -165,7 +165,7 @@ TIES = (
     ),
     Mutation(
         "errors-of-factors-are-forgotten", "qfunc.emulation.sum_bounds:_sum_of_products",
-        "error = error + _call(node, arguments, magnitude)",
+        "error = error + call(node, arguments, magnitude)",
         "pass",
         BOUND, case="0.001-conv",
     ),

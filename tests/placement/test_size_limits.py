@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.specs import Op, Refuse, RequireSizes, Rule, Span, diff, edit, from_json, to_json
+from qfunc.specs import FileFormat, Op, Refuse, RequireSizes, Rule, Span, diff, edit, from_json, to_json
 from tests.placement.refusals import U8, chip
 
 HERE = {"because": "guide, 2", "do": "Split it."}
@@ -110,7 +110,7 @@ def test_rank_and_outputs_and_several_reasons():
 class ShortFiles:
     """Files without long softmaxes."""
 
-    legality: ClassVar[tuple[RequireSizes, ...]] = (SOFTMAX,)
+    format: ClassVar[FileFormat] = FileFormat(legality=(SOFTMAX,))
 
     def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
         """Return no files."""

@@ -12,11 +12,12 @@ from attrs import frozen
 import qfunc
 from qfunc import estimators, functions, lowering, targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.specs import Algorithm, Runtime, edit, protocols
+from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
     OPTIONAL,
     Estimator,
+    FormattedLowering,
     Function,
     InspectableRunner,
     LearnedFunction,
@@ -28,7 +29,6 @@ from qfunc.specs.protocols import (
     RelaxedFunction,
     Runner,
     ScalableFunction,
-    VersionedLowering,
 )
 from qfunc.testing import check_estimator, check_function
 
@@ -109,8 +109,16 @@ class Files:
         return {}
 
     @property
-    def opsets(self) -> int:
-        return 21
+    def formats(self) -> FileFormat:
+        return FileFormat()
+
+
+@frozen
+class Former:
+    opset: int = 21
+
+    def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
+        return {}
 
 
 @frozen
@@ -162,8 +170,13 @@ MESSAGES = [
     ),
     (
         lambda: lowering.PackInt4(Files()),
-        "PackInt4.lowering: found Files() with the method opsets, "
-        "wanted opset, an optional method of Lowering, or a name unlike it. Rename opsets.",
+        "PackInt4.lowering: found Files() with the method formats, "
+        "wanted format, an optional method of Lowering, or a name unlike it. Rename formats.",
+    ),
+    (
+        lambda: lowering.PackInt4(Former()),
+        "PackInt4.lowering: found Former(opset=21) with the attribute opset, "
+        "wanted a specs.FileFormat as format. Write format = FileFormat(opset=...).",
     ),
     (
         lambda: check_function(Misspelt()),
@@ -226,9 +239,9 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert isinstance(functions.QDrop(), RelaxedFunction)
     assert not isinstance(functions.QDrop(), NoiselessFunction)
     assert isinstance(estimators.MinMax(), MergeableEstimator)
-    assert isinstance(lowering.QdqLowering(), VersionedLowering)
+    assert isinstance(lowering.QdqLowering(), FormattedLowering)
     assert isinstance(lowering.QdqLowering(), RefusingLowering)
-    assert not isinstance(lowering.TosaLowering(), VersionedLowering)
+    assert not isinstance(lowering.TensorRtRanges(), FormattedLowering)
     assert isinstance(lowering.OnnxRuntimeRunner(), InspectableRunner)
     assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
 

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import file_of_tensors
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import E2M1, E4M3FN, E8M0, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
+from qfunc.specs import E2M1, E4M3FN, E8M0, FileFormat, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
 from qfunc.specs._values import readable
 
 _TENSORS, _CONFIG = "model.safetensors", "config.json"
@@ -50,23 +50,9 @@ class CompressedTensorsLowering:
     config: str = field(default="{}", validator=_object)
 
     @property
-    def opset(self) -> int:
-        """The opset, 21: the first with blocks.
-
-        >>> CompressedTensorsLowering().opset
-        21
-        """
-        return 21
-
-    @property
-    def blocks(self) -> bool:
-        """True: weights have scales of blocks, and inputs are quantized at run time."""
-        return True
-
-    @property
-    def parameters(self) -> bool:
-        """True: the file has the model's parameters."""
-        return True
+    def format(self) -> FileFormat:
+        """Opset 21 is the first with blocks."""
+        return FileFormat(opset=21, blocks=True, parameters=True)
 
     def stores(self, scheme: Scheme, constant: bool) -> bool:
         """Return True for what is stored beside integers with a scale per tensor or channel.

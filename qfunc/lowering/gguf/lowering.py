@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, Float, PerBlock, Scheme
+from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, FileFormat, Float, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
 
@@ -42,7 +42,7 @@ class GgufLowering:
     """
 
     kind: str = field(default="Q8_0", validator=one_of(tuple(WEIGHTS), _DO))
-    blocks: ClassVar[bool] = True
+    format: ClassVar[FileFormat] = FileFormat(blocks=True)
 
     @property
     def scheme(self) -> Scheme:

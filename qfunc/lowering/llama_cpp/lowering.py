@@ -14,7 +14,7 @@ from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import DecoderConfig, Name, Op, Scheme, Selector
+from qfunc.specs import DecoderConfig, FileFormat, Name, Op, Scheme, Selector
 from qfunc.specs._check import instance_of, one_of, refuse
 from qfunc.specs._values import readable
 
@@ -43,7 +43,7 @@ class LlamaCppLowering:
 
     kind: str = field(validator=one_of(KINDS))
     decoder: DecoderConfig = field(validator=instance_of(DecoderConfig))
-    blocks: ClassVar[bool] = True
+    format: ClassVar[FileFormat] = FileFormat(blocks=True)
 
     def __attrs_post_init__(self) -> None:
         if not self.types():

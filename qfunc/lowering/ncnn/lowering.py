@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.files.ncnn_param import with_blob_names
 from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Refuse
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 _PARAM = "model.ncnn.param"
@@ -34,8 +34,7 @@ class NcnnLowering:
     NcnnLowering()
     """
 
-    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
-    one_size: ClassVar[str] = "a .param of ncnn"
+    format: ClassVar[FileFormat] = FileFormat(one_size="a .param of ncnn", legality=LEGALITY)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int, Scheme
+from qfunc.specs import FileFormat, Int, Scheme
 from qfunc.specs._check import implements, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.protocols import Lowering, RefusingLowering, VersionedLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import Lowering, RefusingLowering
 
 BITS, SINCE = 4, 21
 
 
 def _packing(instance: Any, attribute: Any, value: Any) -> None:
     implements(Lowering)(instance, attribute, value)
-    opset = value.opset if isinstance(value, VersionedLowering) else SINCE
+    opset = format_of(value).opset or SINCE
     if opset < SINCE:
         do = f"Leave its opset out, or write the weights in bytes, by {value!r} alone."
         raise refuse(instance, attribute.name, value, f"opset {SINCE}, the first with 4-bit integers (ONNX operators)", do)
@@ -38,20 +39,16 @@ class PackInt4:
         SpecError: a lowering of an opset before 21.
     Source: ONNX, DequantizeLinear-21; TensorRT Developer Guide, Working with Quantized Types.
 
-    >>> PackInt4(), PackInt4(QdqLowering()).opset
+    >>> PackInt4(), PackInt4(QdqLowering()).format.opset
     (PackInt4(), 21)
     """
 
     lowering: Any = field(default=QdqLowering(), validator=_packing)
 
     @property
-    def opset(self) -> int:
-        """The opset of packed models, 21.
-
-        >>> PackInt4().opset
-        21
-        """
-        return SINCE
+    def format(self) -> FileFormat:
+        """The format of the lowering, of opset 21."""
+        return evolve(format_of(self.lowering), opset=SINCE)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the lowering's files of the packed model."""

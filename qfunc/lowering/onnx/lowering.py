@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field, written_opset
-from qfunc.specs import Float, Int, PerBlock, PerChannel, Scheme
+from qfunc.specs import FileFormat, Float, Int, PerBlock, PerChannel, Scheme
 from qfunc.specs._values import readable
 
 _STORED = (8, 16, 32)
@@ -33,14 +33,9 @@ class QdqLowering:
     ir_version: int | None = ir_version_field()
 
     @property
-    def bias_bits(self) -> int:
-        """The bits of a bias: one of more than 32 bits is dequantized by a function of the model."""
-        return 64
-
-    @property
-    def blocks(self) -> bool:
-        """True: scales of blocks are those of DequantizeLinear, and a function of the model quantizes at run time."""
-        return True
+    def format(self) -> FileFormat:
+        """Blocks are those of DequantizeLinear; functions of the model quantize at run time, and dequantize wide biases."""
+        return FileFormat(opset=self.opset, bias_bits=64, blocks=True)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the model's bytes.
@@ -83,6 +78,11 @@ class ExplicitQdqLowering:
 
     opset: int = opset_field(lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the model's bytes.

@@ -32,7 +32,7 @@ from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import INNER_PREFIX, Unit
 from qfunc.specs import InputRatios
-from qfunc.specs.protocols import ParameterLowering
+from qfunc.specs.file_format import format_of
 
 
 def write_model(
@@ -75,8 +75,7 @@ class _Writer:
             elif node.op != "get_attr" and self._has_tensors(node):
                 self._op(node)
         made = self.graph.model("model")
-        lowering: Any = self.partition.target.lowering  # checkers narrow the name that isinstance tests
-        if isinstance(lowering, ParameterLowering) and lowering.parameters:
+        if format_of(self.partition.target.lowering).parameters:
             onnx.helper.set_model_props(made, {"parameters": json.dumps(parameter_shapes(self.network))})
         return made
 

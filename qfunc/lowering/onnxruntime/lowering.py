@@ -10,7 +10,7 @@ from attrs import field, frozen
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import ExpertSums, Scheme
+from qfunc.specs import ExpertSums, FileFormat, Scheme
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 
@@ -39,18 +39,9 @@ class MatMulNBitsLowering:
     ir_version: int | None = ir_version_field()
 
     @property
-    def opset(self) -> int:
-        """The opset, 21: the first with blocks.
-
-        >>> MatMulNBitsLowering().opset
-        21
-        """
-        return 21
-
-    @property
-    def blocks(self) -> bool:
-        """True: weights have scales of blocks, and level 4 quantizes inputs at run time."""
-        return True
+    def format(self) -> FileFormat:
+        """Opset 21 is the first with blocks."""
+        return FileFormat(opset=21, blocks=True)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes."""
@@ -75,4 +66,4 @@ class MatMulNBitsLowering:
         >>> MatMulNBitsLowering().refuses(MATMUL_4BITS, constant=True)
         ''
         """
-        return QdqLowering(opset=self.opset).refuses(scheme, constant)
+        return QdqLowering(opset=21).refuses(scheme, constant)

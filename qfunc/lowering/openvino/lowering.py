@@ -10,6 +10,7 @@ from attrs import frozen
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.openvino.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -44,6 +45,11 @@ class OpenVinoLowering:
     """
 
     opset: int = opset_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes.

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Scheme
+from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._values import readable
 
 
@@ -24,19 +24,14 @@ class OpenVinoBlocksLowering:
 
     Source: OpenVINO, "Weight compression"; ONNX operator specification, DequantizeLinear-21.
 
-    >>> OpenVinoBlocksLowering().opset
+    >>> OpenVinoBlocksLowering().format.opset
     21
     """
 
     @property
-    def opset(self) -> int:
-        """The opset, 21: the first with blocks and 4-bit integers."""
-        return 21
-
-    @property
-    def blocks(self) -> bool:
-        """True: weights have scales of blocks, and inputs are quantized at run time."""
-        return True
+    def format(self) -> FileFormat:
+        """Opset 21 is the first with blocks."""
+        return FileFormat(opset=21, blocks=True)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes."""
@@ -66,7 +61,7 @@ class OpenVinoBlocksLowering:
         >>> OpenVinoBlocksLowering().refuses(MATMUL_4BITS, constant=True)
         ''
         """
-        return QdqLowering(opset=self.opset).refuses(scheme, constant)
+        return QdqLowering(opset=21).refuses(scheme, constant)
 
 
 __all__ = ["OpenVinoBlocksLowering"]

@@ -10,6 +10,7 @@ from attrs import frozen
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.qlinear.constraints import require_site
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -41,6 +42,11 @@ class QLinearLowering:
 
     opset: int = opset_field(13, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the model's bytes.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import frozen
 
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.qnn.constraints import LEGALITY, require_scales
-from qfunc.specs import Refuse, Scheme
+from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._values import readable
 
 
@@ -30,8 +30,12 @@ class QnnHtpLowering:
     QnnHtpLowering(opset=17)
     """
 
-    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
     opset: int = opset_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset, and the ops that the backend lacks."""
+        return FileFormat(opset=self.opset, legality=LEGALITY)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the model's bytes, the same for the same model.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.tflite.constraints import LEGALITY
-from qfunc.specs import Int, Refuse
+from qfunc.specs import FileFormat, Int
 from qfunc.specs._check import refuse
 from qfunc.specs._values import readable
 
@@ -41,13 +41,11 @@ class TfliteLowering:
     """
 
     bits: int = field(default=8, kw_only=True, validator=_width)
-    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
-    one_size: ClassVar[str] = "a .tflite"
 
     @property
-    def bias_bits(self) -> int:
-        """The bits of a bias."""
-        return 32 if self.bits == 8 else 64
+    def format(self) -> FileFormat:
+        """The batch may vary."""
+        return FileFormat(one_size="a .tflite", bias_bits=32 if self.bits == 8 else 64, legality=LEGALITY)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the file's bytes.
@@ -64,7 +62,7 @@ class TfliteLowering:
 
         for site in sites:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
-            require_int8(site, target, "TFLite", Int(self.bits), Int(self.bias_bits))
+            require_int8(site, target, "TFLite", Int(self.bits), Int(self.format.bias_bits))
         source, _ = folded(without_functions(model))
         return {"model.tflite": Writer(source, TfliteBuilder(self.bits)).write(WRITERS)}
 

@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Int
+from qfunc.specs import FileFormat, Int
 from qfunc.specs._values import readable
 
 BYTE = Int(8, signed=False)
@@ -43,6 +43,11 @@ class K210Lowering:
     """
 
     opset: int = opset_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the three files.

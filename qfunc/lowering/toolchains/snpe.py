@@ -12,7 +12,7 @@ from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
-from qfunc.specs import Int
+from qfunc.specs import FileFormat, Int
 from qfunc.specs._values import readable
 
 _WIDTHS = (2, 4, 8, 16)
@@ -50,6 +50,11 @@ class SnpeEncodings:
 
     opset: int = opset_field(11, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def refuses(self, scheme: Any, constant: bool) -> str:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""

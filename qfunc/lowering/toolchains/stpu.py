@@ -9,6 +9,7 @@ from attrs import frozen
 
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.toolchains.side_file import json_bytes
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -41,6 +42,11 @@ class StpuLowering:
 
     opset: int = opset_field(21, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
         """Return the float model and its ranges.

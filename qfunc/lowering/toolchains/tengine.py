@@ -12,7 +12,7 @@ from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor
-from qfunc.specs import Int
+from qfunc.specs import FileFormat, Int
 from qfunc.specs._values import readable
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class TengineLowering:
 
     opset: int = opset_field(11, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the two files.

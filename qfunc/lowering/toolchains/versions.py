@@ -57,7 +57,7 @@ def at_version(model: onnx.ModelProto, lowering: Any) -> onnx.ModelProto:
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    name, opset = type(lowering).__name__, lowering.opset
+    name, opset = type(lowering).__name__, lowering.format.opset
     if opset < WRITTEN:
         _Older(made, opset, name).convert()
     _set_ir_version(made, opset, lowering.ir_version, name)

@@ -11,7 +11,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import Format, Int
+from qfunc.specs import FileFormat, Format, Int
 from qfunc.specs._values import readable
 
 
@@ -47,6 +47,11 @@ class VitisLowering:
 
     opset: int = opset_field(21, lowest=11)
     ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """The opset."""
+        return FileFormat(opset=self.opset)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the three files.

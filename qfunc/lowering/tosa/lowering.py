@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.tosa.constraints import LEGALITY
-from qfunc.specs import Refuse
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -30,8 +30,7 @@ class TosaLowering:
     TosaLowering()
     """
 
-    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
-    one_size: ClassVar[str] = "a TOSA file"
+    format: ClassVar[FileFormat] = FileFormat(one_size="a TOSA file", legality=LEGALITY)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

@@ -14,6 +14,7 @@ from qfunc.lowering.flatbuffer import Content, Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq.qparams import Array, QParams
+from qfunc.lowering.xnnpack.chains import with_short_chains
 from qfunc.lowering.xnnpack.curves import CURVES
 from qfunc.lowering.xnnpack.pte import program
 from qfunc.lowering.xnnpack.schema import NONE, delegate
@@ -86,6 +87,13 @@ class XnnpackBuilder:
         min_max = None if bounds is None else table("MinMax", output_min=bounds[0], output_max=bounds[1])
         self.nodes.append(table("XNode", xnode_union=union, debug_handle=len(self.nodes), output_min_max=min_max))
 
+    def _copy(self, number: int) -> Table:
+        tensor = self.tensors[number]
+        copy, rank = self.tensor(f"{tensor.name}.copied", tensor.shape, tensor.qparams), len(tensor.shape)
+        # XNNPACK leaves copies and reshapes out.
+        self.node("XNNStaticSlice", copy, num_dims=rank, offsets=[0] * rank, sizes=list(tensor.shape), input_id=tensor)
+        return self.nodes.pop()
+
     def _use(self, tensor: NhwcTensor) -> int:
         self.used_indices.setdefault(tensor.index)
         return tensor.index
@@ -109,6 +117,9 @@ class XnnpackBuilder:
                 self.node("XNNCopy", copy, input_id=tensor)
                 tensor = copy
             results.append(tensor)
+        known = {t.index for t in self.tensors if t.value is not None}
+        codes = {t.index for t in self.tensors if t.qparams is not None and t.value is None}
+        self.nodes = with_short_chains(self.nodes, known, codes, {t.index for t in results}, self._copy)
         external = {t.index: (i, INPUT) for i, t in enumerate(inputs)}
         external |= {t.index: (len(inputs) + i, OUTPUT) for i, t in enumerate(results)}
         inner = (t for t in self.tensors if t.index in self.used_indices and t.index not in external)

@@ -10,7 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require_int8
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.xnnpack.constraints import LEGALITY
-from qfunc.specs import Refuse
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -31,9 +31,7 @@ class XnnpackLowering:
     XnnpackLowering()
     """
 
-    legality: ClassVar[tuple[Refuse, ...]] = LEGALITY
-    one_size: ClassVar[str] = "a .pte"
-    blocks: ClassVar[bool] = True
+    format: ClassVar[FileFormat] = FileFormat(one_size="a .pte", blocks=True, legality=LEGALITY)
 
     def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
         """Return the files' bytes.

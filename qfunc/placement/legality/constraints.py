@@ -34,7 +34,8 @@ from qfunc.specs import (
     Selector,
     Target,
 )
-from qfunc.specs.protocols import LimitedLowering, ParameterLowering, RefusingLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 _BY_BATCH = "a BatchNorm that normalises by the statistics of the batch"
@@ -88,7 +89,7 @@ class _Check:
         self.context, self.rules, self.target = plan.context, plan.rules, target
         written = tuple(evolve(op, kind=op.behaves_like or op.kind) for op in target.ops)
         self.written = evolve(plan.context, ops=written)
-        self.writes_graph = target.lowering is not None and not isinstance(target.lowering, ParameterLowering)
+        self.writes_graph = target.lowering is not None and not format_of(target.lowering).parameters
         self.overridden = any(o.bits for o in target.overrides)
         self.refused: dict[tuple[Scheme, bool], str] = {}
         self.read = {(p.tensor, reader): p for p in plan.placed for reader in p.readers}
@@ -127,7 +128,7 @@ class _Check:
         # An op with float input and float output runs elsewhere, on purpose.
         if self.rules.keep_float(group, "input") and self.rules.keep_float(group, "output"):
             return
-        limits = lowering.legality if isinstance(lowering, LimitedLowering) else ()
+        limits = format_of(lowering).legality
         for rules, wanted, more in (
             (self.target.legality, "an op that it runs", ""),
             (limits, f"an op that {lowering!r} writes", WITHOUT_FILE),
@@ -190,7 +191,7 @@ class _Check:
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
-        elif isinstance(lowering, ParameterLowering) and site.constant and not self._all_in_codes(placed):
+        elif format_of(lowering).parameters and site.constant and not self._all_in_codes(placed):
             do = f"Keep the layer in float: edit.skip(edit.name({reader!r}))."
             yield "a weight that other ops read in float", "one that only linear layers read", do
 

@@ -11,7 +11,8 @@ from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.quantizers.site import Site
 from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
-from qfunc.specs.protocols import BlockLowering, Lowering, SearchingFunction, StoringLowering, WideLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import Lowering, SearchingFunction, StoringLowering
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
@@ -67,7 +68,7 @@ def _widest(site: Site, lowering: Lowering) -> int:
 
     Source: ONNX operator specification, DequantizeLinear-21: its widest codes are int32.
     """
-    bits = lowering.bias_bits if site.slot == "bias" and isinstance(lowering, WideLowering) else 32
+    bits = format_of(lowering).bias_bits if site.slot == "bias" else 32
     return bits if isinstance(site.scheme.format, Int) and site.scheme.format.bits > bits else 0
 
 
@@ -76,7 +77,7 @@ def can_be_written(site: Site, target: Target) -> bool:
     shared, blocks = site.scheme.scale.shared, False
     if isinstance(target.lowering, StoringLowering) and target.lowering.stores(site.scheme, site.constant):
         return True
-    if isinstance(target.lowering, BlockLowering) and target.lowering.blocks:
+    if format_of(target.lowering).blocks:
         products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
         blocks = any(site.constant or product.input == site.scheme for product in products)
     match site.scheme.format:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch import fx
 
@@ -13,7 +12,7 @@ from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.rules import GroupRules
 from qfunc.specs import RequireSizes, Span, Target
-from qfunc.specs.protocols import LimitedLowering
+from qfunc.specs.file_format import format_of
 
 Sizes = Mapping[str, tuple[int, ...]]
 """The sizes of tensors by the names of their nodes."""
@@ -93,7 +92,7 @@ def _inside(number: int, span: Span) -> bool:
 
 
 def _rules(target: Target) -> list[tuple[RequireSizes, str]]:
-    of_files: tuple[Any, ...] = target.lowering.legality if isinstance(target.lowering, LimitedLowering) else ()
+    of_files = format_of(target.lowering).legality
     own = [(rule, "") for rule in target.legality if isinstance(rule, RequireSizes)]
     return own + [(rule, WITHOUT_FILE) for rule in of_files if isinstance(rule, RequireSizes)]
 

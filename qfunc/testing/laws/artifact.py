@@ -20,7 +20,8 @@ from qfunc.numerics.qparams import spread
 from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
-from qfunc.specs.protocols import NamingLowering, VersionedLowering
+from qfunc.specs.file_format import format_of
+from qfunc.specs.protocols import NamingLowering
 from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams, text_rows
 from qfunc.testing.pipeline import Pipeline
 
@@ -45,7 +46,7 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
     versioned: Any = lowering  # checkers narrow the name that isinstance tests
-    opset = written_opset(versioned.opset if isinstance(versioned, VersionedLowering) else OPSET)
+    opset = written_opset(format_of(lowering).opset or OPSET)
     model, tensors = write_model(partition, inputs, opset)
     before = model.SerializeToString(deterministic=True)
     lowered, again = (dict(lowering.lower(model, tensors)) for _ in range(2))

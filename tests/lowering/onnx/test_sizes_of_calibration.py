@@ -175,8 +175,8 @@ def test_the_axes_that_an_export_left_dynamic_are_fixed_by_example_inputs() -> N
 
 def test_several_files_of_which_one_has_one_size() -> None:
     target = edit.deploy(Combined((QdqLowering(), TensorRtRanges())))(targets.tensorrt)
-    assert Combined((QdqLowering(), TensorRtRanges())).one_size == ""
-    assert Combined((QdqLowering(), targets.ncnn.lowering)).one_size == "a .param of ncnn"
+    assert Combined((QdqLowering(), TensorRtRanges())).format.one_size == ""
+    assert Combined((QdqLowering(), targets.ncnn.lowering)).format.one_size == "a .param of ncnn"
     assert "model.onnx" in qfunc.deploy(target)(calibrated(made(Pyramid), target)).files
 
 

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import qfunc
+from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
+from tests.conformance.modules import Apply
 from tests.lowering.openvino_cpu.test_openvino_lowering import NARROW, needs_openvino
 
 
@@ -138,3 +140,26 @@ def test_without_openvino_the_runner_says_what_to_install(monkeypatch: pytest.Mo
         "OpenVinoRunner: found the package openvino is not installed, wanted openvino 2026.4 or later. "
         "Install qfunc-torch[openvino], or pass runtime=run, where run(artifact, inputs) -> outputs."
     )
+
+
+FACTORS = {
+    "clipped": lambda x, a, b: b((a(x) * 0.31).clamp(-0.37, 0.53)),
+    "output": lambda x, a, b: (a(x) * 0.31).clamp(-0.37, 0.53),
+    "input": lambda x, a, b: b((x * 0.31).clamp(-0.37, 0.53)),
+    "product": lambda x, a, b: ((a(x) @ a(x).transpose(2, 3)) * 0.29).clamp(-0.37, 0.53),
+    "two factors": lambda x, a, b: ((a(x) * 0.5) * 0.7).clamp(-0.11, 0.23),
+    "attention to one": lambda x, a, b: torch.softmax(x[:, :, :1] @ x[:, :, :1].transpose(2, 3) * 0.29, -1) @ x[:, :, :1],
+}
+
+
+@needs_openvino
+@pytest.mark.parametrize("form", FACTORS)
+def test_codes_times_a_number_are_not_clipped_to_codes(form: str) -> None:
+    """OpenVINO moves the factor after the clip, whose bounds it rounds to codes."""
+    torch.manual_seed(0)
+    net = Apply(FACTORS[form], nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)).eval()
+    batches = [torch.randn(2, 4, 6, 6) for _ in range(2)]
+    report = qfunc.verify(targets.openvino)(
+        qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.openvino)(net)), batches
+    )
+    assert "mismatch" not in report.verdict, report

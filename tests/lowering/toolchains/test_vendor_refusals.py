@@ -119,7 +119,7 @@ def test_together_gives_the_files_of_all() -> None:
 
 
 def test_together_takes_lowerings_of_one_opset() -> None:
-    assert Combined((QdqLowering(), TensorRtRanges())).opset == 21
+    assert Combined((QdqLowering(), TensorRtRanges())).format.opset == 21
     assert Combined(QdqLowering(opset=13)) == Combined((QdqLowering(opset=13),))
     for wrong, message in (
         ((), "Combined.lowerings: found (), wanted at least one lowering. Write Combined((QdqLowering(), TensorRtRanges()))."),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch import Tensor, fx, nn
 
+import qfunc
 from qfunc import targets
 from qfunc.estimators import MinMax, Quantile
 from qfunc.functions import DoReFa, Fixed
@@ -20,6 +21,8 @@ from qfunc.specs import (
     Build,
     Cases,
     Copy,
+    DerivedQParams,
+    FileFormat,
     First,
     FloatMultiplier,
     Fusion,
@@ -44,6 +47,7 @@ from qfunc.specs import (
     Scale,
     Scheme,
     Span,
+    Target,
     Tie,
     Trait,
     Unknown,
@@ -202,6 +206,33 @@ BIASED = chip(rules=Rule(CONV, input=BYTES, weight=WEIGHT, bias=FOUR), bias=FINE
 DECODER = decoder("llama", blocks=1)
 
 
+@frozen
+class OwnFiles:
+    """A lowering of the user's, whose file is the model that it receives."""
+
+    format: FileFormat
+
+    def lower(self, model: Any, sites: Any) -> Any:
+        """Return the model's bytes."""
+        return {"model.onnx": model.SerializeToString(deterministic=True)}
+
+
+def of_format(target: Target = chip(), see: Any = refusal, net: nn.Module = LAYER, **changes: Any) -> Witness:
+    """A chip whose files are the user's, and one whose files have another format."""
+    before, after = (evolve(target, lowering=OwnFiles(FileFormat(**fields))) for fields in ({}, changes))
+    return Witness(before, after, net, (X,), see)
+
+
+def of_two_sizes(target: Target, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    """The files of a model that was calibrated with images of two sizes."""
+    batches = [x[..., :size] for x in inputs for size in (4, 5)]
+    artifact = qfunc.deploy(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net)))
+    return artifact.files["model.onnx"]
+
+
+WIDE_BIAS = chip(rules=Rule(CONV, input=BYTES, weight=WEIGHT, bias=DerivedQParams(Int(48)), output=BYTES))
+
+
 def other_decoder(kind: str = "Q8_0", **change: Any) -> Witness:
     """A decoder of llama.cpp with another hyperparameter: the file has it, or the model's tensors do not fit."""
     before = targets.gguf(kind, DECODER)
@@ -264,6 +295,12 @@ WITNESSES = {
         X,
         see=files,
     ),
+    "FileFormat.opset": of_format(see=files, opset=13),
+    "FileFormat.one_size": of_format(see=of_two_sizes, one_size="an own file"),
+    "FileFormat.bias_bits": of_format(WIDE_BIAS, bias_bits=64),
+    "FileFormat.blocks": of_format(targets.executorch_8da4w(), net=nn.Linear(32, 4), blocks=True),
+    "FileFormat.parameters": of_format(see=files, parameters=True),
+    "FileFormat.legality": of_format(legality=SAY),
     "Override.select": of_override(select=Op("linear") | CONV & First() & ~First()),
     "Override.role": of_override(Override(CONV, "weight", estimator=Quantile(0.5)), role="activation"),
     "Override.estimator": of_override(estimator=Quantile(0.5)),
