@@ -9,6 +9,7 @@ exponential, and long products in float32, because of the order of their sums.
 from attrs import evolve
 
 from qfunc.lowering import ExecuTorchRunner, XnnpackLowering
+from qfunc.lowering.xnnpack.constraints import SUMMED
 from qfunc.specs import (
     Attr,
     Bilinear,
@@ -47,7 +48,6 @@ from qfunc.targets.litert import (
     S8,
     SAME,
     SQUARES,
-    SUMMED,
     SUMS,
     TRANSPOSED,
     WEIGHTED,

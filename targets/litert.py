@@ -22,6 +22,7 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import LiteRtRunner, TfliteLowering
+from qfunc.lowering.xnnpack.constraints import MULTIPLIED, SUMMED
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -44,7 +45,6 @@ from qfunc.specs import (
     Fusion,
     FusionStep,
     HardSwish16,
-    InputRatios,
     Int,
     Kernel,
     NoZeroPoint,
@@ -53,7 +53,6 @@ from qfunc.specs import (
     PerChannel,
     PerTensor,
     ProductLanes,
-    ProductRatio,
     QuantizeInt32,
     QuantizeLanes,
     Refuse,
@@ -91,7 +90,6 @@ MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "sq
 BYTES = (("input", (S8,)), ("weight", (NARROW,)), ("output", (S8,)))
 SAME = (SameQParams(),)
 CLAMPED = Bounds(zero_point="before")
-SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)  # XNNPACK takes no other scales
 SQUARE, SQUARED = Op("mul") & Attr("square", True), FloatKernel(division=False, zero_point="before")
 UNIT, SIGNED_UNIT = OutputQParams(1 / 256, -128), OutputQParams(1 / 128, 0)  # TFLite takes no others
 SOFTMAX = Kernel(Op("softmax"), SoftmaxFloat(), integer_if=UNIT, formats=BYTES)

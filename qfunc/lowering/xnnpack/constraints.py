@@ -10,7 +10,7 @@ import numpy as np
 from qfunc.errors import DeployError
 from qfunc.lowering.format_checks import ALONE, BESIDE, MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
 from qfunc.lowering.tflite.constraints import BY_ONE, COMPARISONS, MATRICES, MODES, OF_INPUTS, OUTSIDE, UNWRITTEN
-from qfunc.specs import AnyInput, GraphInput, Op, Refuse
+from qfunc.specs import AnyInput, GraphInput, InputRatios, Op, ProductRatio, Refuse
 
 if TYPE_CHECKING:
     from qfunc.lowering.nhwc.tensor import NhwcTensor  # which loads onnx
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 REAL = "ExecuTorch 1.5, backends/xnnpack: the delegate's inputs are real numbers, and it looks no rows up"
 FROM_EMBEDDINGS = "Look the tokens up outside, and capture the model from the embeddings on: docs/executorch.md."
+SUMMED, MULTIPLIED = InputRatios(2**-10, 2**8), ProductRatio(2**-16, 2**8)
+"""The ratios of scales with which XNNPACK adds and multiplies the codes of two tensors."""
 MOVED = Op(("cast", "reshape"))
 LOOKUP = Op("embedding") & (AnyInput(GraphInput()) | AnyInput(MOVED & AnyInput(GraphInput())))
 LEGALITY = (
@@ -64,17 +66,17 @@ def require_blocks(weight: NhwcTensor, size: int) -> None:
 
 
 def takes_product(a: NhwcTensor, b: NhwcTensor, out: NhwcTensor) -> bool:
-    """Return True if XNNPACK multiplies the codes of two tensors: s_a s_b / s_y is in [2^-16, 2^8)."""
+    """Return True if XNNPACK multiplies the codes of two tensors, by s_a s_b / s_y."""
     if a.qparams is None or b.qparams is None or out.qparams is None:
         return True
     ratio = np.float32(a.qparams.scale[0]) * np.float32(b.qparams.scale[0]) / np.float32(out.qparams.scale[0])
-    return bool(2.0**-16 <= ratio < 2.0**8)
+    return bool(MULTIPLIED.least <= ratio < MULTIPLIED.below)
 
 
 def takes_sum(inputs: Sequence[NhwcTensor], out: NhwcTensor) -> bool:
-    """Return True if XNNPACK adds the codes of two tensors: each s_x / s_y is in [2^-10, 2^8)."""
+    """Return True if XNNPACK adds the codes of two tensors, by each s_x / s_y."""
     scales = [np.float32(t.qparams.scale[0]) for t in inputs if t.qparams is not None]
-    return out.qparams is None or all(2.0**-10 <= s / np.float32(out.qparams.scale[0]) < 2.0**8 for s in scales)
+    return out.qparams is None or all(SUMMED.least <= s / np.float32(out.qparams.scale[0]) < SUMMED.below for s in scales)
 
 
 def require_slope(x: NhwcTensor, out: NhwcTensor, alpha: float) -> None:
@@ -108,6 +110,8 @@ def require_number_exponent(out: NhwcTensor, exponent: NhwcTensor) -> None:
 
 __all__ = [
     "LEGALITY",
+    "MULTIPLIED",
+    "SUMMED",
     "require_blocks",
     "require_multiplier",
     "require_number_exponent",
