@@ -1,4 +1,4 @@
-"""Prints the tests that a run skipped for want of a package, one function a line: what to run once the package is there.
+"""Prints the tests that a run skipped for want of a package, one a line: what to run once the package is there.
 
 python .ci/skipped.py junit.xml ...
 """
@@ -12,19 +12,25 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def functions(report: Path) -> set[str]:
-    """The ids of the functions of which a case was skipped because something is not installed; whole files, too."""
-    found = set()
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        reasons = [skipped.get("message") or "" for skipped in case.iter("skipped")]
-        if any("not installed" in r or "could not import" in r or "No module named" in r for r in reasons):
-            place, name = case.get("classname") or "", (case.get("name") or "").partition("[")[0]
+def skipped(reports: list[Path]) -> list[str]:
+    """The ids of what was skipped because something is not installed: cases, functions of which every case was, and files."""
+    cases: dict[str, list[tuple[str, bool]]] = {}
+    for report in reports:
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            reasons = [each.get("message") or "" for each in case.iter("skipped")]
+            missing = any("not installed" in r or "could not import" in r or "No module named" in r for r in reasons)
+            place, name = case.get("classname") or "", case.get("name") or ""
             path = "/".join([*filter(None, place.split(".")), *([] if place else name.split("."))]) + ".py"
-            if not (ROOT / path).is_file():
+            if missing and not (ROOT / path).is_file():
                 raise SystemExit(f"no file for {place!r}, {name!r}")
-            found.add(f"{path}::{name}" if place else path)
-    return found
+            function = f"{path}::{name.partition('[')[0]}" if place else path
+            cases.setdefault(function, []).append((f"{path}::{name}" if place else path, missing))
+    found = []
+    for function, each in cases.items():
+        ids = [name for name, missing in each if missing]
+        found += [function] if len(ids) == len(each) else ids
+    return sorted(found)
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted({function for report in sys.argv[1:] for function in functions(Path(report))})))
+    print("\n".join(skipped([Path(report) for report in sys.argv[1:]])))
