@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import RuntimeContextError
 
 from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.qdq.reader import QdqModel
@@ -70,8 +72,26 @@ def _evaluated(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], 
         return [curves[node.op_type](known[names[0]])]
     if node.op_type == "GatherElements":  # the evaluator refuses more than 64 entries along the axis
         return [_gathered(known[names[0]], known[names[1]], int(source.attribute(node, "axis", 0)))]
+    try:
+        return list(_evaluator(source, node, known, names).run(None, {name: known[name] for name in names}))
+    except (IndexError, ValueError):  # forms that ONNX's evaluator does not compute; the op is then written
+        return None
+
+
+def _evaluator(source: QdqModel, node: onnx.NodeProto, known: dict[str, Array], names: list[str]) -> ReferenceEvaluator:
     opsets = {entry.domain: entry.version for entry in source.model.opset_import}
-    return list(ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names}))
+    try:
+        return ReferenceEvaluator(node, opsets=opsets)
+    except RuntimeContextError:  # a function of ONNX, as Gelu is, whose body follows from the types of its inputs
+        inputs = [helper.make_tensor_value_info(n, _type(known[n]), known[n].shape) for n in dict.fromkeys(names)]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "one_node", inputs, outputs)
+        model = helper.make_model(graph, opset_imports=source.model.opset_import)
+        return ReferenceEvaluator(onnx.shape_inference.infer_shapes(model))
+
+
+def _type(value: Array) -> int:
+    return helper.np_dtype_to_tensor_dtype(value.dtype)
 
 
 def _gathered(data: Array, indices: Array, axis: int) -> Array:

@@ -112,7 +112,7 @@ class _Writer:
                 self.graph.declare(name, part, output=True)
         elif isinstance(shape, Shape):
             name = self._read(leaf, node)
-            if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or leaf.op == "get_attr":
+            if any(o.name == name for o in (*self.graph.outputs, *self.graph.inputs)) or name in self.graph.initializers:
                 name = self.graph.node("Identity", [name], f"{self.name(leaf)}.output")
             elif self._is_read_moved(leaf, node, shape):
                 # A copy: ONNX Runtime moves quantizers before moves, although the model returns the value between the two.

@@ -45,6 +45,8 @@ _RESULTS = operator.getitem, element
 """The functions that take one of an op's several results."""
 _KNOWN = "an op that has an ONNX form"
 _DESCRIBE = "Replace it by other ops, or describe it by an OpKind with `onnx` or `behaves_like` in the target's ops."
+_ODD = "an odd size: ONNX centres the window on the channel, which an even one of PyTorch is not"
+_ODD_SIZE = "Use an odd size."
 _FIXED = "a divisor that is the same for all sizes of a batch"
 _CORRECTION = "Use correction=0, or reduce over other axes."
 
@@ -149,6 +151,9 @@ class _Check:
         if given.get("mixes") and given.get("correction"):
             found = f"{kind!r} over the examples with correction={given['correction']!r}"
             return Violation(self._path(node), "", "", found, _FIXED, _CORRECTION + WITHOUT_FILE)
+        if kind == "local_response_norm" and given["size"] % 2 == 0:
+            found = f"the kind {kind!r} with size={given['size']}"
+            return Violation(self._path(node), "", "", found, _ODD, _ODD_SIZE + WITHOUT_FILE)
         return None
 
     def _refuses(self, select: Selector, node: fx.Node) -> bool:
