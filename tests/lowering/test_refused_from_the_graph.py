@@ -39,7 +39,7 @@ FORMS = {
     "rolled batch": lambda net, y: y.roll(1, 0),
     "unknown": lambda net, y: F.mse_loss(y, y.relu()),
     "function of constants": lambda net, y: y + F.gelu(torch.zeros_like(y) + 0.5),
-    "pool of constants": lambda net, y: F.adaptive_avg_pool2d(y, 1) + F.max_pool2d(torch.ones_like(y), 2, ceil_mode=True).mean(),
+    "pool of constants": lambda net, y: y[:, :, :3, :3] + F.max_pool2d(torch.ones_like(y), 2, ceil_mode=True),
     "places beside": lambda net, y: (y, torch.arange(y.shape[2])),
     "even window": lambda net, y: F.local_response_norm(y, 2),
     "examples last": lambda net, y: y.permute(1, 2, 3, 0),

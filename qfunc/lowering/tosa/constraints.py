@@ -6,7 +6,7 @@ from typing import Any
 
 from qfunc.lowering.format_checks import MIXED, OF_THE_BATCH, ONE_EXAMPLE, SELECTED
 from qfunc.lowering.tflite.constraints import BY_ONE, MATRICES, OUTSIDE
-from qfunc.specs import Attr, Op, Refuse, Where
+from qfunc.specs import Attr, GraphOutput, Op, Refuse, Where
 
 PRO_INT = "TOSA 1.0, profile PRO-INT, has no such operator on integers, or not with these attributes"
 
@@ -24,6 +24,7 @@ def padding_reaches_window(op: Any) -> bool:
 
 LEGALITY = (
     Refuse(MATRICES, because="TOSA 1.0, MATMUL of a constant: qfunc writes one matrix", do=BY_ONE),
+    Refuse(Attr("created", True) & GraphOutput(), because=PRO_INT, do="Compute it outside the deployed model."),
     Refuse(MIXED, because=ONE_EXAMPLE, do=OUTSIDE),
     Refuse(SELECTED, because=ONE_EXAMPLE, do=OF_THE_BATCH),
     Refuse(Op("conv_transpose") & Where(padding_reaches_window), because=PRO_INT, do="Use a padding smaller than the kernel."),
