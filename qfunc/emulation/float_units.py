@@ -161,7 +161,7 @@ class FloatUnits:
     def _sums(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Bounded | None:
         # The codes of an integer unit of a runtime whose float32 sums have another order, given the codes that it shows.
         output, arithmetic = unit.group.output, getattr(unit.kernel, "arithmetic", None)
-        if output.name not in known.codes or not isinstance(arithmetic, FloatKernel | FloatRequantize):
+        if output.name not in known.codes or not isinstance(arithmetic, FloatKernel | FloatRequantize | Copy):
             return None
         values = ChainMap[fx.Node, Any]({}, state)
         for node in unit.group.nodes:

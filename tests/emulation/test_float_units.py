@@ -348,7 +348,8 @@ def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(sizes: 
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.ncnn)(net))
     report = qfunc.verify(targets.ncnn)(model, batches)
     assert sum(row.elements for row in report.of("float")) == sum(sizes) * 8 * 7 * 8  # the norm of every batch has a bound
-    assert [(row.name, row.mismatches) for row in report.of("alone") if row.name == "output 0"] == [("output 0", 0)]
+    # PyTorch's mean of 56 numbers has the order of its processor: by less than a tenth of that noise.
+    assert [row.name for row in report.of("alone") if row.name == "output 0" and row.largest_lsb < 0.1] == ["output 0"]
     assert report.mismatches
     assert report.agreement.startswith("bit-exact outside 1 float unit")
 
@@ -402,7 +403,7 @@ def test_a_norm_of_equal_values_is_bounded_as_a_module_too(name: str) -> None:
     target, batches = getattr(targets, name), [torch.zeros(n, 3, 7, 8) for n in (2, 2, 3)]
     report = qfunc.verify(target)(qfunc.calibrate(batches[:2], progress=False)(qfunc.quantize(target)(net)), batches[1:])
     assert report.unbounded == ()
-    assert report.agreement.startswith("bit-exact outside 1 float unit")
+    assert report.agreement.startswith("bit-exact")  # with some orders of sums no value differs
 
 
 def test_an_infinity_is_no_deviation_and_hides_none() -> None:
