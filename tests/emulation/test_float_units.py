@@ -339,6 +339,7 @@ def test_the_deviation_of_nearly_equal_values_is_within_its_bound(name: str) -> 
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="PyTorch's mean has vectors of four numbers")
 @pytest.mark.parametrize("sizes", [(2, 3, 1), (1, 2)])
 def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(sizes: tuple[int, ...]) -> None:
     """The mean of a norm's result is 0 and its noise: only that of the runtime's own norm is the runtime's."""
@@ -348,8 +349,7 @@ def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(sizes: 
     model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(targets.ncnn)(net))
     report = qfunc.verify(targets.ncnn)(model, batches)
     assert sum(row.elements for row in report.of("float")) == sum(sizes) * 8 * 7 * 8  # the norm of every batch has a bound
-    # PyTorch's mean of 56 numbers has the order of its processor: by less than a tenth of that noise.
-    assert [row.name for row in report.of("alone") if row.name == "output 0" and row.largest_lsb < 0.1] == ["output 0"]
+    assert [(row.name, row.mismatches) for row in report.of("alone") if row.name == "output 0"] == [("output 0", 0)]
     assert report.mismatches
     assert report.agreement.startswith("bit-exact outside 1 float unit")
 
