@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import pytest
@@ -341,8 +342,12 @@ def test_the_deviation_of_nearly_equal_values_is_within_its_bound(name: str) -> 
 @pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="PyTorch's mean has vectors of four numbers")
 @pytest.mark.parametrize("sizes", [(2, 3, 1), (1, 2)])
-def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(sizes: tuple[int, ...]) -> None:
+def test_a_unit_after_a_float_unit_is_emulated_on_what_the_runtime_shows(
+    sizes: tuple[int, ...], request: pytest.FixtureRequest
+) -> None:
     """The mean of a norm's result is 0 and its noise: only that of the runtime's own norm is the runtime's."""
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(1)  # with several, PyTorch sums a mean in parts
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(8, 8, 1), nn.GroupNorm(8, 8), nn.AdaptiveAvgPool2d(1)).eval()
     batches = [torch.randn(n, 8, 7, 8) for n in sizes]
