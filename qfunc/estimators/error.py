@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qfunc.estimators.binning import Bins
 from qfunc.estimators.replace_fields import replace_fields
-from qfunc.estimators.sketch import Sketch, magnitude, on_the_line
+from qfunc.estimators.sketch import Sketch, magnitude, of_values
 from qfunc.numerics.affine import dequantize, quantize
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.numerics.rounding import round_by
@@ -57,7 +57,7 @@ def error_of(state: Sketch, bins: Bins, scheme: Scheme, p: float) -> Error:
     unit = torch.where(unit > 0, unit, 1.0)
     if state.values.shape[-1]:
         return partial(_of_points, state.values, torch.ones_like(unit).unsqueeze(-1), unit, scheme, p)
-    edges, counts = on_the_line(state, bins)
+    edges, counts = of_values(state, bins)
     if isinstance(scheme.format, Int):
         return partial(_of_bins, *_densities(edges, counts, unit), unit, scheme, p)
     used = _used(counts)

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.estimators.binning import Uniform
 from qfunc.estimators.entropy import bin_count
 from qfunc.estimators.minmax import Range
-from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, on_the_line, updated
+from qfunc.estimators.sketch import Sketch, clipped, empty, merged, nothing, of_values, updated
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import Scheme
 
@@ -75,7 +75,7 @@ class OrtEntropy:
         """Return the range between the clipping bounds, in float32."""
         if nothing(state):
             return Range(state.low, state.high)
-        edges, counts = on_the_line(state, Uniform(self.bins // 2))
+        edges, counts = of_values(state, Uniform(self.bins // 2))
         rows, search = counts.reshape(-1, self.bins), partial(least_divergent_ends, groups=self.groups)
         # While compiling, vmap keeps the trace independent of the number of rows.
         edge_indices = (

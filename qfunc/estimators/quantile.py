@@ -18,7 +18,7 @@ from qfunc.estimators.sketch import (
     merged,
     nothing,
     of_magnitudes,
-    on_the_line,
+    of_values,
     ranked,
     updated,
 )
@@ -131,7 +131,7 @@ class Percentile:
         shares = (self.low / 100, self.high / 100)
         if state.values.shape[-1]:
             return clipped(state, *(_smallest(state.values, share) for share in shares))
-        edges, counts = on_the_line(state, BINS)
+        edges, counts = of_values(state, BINS)
         return clipped(state, *(ranked(edges, counts, share) for share in shares))
 
     def finalize(self, state: Sketch, scheme: Scheme) -> Affine:

@@ -103,7 +103,7 @@ def magnitude(low: Tensor, high: Tensor) -> Tensor:
     return torch.maximum(-low, high).clamp(min=0)
 
 
-def on_the_line(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
+def of_values(state: Sketch, bins: Bins) -> tuple[Tensor, Tensor]:
     """Return (edges, counts) of the bins in ascending order: float64 [*shape, 2 size + 1], int64 [*shape, 2 size]."""
     edges = bins.edges(bins.level(magnitude(state.low, state.high)))
     negative, positive = counted(state, state.low, state.high, bins).unbind(-2)

@@ -87,9 +87,9 @@ class QuantizedTensor:
 def quantized_tensor(partition: Partition, path: str, places: tuple[Place, ...]) -> QuantizedTensor:
     """Return the quantized tensor of the quantizer at a path."""
     nodes, encoding = partition.nodes, partition.at_path[path]
-    seat, site = encoding.quantizer, encoding.quantizer.module.site
-    producer = nodes[seat.tensor]
-    readers = tuple(partition.names[nodes[r]] if r in nodes else r for r in seat.readers)
+    quantizer, site = encoding.quantizer, encoding.quantizer.module.site
+    producer = nodes[quantizer.tensor]
+    readers = tuple(partition.names[nodes[r]] if r in nodes else r for r in quantizer.readers)
     role = site.slot if is_constant(producer) else "activation"
     scale, zero = encoding.qparams.scale, encoding.qparams.zero_point.flatten()
     in_blocks = isinstance(site.scheme.scale.shared, PerBlock)  # which have no single axis

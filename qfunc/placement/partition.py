@@ -107,12 +107,12 @@ class Partition:
 
     def in_blocks(self, encoding: Encoding) -> bool:
         """Return True for integers or floats in blocks that are the weight of products of real inputs."""
-        seat = encoding.quantizer
-        site = seat.module.site
-        kernels = bool(seat.readers) and self._dynamic.issuperset(seat.readers)
+        quantizer = encoding.quantizer
+        site = quantizer.module.site
+        kernels = bool(quantizer.readers) and self._dynamic.issuperset(quantizer.readers)
         coded = isinstance(site.scheme.format, Int) or (isinstance(site.scheme.format, Float) and kernels)
         blocks = coded and isinstance(site.scheme.scale.shared, PerBlock)
-        return blocks and site.slot == "weight" and bool(seat.readers) and self._coded.isdisjoint(seat.readers)
+        return blocks and site.slot == "weight" and bool(quantizer.readers) and self._coded.isdisjoint(quantizer.readers)
 
     def output_encoding(self, node: fx.Node) -> Encoding | None:
         """Return the encoding of a node's value that all readers share: its own site's, or that of a site before them."""
@@ -171,8 +171,8 @@ class Partition:
     def float_units(self) -> tuple[Unit, ...]:
         """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs.
 
-        Constants that an op creates, casts or moves are none, nor are constants of integers and booleans: no rounding is
-        theirs.  There are none in a network that an engine builds itself.
+        Constants that an op creates, casts or moves have no rounding, and constants of integers and booleans have no
+        rounding either: they are left out.  A network that an engine builds itself has no float units.
         """
         if self.engine_builds:
             return ()
@@ -268,8 +268,8 @@ class Partition:
         for node in group.nodes:
             for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
-                    seat = self.run_time(producer, node)
-                    scheme = None if seat is None else seat.module.site.scheme
+                    quantizer = self.run_time(producer, node)
+                    scheme = None if quantizer is None else quantizer.module.site.scheme
                     found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]

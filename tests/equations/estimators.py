@@ -15,7 +15,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from qfunc import estimators as e
 from qfunc.estimators.binning import Uniform
-from qfunc.estimators.sketch import on_the_line
+from qfunc.estimators.sketch import of_values
 from qfunc.specs import Int, Scheme
 from qfunc.testing import oracle
 from tests.equations.row import S4, S8, U4, U8, Row, draws
@@ -205,7 +205,7 @@ def onnx_runtimes() -> int:
     for kind in DATA:
         x, estimator = data(kind, 9000), e.OrtEntropy(512, 128)
         state = estimator.update(estimator.init(S8, x), x, S8)
-        edges, counts = (t.numpy() for t in on_the_line(state, Uniform(256)))
+        edges, counts = (t.numpy() for t in of_values(state, Uniform(256)))
         used = np.nonzero(counts + counts[::-1])[0]
         edges, counts = edges[used[0] : used[-1] + 2], counts[used[0] : used[-1] + 1]
         collector = HistogramCollector("entropy", True, 512, 128, 99.9, "same")

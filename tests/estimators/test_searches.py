@@ -21,7 +21,7 @@ from qfunc.estimators.entropy import least_divergent
 from qfunc.estimators.error import error_of
 from qfunc.estimators.ort_entropy import least_divergent_ends
 from qfunc.estimators.quantile import BINS
-from qfunc.estimators.sketch import on_the_line
+from qfunc.estimators.sketch import of_values
 from qfunc.numerics import from_range
 from qfunc.numerics.affine import fake_quantized_value
 from qfunc.numerics.qparams import blocks, filled
@@ -263,7 +263,7 @@ def test_ort_entropy_is_onnx_runtimes(kind: str, groups: int) -> None:
     """The package's own search on the same bins; where the two differ, its float32 divergences are nearly equal."""
     x, bins = data(kind, 9000), 512
     estimator = OrtEntropy(bins, groups)
-    edges, counts = (t.numpy() for t in on_the_line(seen(estimator, x), Uniform(256)))
+    edges, counts = (t.numpy() for t in of_values(seen(estimator, x), Uniform(256)))
     used = np.nonzero(counts + counts[::-1])[0]
     edges, counts = edges[used[0] : used[-1] + 2], counts[used[0] : used[-1] + 1]
     collector = HistogramCollector("entropy", True, bins, groups, 99.9, "same")

@@ -15,7 +15,7 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Entropy, Mse, OrtEntropy, Percentile, PotMode, PowerOfTwo, Quantile
 from qfunc.estimators.binning import LogLinear, Uniform
-from qfunc.estimators.sketch import MAX_VALUES, Sketch, counted, empty, merged, of_magnitudes, on_the_line, updated
+from qfunc.estimators.sketch import MAX_VALUES, Sketch, counted, empty, merged, of_magnitudes, of_values, updated
 from qfunc.specs import Int, PerBlock, PerChannel, Scale, Scheme
 
 BINS = (LogLinear(), Uniform(512))
@@ -60,7 +60,7 @@ def test_counts_are_those_of_a_plain_histogram(bins: Any, batches: Any, random: 
     state = fold(random.sample(batches, len(batches)), bins)
     x = torch.cat([batch(*b) for b in batches]).double().numpy()
     edges, counts = of_magnitudes(state, bins)
-    line, ordered = on_the_line(state, bins)
+    line, ordered = of_values(state, bins)
 
     assert (np.diff(edges.numpy()) >= 0).all()
     assert edges[-1] > np.abs(x).max()

@@ -46,7 +46,7 @@ def reshape(step: OpContext) -> None:
 
 
 def transpose(step: OpContext) -> None:
-    """Write Permute. Axes that stay together are one axis of the blob, and axes of one entry are none."""
+    """Write Permute. Axes that stay together are one axis of the blob, and axes of one entry are left out."""
     x, full = step.input(), step.sizes()
     perm = [int(p) for p in step.attribute("perm") or range(len(full))[::-1]]
     gone = batch_axis(step.source, step.node.input[0], step.node.name)

@@ -61,10 +61,10 @@ class _Writer:
         computed = [name for node, name in partition.names.items() if node.op != "get_attr"]
         self.graph = GraphBuilder(opset, {*computed, *(f"{name}.codes" for name in computed)})
         self.raw: dict[str, str] = {}  # node -> float tensor
-        self.real: dict[tuple[str, str], str] = {}  # (node, seat) -> dequantized tensor
+        self.real: dict[tuple[str, str], str] = {}  # (node, quantizer) -> dequantized tensor
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
         self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
-        self.places: dict[str, list[Place]] = {}  # seat -> the places in the model where its qparams apply
+        self.places: dict[str, list[Place]] = {}  # quantizer -> the places in the model where its qparams apply
 
     def write(self) -> onnx.ModelProto:
         for node in self.network.graph.nodes:
@@ -252,21 +252,21 @@ class _Writer:
                 # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.name(reader)}.weight")
             return constant
-        seat = self.partition.run_time(producer, reader)
-        if seat is not None:
-            return self._at_run_time(producer, seat)
+        quantizer = self.partition.run_time(producer, reader)
+        if quantizer is not None:
+            return self._at_run_time(producer, quantizer)
         return self.raw[producer.name] if encoding is None else self._coded(producer, encoding)
 
-    def _at_run_time(self, node: fx.Node, seat: QuantizerNode) -> str:
-        key, width = (node.name, seat.path), self.shapes[node.name].dims[-1]
+    def _at_run_time(self, node: fx.Node, quantizer: QuantizerNode) -> str:
+        key, width = (node.name, quantizer.path), self.shapes[node.name].dims[-1]
         if key not in self.real:
             if width is None:
                 do = "Pass inputs of one width."
                 raise DeployError(
                     where=f"tensor {self.partition.paths[node]!r}", found="a last axis that varies", wanted="a fixed one", do=do
                 )
-            scheme, name = seat.module.site.scheme, self.name(node)
-            outer = float(seat.module.outer) if seat.module.site.outer else 1.0
+            scheme, name = quantizer.module.site.scheme, self.name(node)
+            outer = float(quantizer.module.outer) if quantizer.module.site.outer else 1.0
             self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name, outer)
         return self.real[key]
 

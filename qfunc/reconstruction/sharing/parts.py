@@ -66,7 +66,7 @@ class Parts:
 
 
 def require_parts(parts: Any) -> None:
-    """Refuse numbers of batches that are none.
+    """Raise unless `parts` is None or the numbers of batches of the parts.
 
     Raises:
         SpecError: `parts` is neither None nor a sequence of positive integers.

@@ -42,7 +42,7 @@ class Tallies:
     def add_alone(
         self, name: str, emulated: Tensor, actual: Tensor, lsb: float, batch: int, bounds: Mapping[tuple[str, bool], Bounded]
     ) -> None:
-        """Count what differs with the runtime's own inputs; differences within the bounds of float32 are none."""
+        """Count what differs with the runtime's own inputs; a difference within the bounds of float32 does not count."""
         exact = self.exact(name)
         bounded = bounds.get((name, exact))
         if bounded is not None and (explained := bounded.explains(emulated)) is not None:
