@@ -30,7 +30,7 @@ class FileFormat:
         legality: `Refuse` and `RequireSizes` values of ops that the files cannot express, so that `quantize` refuses them.
 
     >>> FileFormat(opset=17, one_size="a .pte")
-    FileFormat(17, 'a .pte')
+    FileFormat(17, one_size='a .pte')
     """
 
     opset: int | None = field(default=None, validator=integer(1, optional=True))
