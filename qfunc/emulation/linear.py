@@ -168,19 +168,20 @@ def _write_by_range(job: UnitContext, acc: fx.Node, product: Tensor, bias: Tenso
     output = (job.output.scale, zero, (job.output.format.qmin, job.output.format.qmax), (low, high))
     m = job.emitter.constant(_range_product(job, product), f"{job.unit.path}.multiplier")
     bounds, edge = job.addend()
-    clipped = any(most is not None for _, most in job.bounds())
+    how = _read_by_convolutions(job, job.unit.group.output), any(most is not None for _, most in job.bounds())
     offset = job.emitter.constant(_range_bias(bias), f"{job.unit.path}.offset")
     if edge is not None and isinstance(added := job.inputs[edge[0].name], Codes):
         encoding = added.encoding
-        other = (added.node, encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax)
-        return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, name=job.name, result=True)
-    real, how = None if edge is None else job.real(*edge), (_read_by_convolutions(job), clipped)
+        qparams = encoding.scale, encoding.zero_point, encoding.format.qmin, encoding.format.qmax
+        other = (added.node, *qparams, _read_by_convolutions(job, edge[0]))
+        return job.emitter.call(add_by_range, acc, m, offset, bounds, other, *output, *how, name=job.name, result=True)
+    real = None if edge is None else job.real(*edge)
     return job.emitter.call(requantize_by_range, acc, m, offset, *output, *how, bounds, real, name=job.name, result=True)
 
 
-def _read_by_convolutions(job: UnitContext) -> bool:
+def _read_by_convolutions(job: UnitContext, node: fx.Node) -> bool:
     # OpenVINO's convolutions read unsigned bytes, so that signed codes are stored as q - qmin.
-    readers = [job.partition.units_by_root.get(reader) for reader in job.unit.group.output.users]
+    readers = [job.partition.units_by_root.get(reader) for reader in node.users]
     return any(u is not None and u.kind == "conv" and u.integer for u in readers)
 
 

@@ -69,8 +69,8 @@ class FloatRequantize:
 
     `by_range`: each scale is (h - l)/n, and y = R(v r + c) + qmin with one rounding for product and sum.  Here l and h are
     the real values of qmin and qmax, n = qmax - qmin, r = n/(h - l) and c = -l n/(h - l), each step in float32.  With l = 0
-    and no upper bound, r is 1/(1/r).  A fused addition of codes q' with step t is (v - c' t)(1/t) + q' - qmin', and l and h
-    are divided by t.
+    and no upper bound, r is 1/(1/r).  A fused addition of codes q' with step t is v (1/t) + q' - z', or (v - c' t)(1/t) + q' -
+    qmin' for codes that a convolution reads, too; l and h are divided by t.
 
     Source: ncnn convolution_x86 (fma, half away, multiply, reciprocals), convolutiondepthwise_arm (quotient, measured),
         requantize_arm (merged); OpenVINO CPU (no fma, half even, divide; by range: measured, openvino 2026.4).

@@ -160,13 +160,9 @@ def requantize_by_range(
         shifted: The result is stored as the index of its level, q - qmin.
         clipped: Some activation has an upper bound.
     """
-    least, most = range_ends(scale, zero_point, *ends)
     value = clamp_to_bounds(acc.float() * m + bias, bounds)
     value = value if other is None else value + other
-    r, c = _levels(least, most, ends[1] - ends[0])
-    if shifted and c:
-        return (torch.round(integer.fma(value, r, c)) + ends[0]).clamp(*clamp)
-    return torch.round(value * (r if clipped else 1 / (1 / r))).clamp(*clamp)
+    return _at_levels(value, range_ends(scale, zero_point, *ends), ends, clamp, shifted, clipped)
 
 
 def add_by_range(
@@ -174,27 +170,42 @@ def add_by_range(
     m: Tensor,
     bias: Tensor,
     bounds: Sequence[tuple[float | None, float | None]],
-    other: tuple[Tensor, float, int, int, int],
+    other: tuple[Tensor, float, int, int, int, bool],
     scale: float,
     zero_point: int,
     ends: tuple[int, int],
     clamp: tuple[int, int],
+    shifted: bool,
+    clipped: bool,
 ) -> Tensor:
     """Return the codes of clamp(acc*m + bias) + other codes: see `FloatRequantize(by_range=True)` of `specs`.
 
-    The sum is computed in steps t of `other`, from its lowest code: (v - c t) (1/t) + q - qmin, and the ends are divided by t.
+    The sum is computed in steps t of `other`, v (1/t) + q - z, and the ends are divided by t.  Codes that are stored as
+    q - qmin are added so: (v - c t)(1/t) + q - qmin.
 
     Args:
-        other: The codes, their scale, zero point, and lowest and highest code.
+        other: The codes, their scale, zero point, lowest and highest code, and whether they are stored as q - qmin.
+        shifted, clipped: As of `requantize_by_range`.
     """
-    codes, scale_of_other, zero_of_other, lowest, highest = other
-    qparams = scale_of_other, zero_of_other, lowest, highest
-    step, (_, shift) = range_step(*qparams), _levels(*range_ends(*qparams), highest - lowest)
-    value = (clamp_to_bounds(acc.float() * m + bias, bounds) - shift * step) * step.reciprocal() + (codes.float() - lowest)
-    least, most = (end / step for end in range_ends(scale, zero_point, *ends))
-    r, c = _levels(least, most, ends[1] - ends[0])
-    index = integer.fma(value, r, c) if c else value * (1 / (1 / r))
-    return (torch.round(index) + ends[0]).clamp(*clamp)
+    codes, *qparams, stored_shifted = other
+    step, value = range_step(*qparams), clamp_to_bounds(acc.float() * m + bias, bounds)
+    if stored_shifted:
+        _, shift = _levels(*range_ends(*qparams), qparams[3] - qparams[2])
+        value = (value - shift * step) * step.reciprocal() + (codes.float() - qparams[2])
+    else:
+        value = value * step.reciprocal() + (codes.float() - qparams[1])
+    least, most = range_ends(scale, zero_point, *ends)
+    return _at_levels(value, (least / step, most / step), ends, clamp, shifted, clipped)
+
+
+def _at_levels(
+    value: Tensor, range_: tuple[Tensor, Tensor], ends: tuple[int, int], clamp: tuple[int, int], shifted: bool, clipped: bool
+) -> Tensor:
+    # The codes of the nearest levels.
+    r, c = _levels(*range_, ends[1] - ends[0])
+    if shifted and c:
+        return (torch.round(integer.fma(value, r, c)) + ends[0]).clamp(*clamp)
+    return torch.round(value * (r if clipped else 1 / (1 / r))).clamp(*clamp)
 
 
 def _levels(least: Tensor, most: Tensor, n: int) -> tuple[Tensor, Tensor]:

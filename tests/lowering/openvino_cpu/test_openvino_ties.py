@@ -58,6 +58,7 @@ def networks(g: torch.Generator, step: float) -> dict[str, nn.Module]:
         "plus codes before a ReLU": Apply(lambda x, a, b, c: c(((y := a(x).relu()) + b(y)).relu()), layer(g, step), *after),
         "plus codes without a sign": Apply(lambda x, a, b, c: c((y := a(x).relu()) + b(y)), layer(g, step), *after),
         "plus codes with a sign": Apply(lambda x, a, b, c: c(x + b(a(x).relu())), layer(g, step), *after),
+        "plus codes that no convolution reads": Apply(lambda x, a, b, c: c(b(a(x)) + c(a(x).relu())), layer(g, step), *after),
     }
     return forms
 
@@ -89,6 +90,43 @@ def test_sums_next_to_ties_are_those_of_the_runtime(name: str, shared: bool) -> 
         step = near(STEP * 0.7, g)
         model, x = at_ties(networks(g, step)[name], target, step, g)
         with torch.no_grad():
+            emulated = qfunc.emulate(target)(model)(x)
+        (found,) = target.runtime.runner.run(qfunc.deploy(target)(model), [x])
+        assert torch.equal(emulated, torch.from_numpy(found))
+
+
+class Sum(nn.Module):
+    """A sum of codes, with or without another reader, and a convolution; a convolution or a linear layer reads it."""
+
+    def __init__(self, shared: bool, convolved: bool, bounded: bool) -> None:
+        super().__init__()
+        self.first, self.one, self.other = nn.Conv2d(3, CHANNELS, 1), nn.Conv2d(CHANNELS, CHANNELS, 1), nn.BatchNorm2d(CHANNELS)
+        self.last = nn.Conv2d(CHANNELS, 4, 1) if convolved else nn.Sequential(nn.Flatten(), nn.Linear(CHANNELS * 256, 4))
+        self.shared, self.bounded = shared, bounded
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, 16, 16] -> the last layer of the sum."""
+        y = self.first(x)
+        found = y + self.other(self.one(y).relu()) if self.shared else self.other(y) + self.one(y.relu())
+        return self.last(found.clamp(0.0, 1.0) if self.bounded else found)
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["", "clipped"])
+@pytest.mark.parametrize("convolved", [False, True], ids=["before a linear layer", "before a convolution"])
+@pytest.mark.parametrize("shared", [False, True], ids=["read once", "read twice"])
+def test_sums_in_steps_of_half_a_code_are_those_of_the_runtime(shared: bool, convolved: bool, bounded: bool) -> None:
+    """Where the convolution has zeros, the sum is a multiple of half its step: the last bit of each factor decides."""
+    target = edit.weights(bits=7)(targets.openvino)  # of which every x86-64 computes the same sums
+    for seed in range(6):
+        torch.manual_seed(seed)
+        net, x = Sum(shared, convolved, bounded), torch.randn(2, 3, 16, 16)
+        with torch.no_grad():
+            fused = net.other if shared else net.one
+            fused.weight[::2], fused.bias[::2] = 0, 0  # type: ignore[index]
+        model = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net.eval()))
+        scales = {q.tensor: q.module.scale for q in quantizer_nodes(model) if not q.module.site.constant}
+        with torch.no_grad():
+            scales["clamp" if bounded else "add"].copy_(2 * scales["first" if shared else "conv2d"])
             emulated = qfunc.emulate(target)(model)(x)
         (found,) = target.runtime.runner.run(qfunc.deploy(target)(model), [x])
         assert torch.equal(emulated, torch.from_numpy(found))
