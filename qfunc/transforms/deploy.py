@@ -154,8 +154,9 @@ def checked_model(deployed: Deployment) -> tuple[Any, Any]:
     require_limits(partition)
     opset = written_opset(format_of(lowering).opset or OPSET)
     proto, tensors = write_model(partition, inputs, opset, deployed.axes)
+    names = {node.name: name for node, name in partition.names.items()}
     for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
-        require_same_function(proto, tensors, deployed.model, shapes)
+        require_same_function(proto, tensors, deployed.model, shapes, names)
     return proto, tensors
 
 

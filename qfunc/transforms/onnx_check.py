@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,31 +17,42 @@ from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
-def first_difference(proto: Any, tensors: Sequence[QuantizedTensor], simulation: fx.Interpreter, given: list[Tensor]) -> str:
+def first_difference(
+    proto: Any,
+    tensors: Sequence[QuantizedTensor],
+    simulation: fx.Interpreter,
+    given: list[Tensor],
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return the first tensor that differs between an ONNX model, run as written, and a simulation; "" if none does.
 
     In a deep network, one code that rounds differently can change all codes at the end.  So each quantizer's value is
-    compared and then replaced by the ONNX model's value.
+    compared and then replaced by the ONNX model's value.  So are real values that an op decides by, as argmax and
+    comparisons do: where two values are equal but for the order of a sum, either decision is right.
 
     Args:
         proto: An ONNX model.
         tensors: Its quantized tensors.
         simulation: Runs the simulation in evaluation mode, activations rounded half to even.
         given: One batch.
+        names: The tensor in the ONNX model of each node of the simulation.
     """
     from qfunc.lowering.onnxruntime.parts import PartwiseModel
 
     activations = [t for t in tensors if t.role == "activation"]
     model = PartwiseModel(proto)
     at_run_time = {n.input[0]: n.output[0] for n in proto.graph.node if n.op_type.startswith("DynamicQuantize")}
-    found_there = model.run(given, [*(p.real for t in activations for p in t.places), *at_run_time.values()])
+    written = {o for n in proto.graph.node for o in n.output}
+    decisive = {node: names[node] for node in _decisive(simulation, given) if names.get(node) in written}
+    wanted = [*(p.real for t in activations for p in t.places), *at_run_time.values(), *decisive.values()]
+    found_there = model.run(given, wanted)
     values = {name: torch.from_numpy(value) for name, value in found_there.items()}
     places: dict[str, list[Tensor]] = {}
     for tensor in activations:
         places.setdefault(tensor.name, []).extend(values[p.real] for p in tensor.places)
     for name, real in at_run_time.items():
         places.setdefault(name, []).append(values[real])
-    interpreter = _TeacherForced(simulation, places)
+    interpreter = _TeacherForced(simulation, places, {node: values[name] for node, name in decisive.items()})
     with torch.inference_mode():
         found = tensors_of(interpreter.run(*given, enable_io_processing=False))
     for name, a in zip(model.outputs, found, strict=True):
@@ -70,12 +82,54 @@ def _is_tie(x: Tensor, module: FakeQuantize) -> Tensor:
     return (steps - steps.floor() - 0.5).abs() < 1e-5 * steps.abs().clamp(min=1)
 
 
+def _decides(node: fx.Node, value: Any) -> bool:
+    # True for a value with integers or booleans, as argmax, sort and comparisons return.
+    tensors = [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
+    return node.op == "call_function" and any(not v.is_floating_point() for v in tensors)
+
+
+def _decisive(simulation: fx.Interpreter, given: list[Tensor]) -> set[str]:
+    """Return the names of the nodes with real values that ops decide by."""
+    found: set[str] = set()
+
+    class Search(fx.Interpreter):
+        def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return simulation.call_module(target, args, kwargs)
+
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if _decides(n, value):
+                found.update(s.name for s in n.all_input_nodes if _is_real(self.env.get(s)))
+            return value
+
+    with torch.inference_mode():
+        Search(simulation.module).run(*given, enable_io_processing=False)
+    return found
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 class _TeacherForced(fx.Interpreter):
     """Run a simulation on another model's values: compare the value of each quantizer, then replace it."""
 
-    def __init__(self, simulation: fx.Interpreter, places: dict[str, list[Tensor]]) -> None:
+    def __init__(self, simulation: fx.Interpreter, places: dict[str, list[Tensor]], reals: dict[str, Tensor]) -> None:
         super().__init__(simulation.module)
-        self.simulation, self.places, self.difference = simulation, places, ""
+        self.simulation, self.places, self.reals, self.difference = simulation, places, reals, ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Return the node's value; an op that decides reads the other model's values, where they are close to its own."""
+        value = super().run_node(n)
+        if not _decides(n, value) or not self.reals.keys() & {source.name for source in n.all_input_nodes}:
+            return value
+        own = dict(self.env)
+        for source in n.all_input_nodes:
+            real = self.reals.get(source.name)
+            if real is not None and allclose(real, self.env[source]):
+                self.env[source] = real
+        value, self.env = super().run_node(n), own
+        return value
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the other model's value for a quantized activation, and the simulation's value for all other modules."""
@@ -95,7 +149,11 @@ class _TeacherForced(fx.Interpreter):
 
 
 def require_same_function(
-    proto: Any, tensors: Sequence[QuantizedTensor], model: fx.GraphModule, inputs: tuple[TensorInfo, ...]
+    proto: Any,
+    tensors: Sequence[QuantizedTensor],
+    model: fx.GraphModule,
+    inputs: tuple[TensorInfo, ...],
+    names: Mapping[str, str],
 ) -> None:
     """Run the ONNX checker, and compare one run without optimisation with the simulation, each a part at a time.
 
@@ -103,6 +161,8 @@ def require_same_function(
     codes with them.  If the outputs differ, the tensors are therefore compared one by one.  The simulation rounds half
     to even here, as QuantizeLinear does, because ties that other hardware rounds differently may be many.
 
+    Args:
+        names: The tensor in the ONNX model of each node of the simulation.
     Raises:
         DeployError: the ONNX model computes something else, or has other inputs.
     """
@@ -117,7 +177,7 @@ def require_same_function(
     got = [torch.from_numpy(values[name]) for name in written.outputs]
     if all(allclose(a, b) for a, b in zip(got, simulated, strict=True)):
         return
-    different = first_difference(proto, tensors, RoundHalfEven(model), given)
+    different = first_difference(proto, tensors, RoundHalfEven(model), given, names)
     if different:
         raise DeployError(
             where=f"deploy, {different}",

@@ -80,7 +80,7 @@ DEPLOYMENT = (
     ),
     Mutation(
         "deploy-checks-outputs-only", "qfunc.transforms.onnx_check:require_same_function",
-        "different = first_difference(proto, tensors, RoundHalfEven(model), given)",
+        "different = first_difference(proto, tensors, RoundHalfEven(model), given, names)",
         'different = "output"',
         "tests/transforms/test_deploy.py::test_codes_that_round_otherwise_and_spread_are_no_other_function",
     ),

@@ -11,8 +11,10 @@ from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import QdqLowering
+from qfunc.lowering.onnx import ops
 from qfunc.specs import edit
 from qfunc.transforms import onnx_check as tensor_by_tensor
+from tests.conformance.modules import Apply
 
 TARGET = edit.deploy(QdqLowering())(targets.litert)
 
@@ -36,3 +38,47 @@ def test_without_ties_it_would_be_refused(monkeypatch):
     monkeypatch.setattr(tensor_by_tensor, "_is_tie", lambda x, module: torch.zeros_like(x, dtype=torch.bool))
     with pytest.raises(DeployError, match="an ONNX model that computes something else than the simulation"):
         qfunc.deploy(TARGET)(averaged())
+
+
+class EqualRows(nn.Module):
+    """A decision between two rows that are equal: the order of a sum in float32 decides."""
+
+    def __init__(self, decide):
+        super().__init__()
+        self.layer, self.decide = nn.Linear(9, 8), decide
+
+    def forward(self, x):
+        """[N, 1, 7, 9] -> the decision along the rows."""
+        return self.decide(self.layer(x.unsqueeze(1).expand(-1, 2, -1, -1, -1)))
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda y: y.argmax(1),
+        lambda y: y.argmin(1),
+        lambda y: y.topk(1, 1)[1],
+        lambda y: y.sort(1)[1],
+        lambda y: y.max(1)[1],
+        lambda y: y[:, 0] > y[:, 1],
+        lambda y: (y >= y.flip(1)).float(),
+        lambda y: torch.where(y > y.flip(1), 1.0, -1.0),
+    ],
+)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_decisions_between_equal_values_are_no_difference(decide, bits):
+    """Either decision is right; all of 56 places are ties."""
+    target = edit.weights(bits=bits)(edit.deploy(QdqLowering())(targets.ncnn))
+    x = torch.randn(2, 1, 7, 9, generator=torch.Generator().manual_seed(0))
+    model = qfunc.calibrate([(x,)], progress=False)(qfunc.quantize(target, (x,))(EqualRows(decide).eval()))
+    assert "model.onnx" in qfunc.deploy(target)(model).files
+
+
+def test_another_decision_between_other_values_is_refused(monkeypatch):
+    """The ONNX model's values are taken only where they are close to the values of the simulation."""
+    model = qfunc.calibrate([torch.randn(4, 9)], progress=False)(
+        qfunc.quantize(TARGET)(nn.Sequential(nn.Linear(9, 8), Apply(lambda y: (-y).argmax(1))))
+    )
+    monkeypatch.setitem(ops.WRITERS, "argmax", ops.WRITERS["argmin"])
+    with pytest.raises(DeployError, match="an ONNX model that computes something else than the simulation"):
+        qfunc.deploy(TARGET)(model)
