@@ -115,7 +115,7 @@ from qfunc.specs.placement import (
     SameQParams,
     Tie,
 )
-from qfunc.specs.protocols import Estimator, Function, InspectableRunner, Lowering, Runner
+from qfunc.specs.protocols import Arithmetic, Estimator, Function, InspectableRunner, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
     AllOf,
@@ -145,20 +145,19 @@ from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
-    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Attr", "AverageCodes", "AveragePool",
-    "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied", "Constant",
-    "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN",
-    "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
-    "FileFormat", "FixedBits",
-    "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
-    "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_MXFP4",
-    "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K", "GGUF_Q6_K",
-    "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int",
-    "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering",
-    "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP4_ROUNDED", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2",
-    "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative",
-    "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken",
-    "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
+    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Arithmetic", "Attr", "AverageCodes",
+    "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied",
+    "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2",
+    "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
+    "FileFormat", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
+    "FloatMatmul", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep",
+    "GGUF_MXFP4", "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K",
+    "GGUF_Q6_K", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",
+    "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit",
+    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP4_ROUNDED", "MXFP6_E2M3", "MXFP6_E3M2",
+    "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName",
+    "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor",
+    "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
     "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
     "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",

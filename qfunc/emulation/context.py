@@ -124,6 +124,10 @@ class UnitContext:
         """Return the bounds of all ops that are fused with the root, in order."""
         return [self._bounds(n) for n in self.unit.group.nodes[1:]]
 
+    def channels_last(self) -> bool:
+        """Return True if the runtime stores an operand as its convolutions write it."""
+        return any(n.name in self.emitter.channels_last for node in self.unit.group.nodes for _, n in slots(node))
+
     def _split_at_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
         # The activations fused with the root: those before a fused addition, and those that bound the output.
         fused = list(self.unit.group.nodes[1:])

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation import activations, pooling
 from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
+from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.emulation.linear import apply_bounds, requantize
 from qfunc.emulation.products.cached_attention import append, attend
@@ -55,6 +56,7 @@ from qfunc.specs import (
     SumScaled,
     SumShifted,
 )
+from qfunc.specs.protocols import Arithmetic
 
 
 def _unfit(job: UnitContext, found: str, wanted: str) -> EmulationError:
@@ -235,6 +237,8 @@ def write(job: UnitContext) -> fx.Node:
     kernel = job.unit.kernel
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
+    if isinstance(arithmetic, Arithmetic):
+        return computed(job, kernel, arithmetic)
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
         wanted = "FloatKernel, FloatMatmul, CachedAttention, ExpertSums, FloatRequantize, FloatMultiplier or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)

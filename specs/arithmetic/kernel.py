@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
@@ -47,6 +47,7 @@ from qfunc.specs.arithmetic.requantization import (
 from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
+from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
@@ -57,6 +58,12 @@ Arithmetic = (
     | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
+_implements = implements(OpenArithmetic)
+
+
+def _computes(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) not in ARITHMETIC:
+        _implements(instance, attribute, value)
 
 
 @readable
@@ -89,13 +96,13 @@ class Kernel:
 
     Args:
         unit: The roots of the units.
-        arithmetic: The arithmetic.
+        arithmetic: The arithmetic: a value of qfunc's, or of a frozen class of your own with the methods of `Arithmetic`.
         formats: The formats that the kernel accepts, as ((slot, (format, ...)), ...); () accepts all.
         integer_if: Conditions on the qparams.
         bounds: How bounds of fused activations become codes; None rounds them as the arithmetic does, and half away from
             zero if the arithmetic rounds in steps.
     Raises:
-        SpecError: a slot or a format that does not exist, or a slot twice.
+        SpecError: no arithmetic, a slot or a format that does not exist, or a slot twice.
 
     >>> from qfunc.specs.selectors import Op
     >>> from qfunc.specs.arithmetic.requantization import SumFma
@@ -104,7 +111,7 @@ class Kernel:
     """
 
     unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    arithmetic: Arithmetic | OpenArithmetic = field(validator=_computes)
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )

@@ -291,3 +291,11 @@ class Unknown:
 
     reason: str = field(validator=text())
     nearest: str | None = field(default=None, validator=text(optional=True))
+
+    def refuses(self, unit: Any) -> str:
+        """Return the reason."""
+        return self.reason
+
+    def kernel(self, unit: Any) -> Any:
+        """Raise the reason as an EmulationError."""
+        raise unit.error(repr(self), "a public arithmetic")

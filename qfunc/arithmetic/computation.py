@@ -1,0 +1,64 @@
+"""Computations: what an arithmetic returns, a pure function of codes as a tree of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+from torch import Tensor
+
+from qfunc.arithmetic.unit import Operand, UnitSpec
+from qfunc.numerics.kernels.requantize import clamp_to_bounds
+from qfunc.specs._check import as_tuple
+
+
+@frozen(eq=False)
+class Computation:
+    """A call of a function; `name` is the suffix of an inner result, such as "acc" for "conv_acc".
+
+    An argument is an `Operand` (its codes, or its values if it is real), `Real(operand)`, `Constant(tensor, name)`, `Size`,
+    another computation, a plain value, or a list, tuple or dict of arguments.  The function is defined at the top of a module,
+    so that emulations pickle, compile and export.
+
+    >>> import torch
+    >>> Computation(torch.add, (1, 2)).function.__name__
+    'add'
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = field(converter=as_tuple)
+    name: str = ""
+
+
+@frozen(eq=False)
+class Real:
+    """The real values of an operand in float32, or in float64 with `wide`."""
+
+    operand: Operand
+    wide: bool = False
+
+
+@frozen(eq=False)
+class Constant:
+    """A tensor that the emulation holds as a buffer: `name` below the unit's path, or the name of the operand `of`."""
+
+    value: Tensor
+    name: str = ""
+    of: Operand | None = None
+
+
+@frozen
+class Size:
+    """A number that the model computes from sizes; `UnitSpec.arguments` contain it."""
+
+    name: str
+
+
+def bounded(unit: UnitSpec, value: Computation) -> Computation:
+    """Return real values within the bounds of the clamps that are fused with the root."""
+    bounds = [*unit.clamps[0], *unit.clamps[1]]
+    return Computation(clamp_to_bounds, (value, bounds))
+
+
+__all__ = ["Computation", "Constant", "Real", "Size", "bounded"]
