@@ -27,13 +27,9 @@ from qfunc.specs.arithmetic.operators import (
     AveragePool,
     Bilinear,
     DequantizeSum,
-    FixedBits,
-    FixedPointGemv,
-    FixedPointLanes,
     GluTable,
     HardSwish16,
     NormFixed,
-    ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
     QuantizeRange,
@@ -44,17 +40,11 @@ from qfunc.specs.arithmetic.operators import (
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
-    FixedPoint,
     FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
-    Shift,
-    SumFma,
     SumScaled,
-    SumShifted,
     Unknown,
 )
-from qfunc.specs.arithmetic.stages import KPU, ScaleStage, SegmentStage, Stages
+from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.file_format import FileFormat
 from qfunc.specs.formats import (
@@ -167,6 +157,22 @@ __all__ = [
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
 """JSON of specs.  `import qfunc` replaces both by those that know its public classes, of other packages too."""
+
+# At the end, because the arithmetics compute, with functions of codes that read specs.
+from qfunc.arithmetic import (  # noqa: E402
+    KPU,
+    FixedBits,
+    FixedPoint,
+    FixedPointGemv,
+    FixedPointLanes,
+    FloatMultiplier,
+    FloatRequantize,
+    ProductLanes,
+    Shift,
+    Stages,
+    SumFma,
+    SumShifted,
+)
 
 
 def __dir__() -> list[str]:

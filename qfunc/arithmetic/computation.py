@@ -57,8 +57,7 @@ class Size:
 
 def bounded(unit: UnitSpec, value: Computation) -> Computation:
     """Return real values within the bounds of the clamps that are fused with the root."""
-    bounds = [*unit.clamps[0], *unit.clamps[1]]
-    return Computation(clamp_to_bounds, (value, bounds))
+    return Computation(clamp_to_bounds, (value, unit.every_clamp))
 
 
 __all__ = ["Computation", "Constant", "Real", "Size", "bounded"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from attrs import field, frozen
@@ -117,6 +117,15 @@ class Operand:
         return dequantize(self.constant.float(), self.coding.qparams, self.coding.scheme)
 
 
+class CodedOperand(Protocol):
+    """An operand with a coding."""
+
+    @property
+    def coding(self) -> Coding:
+        """How it is coded."""
+        ...
+
+
 @frozen
 class FusedOp:
     """An op that is fused with the root of a unit; `bounds` are the (low, high) of a clamp, None for another op."""
@@ -162,6 +171,24 @@ class UnitSpec:
         """The activations that the root reads."""
         return tuple(o for o in self.operands if o.slot == "input" and o.at == 0)
 
+    @cached_property
+    def coded_inputs(self) -> tuple[CodedOperand, ...]:
+        """The activations that the root reads, each with its coding.
+
+        Raises:
+            EmulationError: one is real.
+        """
+        for x in self.inputs:
+            if x.coding is None:
+                raise self.error(f"the real input {x.name!r}", "inputs with qparams")
+        return cast("tuple[CodedOperand, ...]", self.inputs)
+
+    @cached_property
+    def addend(self) -> Operand | None:
+        """The other operand of an addition that is fused with the root, or None."""
+        at = next((i for i, op in enumerate(self.fused, 1) if op.kind == "add"), None)
+        return None if at is None else next(o for o in self.operands if o.at == at)
+
     @property
     def coding(self) -> Coding:
         """The coding of the result.
@@ -190,8 +217,13 @@ class UnitSpec:
     def clamps(self) -> tuple[list[_CLAMP], list[_CLAMP]]:
         """The bounds of the clamps before a fused addition, and of those after it; all are after it if there is none."""
         at = next((i for i, op in enumerate(self.fused) if op.kind == "add"), None)
-        every = [(None, None) if op.bounds is None else op.bounds for op in self.fused]
+        every = self.every_clamp
         return ([], every) if at is None else (every[:at], every[at + 1 :])
+
+    @property
+    def every_clamp(self) -> list[_CLAMP]:
+        """The bounds of all ops that are fused with the root, in order; an addition has none."""
+        return [op.bounds or (None, None) for op in self.fused]
 
     def _code(self, bound: float) -> int:
         zero, scale = self.coding.zero_point, torch.tensor(self.coding.scale, dtype=torch.float32)
@@ -202,5 +234,17 @@ class UnitSpec:
         """Return the error for a unit that an arithmetic does not take."""
         return EmulationError(where=f"unit {self.path!r}", found=found, wanted=wanted, do=do)
 
+    def unfit(self, arithmetic: object, kinds: Sequence[str]) -> EmulationError:
+        """Return the error for a unit of another kind than an arithmetic computes."""
+        found = f"{type(arithmetic).__name__} for an op of kind {self.kind!r}"
+        return self.error(found, f"an op of kind {' or '.join(map(repr, kinds))}")
 
-__all__ = ["Coding", "FusedOp", "Operand", "UnitSpec"]
+
+def axes_of_mean(unit: UnitSpec) -> tuple[list[Any], bool]:
+    """Return the axes of a mean, of which no axes are all axes, and whether the result keeps them."""
+    dims = unit.arguments["dim"]
+    several = dims if isinstance(dims, list | tuple) else () if dims is None else (dims,)
+    return list(several), bool(unit.arguments["keepdim"])
+
+
+__all__ = ["Coding", "CodedOperand", "FusedOp", "Operand", "UnitSpec", "axes_of_mean"]

@@ -8,6 +8,7 @@ from attrs import field, frozen
 from torch import fx
 
 from qfunc.arithmetic import Computation, Constant, Operand, Real, Size
+from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
 from qfunc.errors import EmulationError
 from qfunc.placement.unit_spec import Edge
@@ -65,9 +66,8 @@ class _Nodes:
             return (job.wide if value.wide else job.real)(*self.edges[value.operand])
         if value.coding is None:
             return job.real(*self.edges[value])
-        if value.shape is not None:
-            return job.emitter.constant(value.constant, value.name)
-        return job.codes(self.edges[value].producer).node
+        held = job.inputs.get(self.edges[value].producer.name)
+        return held.node if isinstance(held, Codes) else job.emitter.constant(value.constant, value.name)
 
 
 __all__ = ["computed"]

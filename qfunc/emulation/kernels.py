@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from qfunc.emulation import activations, pooling
-from qfunc.emulation.addition import scaled_multipliers, sum_fma, sum_scaled, sum_shift, sum_shifted
+from qfunc.emulation.addition import scaled_multipliers, sum_scaled
 from qfunc.emulation.computation import computed
-from qfunc.emulation.context import UnitContext, input_codes
-from qfunc.emulation.linear import apply_bounds, requantize
+from qfunc.emulation.context import UnitContext, apply_bounds, input_codes
 from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.emulation.products.experts import stacked_experts
@@ -24,7 +23,6 @@ from qfunc.numerics.kernels.pooling import quantize_interior
 from qfunc.numerics.sums.dynamic import flushed
 from qfunc.ops.node import slots
 from qfunc.ops.sizes import is_number
-from qfunc.placement.products import SUMS_OF_PRODUCTS
 from qfunc.specs import (
     AppendCodes,
     AverageCodes,
@@ -34,27 +32,16 @@ from qfunc.specs import (
     Copy,
     DynamicProduct,
     ExpertSums,
-    FixedBits,
-    FixedPoint,
-    FixedPointGemv,
-    FixedPointLanes,
     FloatKernel,
     FloatMatmul,
-    FloatMultiplier,
-    FloatRequantize,
     GluTable,
     HardSwish16,
     NormFixed,
-    ProductLanes,
-    Shift,
     SoftmaxFixed,
     SoftmaxFloat,
     SoftmaxTable,
     SoftmaxTable16,
-    Stages,
-    SumFma,
     SumScaled,
-    SumShifted,
 )
 from qfunc.specs.protocols import Arithmetic
 
@@ -140,29 +127,6 @@ def _in_float(job: UnitContext, arithmetic: FloatKernel) -> fx.Node:
     )  # fmt: skip
 
 
-def _mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    if isinstance(arithmetic, FloatMultiplier) and arithmetic.dtype != "float32":
-        wanted = "FloatMultiplier() or FloatKernel('float64', wide=True)"
-        raise _unfit(job, f"{arithmetic!r} for an op of kind {job.unit.kind!r}", wanted)
-    return pooling.mean(job, arithmetic)
-
-
-def _global_average(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
-    if arithmetic.zero_point != "after" or arithmetic.dtype != "float32":
-        return _mean(job, arithmetic)
-    x = input_codes(job)
-    return job.emitter.call(
-        integer.global_average_codes, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
-        arithmetic.rounding, job.argument("keepdim"), name=job.name, result=True,
-    )  # fmt: skip
-
-
-def _prelu_by_multipliers(job: UnitContext, arithmetic: FloatMultiplier) -> fx.Node:
-    if arithmetic.zero_point != "after" or arithmetic.dtype != "float32":
-        raise _unfit(job, f"{arithmetic!r} for an op of kind 'prelu'", "FloatMultiplier(zero_point='after') in float32")
-    return activations.slopes(job, arithmetic)
-
-
 def _sum_scaled_or_float(job: UnitContext, arithmetic: SumScaled) -> fx.Node:
     if arithmetic.outside is not None and scaled_multipliers(job, arithmetic) is None:
         return _in_float(job, arithmetic.outside)
@@ -175,15 +139,6 @@ ANY_KIND: dict[type, Writer] = {Copy: _copy, FloatKernel: _in_float}
 """Arithmetic of every kind of op -> writer."""
 
 KERNELS: dict[tuple[type, str], Writer] = {
-    **{
-        (arithmetic, kind): requantize
-        for arithmetic in (FloatMultiplier, FixedPoint, FixedPointLanes, Shift, FloatRequantize)
-        for kind in SUMS_OF_PRODUCTS
-    },
-    **dict.fromkeys(((FixedPointGemv, kind) for kind in ("conv", "linear", "matmul")), requantize),
-    (ProductLanes, "mul"): requantize,
-    (Stages, "conv"): requantize,
-    (Stages, "linear"): requantize,
     (DynamicProduct, "linear"): dynamic_product,
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
@@ -191,10 +146,6 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (AppendCodes, "index_put"): append,
     (CachedAttention, "cached_attention"): attend,
     (ExpertSums, "linear"): stacked_experts,
-    (SumFma, "add"): sum_fma,
-    (Shift, "add"): sum_shift,
-    (SumShifted, "add"): sum_shifted,
-    (SumShifted, "sub"): sum_shifted,
     (SumScaled, "add"): _sum_scaled_or_float,
     (SumScaled, "sub"): _sum_scaled_or_float,
     (AveragePool, "avg_pool"): pooling.average,
@@ -202,14 +153,6 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (AveragePool, "global_avg_pool"): pooling.average,
     (AverageCodes, "avg_pool"): pooling.average_pool_node,
     (AverageCodes, "adaptive_avg_pool"): pooling.average_pool_node,
-    (FixedPoint, "mean"): pooling.mean,
-    (FixedPoint, "global_avg_pool"): pooling.mean,
-    (FloatMultiplier, "mean"): _mean,
-    (FloatMultiplier, "global_avg_pool"): _global_average,
-    (FixedPoint, "leaky_relu"): activations.slopes,
-    (FixedPoint, "prelu"): activations.slopes,
-    (FloatMultiplier, "prelu"): _prelu_by_multipliers,
-    (FixedBits, "leaky_relu"): activations.bits,
     (GluTable, "glu"): activations.glu,
     (HardSwish16, "hardswish"): activations.hard_swish,
     (SoftmaxTable, "softmax"): _softmax_by_table,
@@ -225,7 +168,7 @@ KERNELS: dict[tuple[type, str], Writer] = {
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | ExpertSums | FloatRequantize | FloatMultiplier | DynamicProduct
+_TO_REALS = FloatKernel | FloatMatmul | CachedAttention | ExpertSums | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -240,7 +183,7 @@ def write(job: UnitContext) -> fx.Node:
     if isinstance(arithmetic, Arithmetic):
         return computed(job, kernel, arithmetic)
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatKernel, FloatMatmul, CachedAttention, ExpertSums, FloatRequantize, FloatMultiplier or DynamicProduct"
+        wanted = "FloatKernel, FloatMatmul, CachedAttention, ExpertSums or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = ANY_KIND.get(type(arithmetic)) or KERNELS.get((type(arithmetic), kind))
     if writer is None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import fx
 
 from qfunc.emulation.context import UnitContext, input_codes, rank_of
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels import activations as fixed_curves
-from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to, mean_scaled
+from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_codes, average_pool_codes, average_to
 from qfunc.numerics.kernels.resize import resize_codes
-from qfunc.specs import AverageCodes, AveragePool, Bilinear, FixedPoint, FloatKernel, FloatMultiplier
+from qfunc.specs import AverageCodes, AveragePool, Bilinear, FloatKernel
 
-__all__ = ["WINDOWS", "average", "average_pool_node", "bilinear", "mean", "window_sum"]
+__all__ = ["WINDOWS", "average", "average_pool_node", "bilinear", "window_sum"]
 
 WINDOWS = frozenset(
     (function, kind) for function in ("window_sum", "xnnpack") for kind in ("avg_pool", "adaptive_avg_pool", "global_avg_pool")
@@ -65,23 +64,6 @@ def average(job: UnitContext, arithmetic: AveragePool) -> fx.Node:
     return job.emitter.call(
         average_codes, x.node, x.encoding.zero_point, rank, pool, keep, ratio, table, arithmetic.reciprocal_bits,
         arithmetic.rounding, *job.range(), name=job.name, result=True,
-    )  # fmt: skip
-
-
-def mean(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    """Return the node of a mean over some axes, or over all."""
-    x, dims = input_codes(job), job.argument("dim")
-    dims = [dims] if isinstance(dims, int | fx.Node) else list(dims or ())  # no axes are all axes to torch
-    keep = bool(job.argument("keepdim"))
-    if isinstance(arithmetic, FixedPoint):
-        ratio = float(torch.tensor(x.encoding.scale, dtype=torch.float64) / job.output.scale)
-        return job.emitter.call(
-            fixed_curves.mean_fixed, x.node, x.encoding.zero_point, dims, keep, ratio, list(arithmetic.steps), *job.range(),
-            name=job.name, result=True,
-        )  # fmt: skip
-    return job.emitter.call(
-        mean_scaled, x.node, x.encoding.zero_point, x.encoding.scale, dims, keep, job.output.scale, *job.range(),
-        arithmetic.rounding, arithmetic.zero_point, arithmetic.fma, name=job.name, result=True,
     )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from qfunc.specs import (
     DynamicProduct,
     FloatKernel,
     FloatMatmul,
-    FloatRequantize,
     Format,
     FusesOnly,
     InputRatios,
@@ -100,7 +99,7 @@ def integer_kernel(
             reason = f"{type(unmet[0]).__name__} does not hold"
         elif not _takes(kernel, encoded):
             reason = "the kernel does not take its formats"
-        elif float_bias and not isinstance(kernel.arithmetic, Arithmetic) and not takes_float_bias(kernel.arithmetic):
+        elif float_bias and not takes_float_bias(kernel.arithmetic):
             reason = "its bias carries no qparams"
         elif isinstance(kernel.arithmetic, DynamicProduct) and (unfit := _unfit_for(kernel.arithmetic, operands)):
             reason = unfit
@@ -110,7 +109,7 @@ def integer_kernel(
             reason = "it does not only move codes"
         elif isinstance(kernel.arithmetic, Arithmetic) and (refusal := _refusal(kernel.arithmetic, unit(kernel))):
             reason = refusal
-        elif (extra := _not_computed(group, kernel, context, "output" not in missing)) is not None:
+        elif (extra := _not_computed(group, kernel, context)) is not None:
             reason = f"its integer kernel does not compute {context.kind(extra)}, which is fused with it"
         else:
             return kernel, ""
@@ -204,7 +203,7 @@ def float_kernel(
     matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
     willing = (k for k in matching if not isinstance(k.arithmetic, Arithmetic) or not _refusal(k.arithmetic, unit(k)))
     fitting = (k for k in willing if _takes_weight(k, operands))
-    return next((k for k in fitting if _not_computed(group, k, context, coded=False) is None), None)
+    return next((k for k in fitting if _not_computed(group, k, context) is None), None)
 
 
 def is_float_kernel(kernel: Kernel) -> bool:
@@ -233,19 +232,14 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
     return bounds is None or implies_clamp(*bounds, encoding.qparams.scale, encoding.qparams.zero_point, ends)
 
 
-def _not_computed(group: FusedGroup, kernel: Kernel, context: Context, coded: bool) -> fx.Node | None:
+def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
     # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
-    # clamps, as bounds of the codes, one sum in real units, whose codes they return, and the kinds that an arithmetic declares.
+    # clamps, as bounds of the codes, and the kinds that their arithmetic declares.
     if isinstance(kernel.arithmetic, FloatMatmul) and context.kind(group.root) == "matmul":
         return group.nodes[-1] if matmul_form(group, context) is None else None
-    sums = int(isinstance(kernel.arithmetic, FloatRequantize) and coded)
     fuses = kernel.arithmetic.fuses if isinstance(kernel.arithmetic, FusingArithmetic) else ()
     for node in group.nodes[1:]:
-        if context.kind(node) in fuses:
-            continue
-        if context.kind(node) == "add" and sums:
-            sums = 0
-        elif not context.has(node, Trait.CLAMPS):
+        if context.kind(node) not in fuses and not context.has(node, Trait.CLAMPS):
             return node
     return None
 

@@ -17,13 +17,9 @@ from qfunc.specs.arithmetic.operators import (
     AveragePool,
     Bilinear,
     DequantizeSum,
-    FixedBits,
-    FixedPointGemv,
-    FixedPointLanes,
     GluTable,
     HardSwish16,
     NormFixed,
-    ProductLanes,
     QuantizeInt32,
     QuantizeLanes,
     QuantizeRange,
@@ -34,34 +30,27 @@ from qfunc.specs.arithmetic.operators import (
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
-    FixedPoint,
     FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
-    Shift,
-    SumFma,
     SumScaled,
-    SumShifted,
     Unknown,
 )
-from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
-    | FixedPointGemv | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
-    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    AveragePool | FloatKernel | SoftmaxTable | SoftmaxTable16 | Copy
+    | Unknown | SumScaled | AverageCodes | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed
+    | NormFixed | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | DynamicProduct
+    | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 _implements = implements(OpenArithmetic)
 
 
-def _computes(instance: Any, attribute: Any, value: Any) -> None:
+def is_arithmetic(instance: Any, attribute: Any, value: Any) -> None:
+    """Raise unless a value is an arithmetic: of a frozen class with the methods of the protocol."""
     if type(value) not in ARITHMETIC:
         _implements(instance, attribute, value)
 
@@ -111,7 +100,7 @@ class Kernel:
     """
 
     unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic | OpenArithmetic = field(validator=_computes)
+    arithmetic: Arithmetic | OpenArithmetic = field(validator=is_arithmetic)
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )

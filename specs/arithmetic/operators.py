@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, number, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
 
 
@@ -65,25 +65,6 @@ class AverageCodes:
 
     rounding: str = field(validator=_rounding)
     centred: bool = field(default=False, kw_only=True, validator=instance_of(bool))
-
-
-@readable
-@frozen
-class FixedBits:
-    """y = R(x * m * 2^-bits) + z, m = half_even(M * 2^bits), in float32; leaky_relu has an M for each side of 0.
-
-    The number of fractional bits is fixed, in place of those of the multiplier as in FixedPoint.  With `least`, a unit with an
-    |M| below `least`, or above 2^7, is computed as by FixedPoint(): LiteRT's delegate does not take such units.
-
-    Source: XNNPACK microparams-init.c, xnn_init_qs8_lrelu_scalar_params (8 bits, half up); TFLite, xnnpack_delegate.cc.
-
-    >>> FixedBits()
-    FixedBits()
-    """
-
-    rounding: str = field(default="half_up", validator=_rounding)
-    bits: int = field(default=8, validator=integer(1, 30))
-    least: float | None = field(default=None, validator=number(positive=True, optional=True))
 
 
 @readable
@@ -195,61 +176,6 @@ class NormFixed:
     >>> NormFixed()
     NormFixed()
     """
-
-
-@readable
-@frozen
-class FixedPointLanes:
-    """As FixedPoint: the first lanes * floor(C / lanes) channels by `steps`, those left over by `rest`.
-
-    Source: TFLite optimized_ops Quantize, of depthwise convolutions (vectors of 8, then one by one).
-
-    >>> FixedPointLanes()
-    FixedPointLanes()
-    """
-
-    steps: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
-    rest: tuple[str, ...] = field(default=("srdhm", "half_away"), converter=as_tuple, validator=tuple_of(str, at_least=1))
-    lanes: int = field(default=8, validator=integer(1))
-
-
-@readable
-@frozen
-class FixedPointGemv:
-    """As FixedPoint by `steps`; the product of a matrix and one vector by `vector`.
-
-    That is one row of `columns` entries or more, and `rows` output channels or more; other sizes are left to `steps`.
-    `float_product`: as of `FixedPoint`.
-
-    Source: TFLite cpu_backend_gemm_custom_gemv.h (vqrdmulhq_s32, then vrshlq_s32; else ruy).
-
-    >>> FixedPointGemv(("sqdmulh", "half_up"))
-    FixedPointGemv(('sqdmulh', 'half_up'))
-    """
-
-    steps: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
-    vector: tuple[str, ...] = field(default=("srdhm", "half_up"), converter=as_tuple, validator=tuple_of(str, at_least=1))
-    rows: int = field(default=4, validator=integer(1))
-    columns: int = field(default=8, validator=integer(1))
-    float_product: bool = field(default=False, kw_only=True, validator=instance_of(bool))
-
-
-@readable
-@frozen
-class ProductLanes:
-    """A product of two tensors: p = H(a b m 2^-e) with M = m 2^-e as FixedPoint rounds twice, half away; then y = p + z.
-
-    M is a float32, as with `float_ratio` of FixedPoint.
-    Whole runs of `lanes` entries in memory clamp p to `bits` bits, in which p + z wraps.  Those left over have 32 bits.
-
-    Source: TFLite optimized_integer_ops MulElementwise and MulSimpleBroadcast (vqmovn_s32, then vaddq_s16; 16 lanes); measured.
-
-    >>> ProductLanes()
-    ProductLanes()
-    """
-
-    bits: int = field(default=16, validator=integer(9, 32))
-    lanes: int = field(default=16, validator=integer(1))
 
 
 @readable

@@ -6,7 +6,7 @@ The others declare optional methods.  Callers check for an optional method by `i
 
 from __future__ import annotations
 
-from qfunc.specs.protocols.arithmetic import Arithmetic, FusingArithmetic, RoundingArithmetic, SummingArithmetic
+from qfunc.specs.protocols.arithmetic import Arithmetic, BiasArithmetic, FusingArithmetic, RoundingArithmetic, SummingArithmetic
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
 from qfunc.specs.protocols.function import (
     Function,
@@ -41,7 +41,7 @@ from qfunc.specs.protocols.runner import (
 )
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
-    Arithmetic: (SummingArithmetic, RoundingArithmetic, FusingArithmetic),
+    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic),
     Estimator: (MergeableEstimator,),
     Function: (
         LearnedFunction,
@@ -76,10 +76,10 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView",
-    "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction",
-    "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
-    "OptionalRunner", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering",
-    "SummingArithmetic",
+    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Estimator",
+    "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
+    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
+    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "RealView", "RefusingLowering",
+    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
+    "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

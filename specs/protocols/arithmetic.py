@@ -56,6 +56,16 @@ class RoundingArithmetic(Protocol):
 
 
 @runtime_checkable
+class BiasArithmetic(Protocol):
+    """An arithmetic that declares whether it adds a bias as a real number; others need a bias with codes."""
+
+    @property
+    def float_bias(self) -> bool:
+        """True if it does."""
+        ...
+
+
+@runtime_checkable
 class FusingArithmetic(Protocol):
     """An arithmetic that computes ops fused with its unit besides clamps, such as an addition after a convolution."""
 
@@ -65,4 +75,4 @@ class FusingArithmetic(Protocol):
         ...
 
 
-__all__ = ["Arithmetic", "FusingArithmetic", "RoundingArithmetic", "SummingArithmetic"]
+__all__ = ["Arithmetic", "BiasArithmetic", "FusingArithmetic", "RoundingArithmetic", "SummingArithmetic"]
