@@ -23,25 +23,14 @@ from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.operators import (
-    AverageCodes,
-    AveragePool,
-    Bilinear,
     DequantizeSum,
-    GluTable,
-    HardSwish16,
     NormFixed,
     QuantizeInt32,
     QuantizeLanes,
     QuantizeRange,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable,
-    SoftmaxTable16,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
-    FloatKernel,
-    SumScaled,
     Unknown,
 )
 from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
@@ -161,16 +150,27 @@ to_json, from_json = Codec({}).to_json, Codec({}).from_json
 # At the end, because the arithmetics compute, with functions of codes that read specs.
 from qfunc.arithmetic import (  # noqa: E402
     KPU,
+    AverageCodes,
+    AveragePool,
+    Bilinear,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
     FixedPointLanes,
+    FloatKernel,
     FloatMultiplier,
     FloatRequantize,
+    GluTable,
+    HardSwish16,
     ProductLanes,
     Shift,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable,
+    SoftmaxTable16,
     Stages,
     SumFma,
+    SumScaled,
     SumShifted,
 )
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import torch
 from attrs import field, frozen
 
 from qfunc.arithmetic.computation import Computation
+from qfunc.arithmetic.float_kernel import FloatKernel
 from qfunc.arithmetic.steps import is_steps
-from qfunc.arithmetic.unit import UnitSpec
+from qfunc.arithmetic.unit import OpItself, UnitSpec
 from qfunc.errors import EmulationError
-from qfunc.numerics.kernels.addition import add_codes, add_shifted
+from qfunc.numerics.kernels.addition import add_codes, add_scaled, add_shifted
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
-from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of
+from qfunc.specs._check import ROUNDINGS, as_tuple, instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
 
 
@@ -93,6 +97,65 @@ class SumShifted:
         how = (*unit.code_range, sign, self.lanes, unit.channels_last, self.bits)
         zeros = (a.zero_point, b.zero_point)
         return Computation(add_shifted, (*unit.coded_inputs, zeros, pairs, self.left_shift, list(self.steps), *how))
+
+
+@readable
+@frozen
+class SumScaled:
+    """y = R((a*m_a + b*m_b) * 2^-k) + z: integers m = half_even(s/s_y * 2^k), the larger one of `bits` bits.
+
+    a and b are codes minus their zero points; the sum is exact and is rounded once.  s/s_y is a float32, and lies in
+    [2^-10, 2^8): XNNPACK takes no others.  `least` is another exponent for the smaller s/s_y.
+
+    `outside`: the arithmetic for other s/s_y, and for one whose m needs more than `bits` bits.  None: they are refused.
+
+    Source: XNNPACK microparams-init.c, xnn_init_qs8_add_minmax (21 bits, half up); ONNX Runtime mlas/lib/qladd.cpp, NEON
+        kernels (22 bits, half away, from 2^-14, else in float32).
+
+    >>> SumScaled()
+    SumScaled()
+    """
+
+    rounding: str = field(default="half_up", validator=one_of(ROUNDINGS))
+    bits: int = field(default=21, validator=integer(7, 31))
+    least: int = field(default=-10, kw_only=True, validator=integer(-31, -10))
+    outside: FloatKernel | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.outside is not None and type(self.outside) is not FloatKernel:
+            raise refuse(self, "outside", self.outside, "FloatKernel or None", "Give a value such as FloatKernel(...).")
+
+    def refuses(self, unit: UnitSpec) -> str:
+        """Return "": another kind of op is an error of the target."""
+        return ""
+
+    def kernel(self, unit: UnitSpec) -> Computation | OpItself:
+        """Return the codes of a sum or a difference.
+
+        Raises:
+            EmulationError: a ratio of scales that the arithmetic does not take.
+        """
+        if unit.kind not in ("add", "sub"):
+            raise unit.unfit(self, ("add", "sub"))
+        a, b = unit.coded_inputs
+        ratios = [float(torch.tensor(x.coding.scale) / torch.tensor(unit.coding.scale)) for x in (a, b)]
+        found = self._multipliers(ratios)
+        if found is None and self.outside is not None:
+            return self.outside.kernel(unit)
+        if found is None:
+            raise scale_error(unit, ratios, f"ratios in [2^{self.least}, 2^8)")
+        m, shift = found
+        m[1] = -m[1] if unit.kind == "sub" else m[1]
+        zeros = (a.coding.zero_point, b.coding.zero_point)
+        return Computation(add_scaled, (a, b, zeros, m, shift, self.rounding, *unit.code_range))
+
+    def _multipliers(self, ratios: list[float]) -> tuple[list[int], int] | None:
+        # Both multipliers have one shift, which gives the larger one all its bits; None for ratios outside of the ranges.
+        if not all(2.0**self.least <= r < 2**8 for r in ratios) or max(ratios) < 2**-10:
+            return None
+        shift = self.bits - math.frexp(max(ratios))[1]
+        m = [round(Fraction(r) * Fraction(2) ** shift) for r in ratios]
+        return None if self.outside is not None and max(m) >= 2**self.bits else (m, shift)
 
 
 def scale_error(unit: UnitSpec, ratios: list[float], wanted: str) -> EmulationError:

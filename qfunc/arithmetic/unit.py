@@ -135,6 +135,19 @@ class FusedOp:
 
 
 @frozen(eq=False)
+class OpItself:
+    """A call of the op of a unit's root as the model calls it, with other values for some operands.
+
+    Attributes:
+        values: Operand -> argument of a `Computation`; other operands have the values that the emulation has for them.
+        name: The suffix of an inner result.
+    """
+
+    values: Mapping[Operand, Any]
+    name: str = ""
+
+
+@frozen(eq=False)
 class UnitSpec:
     """One unit of a runtime.
 
@@ -149,6 +162,7 @@ class UnitSpec:
         channels_last: True if the runtime stores the operands as its convolutions write them.
         moves_codes: True if the root moves entries and computes nothing.
         readers: The kinds of the integer units that read the result.
+        spatial: The number of axes over which a pool slides.
     """
 
     path: str
@@ -161,6 +175,11 @@ class UnitSpec:
     channels_last: bool = False
     moves_codes: bool = False
     readers: tuple[str, ...] = ()
+    spatial: int = 2
+
+    def itself(self) -> OpItself:
+        """Return the op of the root on the codes of its first operand."""
+        return OpItself({self.operands[0]: self.operands[0]})
 
     def operand(self, slot: str) -> Operand | None:
         """Return the first operand of the root in a slot, or None."""
@@ -247,4 +266,4 @@ def axes_of_mean(unit: UnitSpec) -> tuple[list[Any], bool]:
     return list(several), bool(unit.arguments["keepdim"])
 
 
-__all__ = ["Coding", "CodedOperand", "FusedOp", "Operand", "UnitSpec", "axes_of_mean"]
+__all__ = ["Coding", "CodedOperand", "FusedOp", "OpItself", "Operand", "UnitSpec", "axes_of_mean"]

@@ -9,70 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
-from qfunc.numerics.kernels import activations as fixed_curves
-from qfunc.numerics.kernels import fixed_rows, integer
 from qfunc.numerics.kernels.fixed_rows import LONGEST, norm_fixed
 from qfunc.ops.node import attribute
 from qfunc.specs import (
-    GluTable,
-    HardSwish16,
     NormFixed,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable16,
 )
 
-__all__ = ["glu", "hard_swish", "masked_softmax", "norm", "softmax", "softmax_fixed"]
-
-
-def hard_swish(job: UnitContext, arithmetic: HardSwish16) -> fx.Node:
-    """Return the node of a `specs.HardSwish16` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
-        arithmetic.lanes, shares_layout_with_convolution(job),
-        name=job.name, result=True,
-    )  # fmt: skip
-
-
-def glu(job: UnitContext, _: GluTable) -> fx.Node:
-    """Return the node of a `specs.GluTable` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_curves.glu_codes, x.node, job.argument("dim"), x.encoding.scale, x.encoding.zero_point, job.output.scale,
-        *job.range(), name=job.name, result=True,
-    )  # fmt: skip
-
-
-def softmax(job: UnitContext, arithmetic: SoftmaxFloat | SoftmaxTable16) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFloat` or `specs.SoftmaxTable16` unit."""
-    x = input_codes(job)
-    kernel = integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16
-    return job.emitter.call(
-        kernel, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(), name=job.name, result=True
-    )
-
-
-def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFixed` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_rows.softmax_fixed, x.node, job.argument("dim"), x.encoding.scale, *job.range()[1:],
-        name=job.name, result=True,
-    )  # fmt: skip
-
-
-def masked_softmax(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFixed` unit with a mask."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_rows.masked_softmax_fixed, x.node, job.argument("drop"), x.encoding.scale, *job.range()[1:],
-        name=job.name, result=True,
-    )  # fmt: skip
+__all__ = ["norm"]
 
 
 def norm(job: UnitContext, _: NormFixed) -> fx.Node:

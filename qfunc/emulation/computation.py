@@ -7,7 +7,7 @@ from typing import Any
 from attrs import field, frozen
 from torch import fx
 
-from qfunc.arithmetic import Computation, Constant, Operand, Real, Size
+from qfunc.arithmetic import Computation, Constant, Operand, OpItself, Real, Size
 from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
 from qfunc.errors import EmulationError
@@ -24,7 +24,7 @@ def computed(job: UnitContext, kernel: Kernel, arithmetic: Arithmetic) -> fx.Nod
     """
     described = job.partition.described(job.unit.group, kernel, job.output_encoding, job.channels_last())
     found = arithmetic.kernel(described.unit)
-    if not isinstance(found, Computation):
+    if not isinstance(found, Computation | OpItself):
         do = "Return qfunc.arithmetic.Computation(function, arguments)."
         where = f"unit {job.unit.path!r}, {type(arithmetic).__name__}.kernel"
         raise EmulationError(where=where, found=f"a result of type {type(found).__name__}", wanted="a Computation", do=do)
@@ -38,7 +38,11 @@ class _Nodes:
     written: dict[Any, fx.Node] = field(factory=dict)
     """The nodes of computations, constants and real operands, which occur several times in a computation."""
 
-    def write(self, computation: Computation, name: str, result: bool = False) -> fx.Node:
+    def write(self, computation: Computation | OpItself, name: str, result: bool = False) -> fx.Node:
+        if isinstance(computation, OpItself):
+            values = {self.edges[o].producer: self._argument(v) for o, v in computation.values.items()}
+            inputs = self.job.inputs
+            return self.job.emitter.copy_op(self.job.root, lambda n: values.get(n) or inputs[n.name].node, name, result)
         arguments = [self._argument(a) for a in computation.arguments]
         return self.job.emitter.call(computation.function, *arguments, name=name, result=result)
 
@@ -49,16 +53,17 @@ class _Nodes:
             return {k: self._argument(v) for k, v in value.items()}
         if isinstance(value, Size):
             return self.job.inputs[value.name].node
-        if not isinstance(value, Computation | Constant | Operand | Real):
+        if not isinstance(value, Computation | Constant | Operand | OpItself | Real):
             return value
         if value not in self.written:
             self.written[value] = self._node(value)
         return self.written[value]
 
-    def _node(self, value: Computation | Constant | Operand | Real) -> fx.Node:
+    def _node(self, value: Computation | Constant | Operand | OpItself | Real) -> fx.Node:
         job = self.job
-        if isinstance(value, Computation):
-            return self.write(value, f"{job.name}_{value.name or 'inner'}")
+        if isinstance(value, Computation | OpItself):
+            of = value.of if isinstance(value, Computation) else None
+            return self.write(value, f"{job.name if of is None else of.name}_{value.name or 'inner'}")
         if isinstance(value, Constant):
             path = f"{job.unit.path}.{value.name}" if value.of is None else value.of.name
             return job.emitter.constant(value.value, path)

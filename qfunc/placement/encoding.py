@@ -16,7 +16,6 @@ from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
     Float,
-    FloatKernel,
     Int,
     Log,
     NormFixed,
@@ -85,7 +84,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatKernel | NormFixed | DynamicProduct) or (
+    return isinstance(arithmetic, NormFixed | DynamicProduct) or (
         isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias
     )
 

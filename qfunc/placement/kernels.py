@@ -10,7 +10,6 @@ from torch import fx
 
 from qfunc.arithmetic import UnitSpec
 from qfunc.errors import SpecError
-from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
@@ -21,7 +20,6 @@ from qfunc.placement.matmul_form import matmul_form
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
-    Copy,
     DynamicProduct,
     FloatKernel,
     FloatMatmul,
@@ -105,8 +103,6 @@ def integer_kernel(
             reason = unfit
         elif not by_outputs and not isinstance(kernel.arithmetic, DynamicProduct):
             reason = "its weight has several scales an output channel, which its integer kernel does not take"
-        elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
-            reason = "it does not only move codes"
         elif isinstance(kernel.arithmetic, Arithmetic) and (refusal := _refusal(kernel.arithmetic, unit(kernel))):
             reason = refusal
         elif (extra := _not_computed(group, kernel, context)) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 from qfunc.arithmetic import Coding, FusedOp, Operand, Size, UnitSpec
@@ -18,6 +19,9 @@ from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
 from qfunc.specs.protocols import RoundingArithmetic
+
+_OVER_ONE_AXIS = (F.avg_pool1d, F.adaptive_avg_pool1d)
+_OVER_THREE_AXES = (F.avg_pool3d, F.adaptive_avg_pool3d)
 
 
 class Edge(NamedTuple):
@@ -76,6 +80,7 @@ def describe(
         channels_last,
         only_moves_codes(root),
         tensors.readers(group.output),
+        1 if root.target in _OVER_ONE_AXIS else 3 if root.target in _OVER_THREE_AXES else 2,
     )
     return Described(unit, edges)
 

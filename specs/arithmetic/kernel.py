@@ -13,26 +13,11 @@ from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.operators import (
-    AverageCodes,
-    AveragePool,
-    Bilinear,
     DequantizeSum,
-    GluTable,
-    HardSwish16,
     NormFixed,
     QuantizeInt32,
     QuantizeLanes,
     QuantizeRange,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable,
-    SoftmaxTable16,
-)
-from qfunc.specs.arithmetic.requantization import (
-    Copy,
-    FloatKernel,
-    SumScaled,
-    Unknown,
 )
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
@@ -40,10 +25,8 @@ from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    AveragePool | FloatKernel | SoftmaxTable | SoftmaxTable16 | Copy
-    | Unknown | SumScaled | AverageCodes | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed
-    | NormFixed | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | DynamicProduct
-    | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    NormFixed | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange
+    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 _implements = implements(OpenArithmetic)
