@@ -12,7 +12,7 @@ K210 = (
         LAYERS,
     ),
     Mutation(
-        "ties-of-the-table-go-up", "qfunc.specs.arithmetic.stages:KPU",
+        "ties-of-the-table-go-up", "qfunc.arithmetic.stages:KPU",
         'SegmentStage("half_even"',
         'SegmentStage("half_up"',
         "tests/targets/test_k210.py::test_ties_go_to_even_steps_from_the_start_of_the_segment",

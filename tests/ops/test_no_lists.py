@@ -23,7 +23,6 @@ ALLOWED = {
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
-    "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
