@@ -23,11 +23,7 @@ from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.operators import (
-    DequantizeSum,
     NormFixed,
-    QuantizeInt32,
-    QuantizeLanes,
-    QuantizeRange,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
@@ -153,6 +149,7 @@ from qfunc.arithmetic import (  # noqa: E402
     AverageCodes,
     AveragePool,
     Bilinear,
+    DequantizeSum,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
@@ -163,6 +160,9 @@ from qfunc.arithmetic import (  # noqa: E402
     GluTable,
     HardSwish16,
     ProductLanes,
+    QuantizeInt32,
+    QuantizeLanes,
+    QuantizeRange,
     Shift,
     SoftmaxFixed,
     SoftmaxFloat,

@@ -13,29 +13,26 @@ from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.operators import (
-    DequantizeSum,
     NormFixed,
-    QuantizeInt32,
-    QuantizeLanes,
-    QuantizeRange,
 )
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
+from qfunc.specs.protocols import Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    NormFixed | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange
-    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    NormFixed | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
-_implements = implements(OpenArithmetic)
+_PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}
 
 
 def is_arithmetic(instance: Any, attribute: Any, value: Any) -> None:
     """Raise unless a value is an arithmetic: of a frozen class with the methods of the protocol."""
     if type(value) not in ARITHMETIC:
-        _implements(instance, attribute, value)
+        kind = next((k for k in (Quantization, Dequantization) if isinstance(value, k)), OpenArithmetic)
+        _PROTOCOLS[kind](instance, attribute, value)
 
 
 @readable
@@ -83,7 +80,7 @@ class Kernel:
     """
 
     unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic | OpenArithmetic = field(validator=is_arithmetic)
+    arithmetic: Arithmetic | OpenArithmetic | Quantization | Dequantization = field(validator=is_arithmetic)
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )

@@ -6,7 +6,15 @@ The others declare optional methods.  Callers check for an optional method by `i
 
 from __future__ import annotations
 
-from qfunc.specs.protocols.arithmetic import Arithmetic, BiasArithmetic, FusingArithmetic, RoundingArithmetic, SummingArithmetic
+from qfunc.specs.protocols.arithmetic import (
+    Arithmetic,
+    BiasArithmetic,
+    Dequantization,
+    FusingArithmetic,
+    Quantization,
+    RoundingArithmetic,
+    SummingArithmetic,
+)
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
 from qfunc.specs.protocols.function import (
     Function,
@@ -42,6 +50,8 @@ from qfunc.specs.protocols.runner import (
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic),
+    Quantization: (),
+    Dequantization: (),
     Estimator: (MergeableEstimator,),
     Function: (
         LearnedFunction,
@@ -76,10 +86,10 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Estimator",
-    "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
+    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
+    "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
     "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "RealView", "RefusingLowering",
+    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
     "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
     "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

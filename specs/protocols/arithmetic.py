@@ -33,6 +33,27 @@ class Arithmetic(Protocol):
 
 
 @runtime_checkable
+class Quantization(Protocol):
+    """The arithmetic of Op("quantize"): of real values that become codes outside of kernels."""
+
+    def codes(self, real: Any, scale: Any, zero_point: Any, scheme: Any, constant: bool) -> Any:
+        """Return the `qfunc.arithmetic.Computation` of codes; `real`, `scale` and `zero_point` are arguments of its function.
+
+        `scheme` is the `specs.Scheme` of the codes; `constant` is True for values that the file has.
+        """
+        ...
+
+
+@runtime_checkable
+class Dequantization(Protocol):
+    """The arithmetic of Op("dequantize"): of codes that an output, or an op in float, reads."""
+
+    def reals(self, codes: Any, scale: Any, zero_point: Any) -> Any:
+        """Return the `qfunc.arithmetic.Computation` of real values; the arguments are arguments of its function."""
+        ...
+
+
+@runtime_checkable
 class SummingArithmetic(Protocol):
     """An arithmetic of products whose sums have a limited number of bits."""
 
@@ -75,4 +96,7 @@ class FusingArithmetic(Protocol):
         ...
 
 
-__all__ = ["Arithmetic", "BiasArithmetic", "FusingArithmetic", "RoundingArithmetic", "SummingArithmetic"]
+__all__ = [
+    "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization", "RoundingArithmetic",
+    "SummingArithmetic",
+]  # fmt: skip

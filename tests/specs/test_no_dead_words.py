@@ -54,13 +54,18 @@ SHARED = {
 }
 
 
+def computes(kind: type) -> bool:
+    """Return True for an arithmetic that has its computation as a method."""
+    return any(callable(getattr(kind, method, None)) for method in ("kernel", "codes", "reals"))
+
+
 def is_read(kind: type, index: int, name: str) -> bool:
     """Return True if a file reads the field: as an attribute, or by a pattern of the class.
 
     A name that several classes have counts for an arithmetic only in files that mention this arithmetic; an arithmetic that
     computes reads its fields in its own file.
     """
-    if hasattr(kind, "kernel") and kind is not Unknown:
+    if computes(kind) and kind is not Unknown:
         return name in reads(Path(inspect.getfile(kind)))[0]
     for path in OUTSIDE:
         attributes, patterns, names = reads(path)
@@ -71,9 +76,7 @@ def is_read(kind: type, index: int, name: str) -> bool:
     return False
 
 
-MARKERS = [
-    n for n, kind in CLASSES.items() if not attrs.fields(kind) and n not in ("SaturatesAtEnd",) and not hasattr(kind, "kernel")
-]
+MARKERS = [n for n, kind in CLASSES.items() if not attrs.fields(kind) and n not in ("SaturatesAtEnd",) and not computes(kind)]
 """Classes that hold no values and compute nothing: code must ask for them by name; `SaturatesAtEnd` is the rest after two."""
 
 
