@@ -14,7 +14,8 @@ if not _os.path.isdir(_os.path.join(_os.path.dirname(__file__), "specs")):
 _collects = _gc.isenabled()
 _gc.disable()
 try:
-    from qfunc import errors, estimators, functions, recipes, specs
+    from qfunc import specs  # isort: skip  # first: specs ends with the arithmetics, whose functions of codes read specs
+    from qfunc import errors, estimators, functions, recipes
     from qfunc import lowering as _lowering
     from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
     from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget

@@ -23,38 +23,13 @@ from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.operators import (
-    AverageCodes,
-    AveragePool,
-    Bilinear,
-    DequantizeSum,
-    FixedBits,
-    FixedPointGemv,
-    FixedPointLanes,
-    GluTable,
-    HardSwish16,
     NormFixed,
-    ProductLanes,
-    QuantizeInt32,
-    QuantizeLanes,
-    QuantizeRange,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable,
-    SoftmaxTable16,
 )
 from qfunc.specs.arithmetic.requantization import (
     Copy,
-    FixedPoint,
-    FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
-    Shift,
-    SumFma,
-    SumScaled,
-    SumShifted,
     Unknown,
 )
-from qfunc.specs.arithmetic.stages import KPU, ScaleStage, SegmentStage, Stages
+from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.file_format import FileFormat
 from qfunc.specs.formats import (
@@ -115,7 +90,7 @@ from qfunc.specs.placement import (
     SameQParams,
     Tie,
 )
-from qfunc.specs.protocols import Estimator, Function, InspectableRunner, Lowering, Runner
+from qfunc.specs.protocols import Arithmetic, Estimator, Function, InspectableRunner, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
     AllOf,
@@ -145,20 +120,19 @@ from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
-    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Attr", "AverageCodes", "AveragePool",
-    "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied", "Constant",
-    "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2", "E4M3FN",
-    "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
-    "FileFormat", "FixedBits",
-    "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul",
-    "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GGUF_MXFP4",
-    "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K", "GGUF_Q6_K",
-    "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int",
-    "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering",
-    "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP4_ROUNDED", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2",
-    "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName", "NonNegative",
-    "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken",
-    "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
+    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Arithmetic", "Attr", "AverageCodes",
+    "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied",
+    "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2",
+    "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
+    "FileFormat", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
+    "FloatMatmul", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep",
+    "GGUF_MXFP4", "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K",
+    "GGUF_Q6_K", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",
+    "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit",
+    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP4_ROUNDED", "MXFP6_E2M3", "MXFP6_E3M2",
+    "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName",
+    "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor",
+    "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
     "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
     "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
     "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
@@ -168,6 +142,37 @@ __all__ = [
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
 """JSON of specs.  `import qfunc` replaces both by those that know its public classes, of other packages too."""
+
+# At the end, because the arithmetics compute, with functions of codes that read specs.
+from qfunc.arithmetic import (  # noqa: E402
+    KPU,
+    AverageCodes,
+    AveragePool,
+    Bilinear,
+    DequantizeSum,
+    FixedBits,
+    FixedPoint,
+    FixedPointGemv,
+    FixedPointLanes,
+    FloatKernel,
+    FloatMultiplier,
+    FloatRequantize,
+    GluTable,
+    HardSwish16,
+    ProductLanes,
+    QuantizeInt32,
+    QuantizeLanes,
+    QuantizeRange,
+    Shift,
+    SoftmaxFixed,
+    SoftmaxFloat,
+    SoftmaxTable,
+    SoftmaxTable16,
+    Stages,
+    SumFma,
+    SumScaled,
+    SumShifted,
+)
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,9 @@ from attrs import field, frozen
 
 from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, refuse, slots_among, text, tuple_of
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.kernel import ARITHMETIC, Arithmetic
+from qfunc.specs.arithmetic.kernel import Arithmetic, is_arithmetic
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken
 from qfunc.specs.selectors import AllOf, AnyOf, Attr, Constant, Everything, From, GraphInput, Not, Op, Selector, selector
 
@@ -177,7 +178,7 @@ class RequireSizes:
 
 
 def _unit(instance: Any, attribute: Any, value: Any) -> None:
-    (_of_ops if isinstance(value, Selector) else instance_of(*ARITHMETIC))(instance, attribute, value)
+    (_of_ops if isinstance(value, Selector) else is_arithmetic)(instance, attribute, value)
 
 
 @readable
@@ -199,7 +200,7 @@ class RequireUnit:
     'Drop it.'
     """
 
-    unit: Arithmetic | Selector = field(validator=_unit)
+    unit: Arithmetic | OpenArithmetic | Selector = field(validator=_unit)
     because: str = field(kw_only=True, validator=text())
     do: str = field(kw_only=True, validator=text())
 

@@ -24,6 +24,9 @@ EVERYTHING = SOURCES + sorted(
     p for folder in ("tests", "examples", "benchmarks", "docs") for p in (ROOT / folder).rglob("*.py")
 )
 
+FACADE = ROOT / "specs" / "__init__.py"
+"""It also names the arithmetics, whose room is above: whoever imports a name from it imports the module that defines it."""
+
 
 @cache
 def parsed(source: str) -> ast.Module:
@@ -70,7 +73,8 @@ def upward_imports(path: Path, source: str) -> list[str]:
     """Return the imports of a file from other rooms of its own level or above."""
     own = own_room(path)
     rooms = {dotted: room for dotted in imports(source, package_of(path)) if (room := room_of(dotted)) not in (None, own)}
-    return sorted(dotted for dotted, room in rooms.items() if ROOMS[room] >= ROOMS[own])
+    above = {dotted for dotted, room in rooms.items() if ROOMS[room] >= ROOMS[own]}
+    return sorted(d for d in above if path != FACADE or not d.startswith("qfunc.arithmetic."))
 
 
 def module_of(path: Path) -> str:
@@ -80,7 +84,14 @@ def module_of(path: Path) -> str:
 
 def imported_modules(dotted: str, modules: set[str]) -> set[str]:
     """Return the module that an imported name stands for: the name itself, or the module that defines it."""
-    return {dotted} & modules or {dotted.rpartition(".")[0]} & modules
+    found = defined().get(dotted, dotted)
+    return {found} & modules or {found.rpartition(".")[0]} & modules
+
+
+@cache
+def defined() -> dict[str, str]:
+    """Return by each name of the facade the name in the module that defines it."""
+    return {f"qfunc.specs.{d.rpartition('.')[2]}": d for d in imports(FACADE.read_text(), "qfunc.specs")}
 
 
 def type_checking_only(node: ast.AST) -> bool:
@@ -177,7 +188,7 @@ def test_specs_import_errors_files_specs_and_the_traits_of_ops_only():
     for path in sorted((ROOT / "specs").rglob("*.py")):
         named = {d for d in imports(path.read_text(), package_of(path)) if not d.startswith("qfunc.ops.traits.")}
         rooms = {room for d in named if (room := room_of(d))}
-        assert rooms <= {"errors", "files", "specs"}, path
+        assert rooms - ({"arithmetic"} if path == FACADE else set()) <= {"errors", "files", "specs"}, path
 
 
 def test_qfunc_uses_the_json_that_knows_its_classes():

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
+from qfunc.arithmetic.integers import SumRange
 from qfunc.errors import SpecError
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
-from qfunc.placement.products import SumRange, range_of_unit
+from qfunc.placement.products import range_of_unit
 from qfunc.placement.units import Unit
 from qfunc.transforms.batch_norm import fold_batch_norm
 from qfunc.transforms.reconcile import set_qparams

@@ -3,131 +3,22 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from qfunc.emulation.addition import shares_layout_with_convolution
 from qfunc.emulation.context import UnitContext, input_codes
 from qfunc.errors import EmulationError
 from qfunc.graph.constants import read_attr
-from qfunc.numerics.kernels import activations as fixed_curves
-from qfunc.numerics.kernels import fixed_rows, integer
-from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
-from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.numerics.kernels.fixed_rows import LONGEST, norm_fixed
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import attribute
 from qfunc.specs import (
-    FixedBits,
-    FixedPoint,
-    FloatMultiplier,
-    GluTable,
-    HardSwish16,
     NormFixed,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable16,
 )
 
-_LARGEST_MULTIPLIER = 2.0**7
-"""The largest multiplier of a leaky_relu that LiteRT's delegate takes."""
-
-__all__ = ["bits", "glu", "hard_swish", "masked_softmax", "norm", "slopes", "softmax", "softmax_fixed"]
-
-
-def slopes(job: UnitContext, arithmetic: FixedPoint | FloatMultiplier) -> fx.Node:
-    """Return the node of a leaky_relu or prelu in fixed point, or of a prelu by two float32 multipliers."""
-    x = input_codes(job)
-    centred = below = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
-    s_x, s_y = torch.tensor(x.encoding.scale), torch.tensor(job.output.scale)
-    if job.unit.kind == "leaky_relu":
-        slope = float(torch.tensor(float(attribute(job.root, "negative_slope"))))  # as a file has it
-    else:
-        weight = dict(slots(job.root))["weight"]
-        encoding = job.partition.encoding(weight, job.root)
-        assert encoding is not None
-        offsets = (job.constant_codes(weight, encoding) - encoding.qparams.zero_point).float()
-        slope_codes = job.emitter.constant(offsets, str(weight.target))
-        below = job.emitter.call(scale_channels, centred, slope_codes, name=f"{job.name}_sloped")
-        slope = float(encoding.qparams.scale.float())
-    if isinstance(arithmetic, FixedPoint) and not arithmetic.float_ratio:
-        s_x, s_y = s_x.double(), s_y.double()
-    multipliers = [s_x / s_y, s_x * slope / s_y]
-    if isinstance(arithmetic, FloatMultiplier):
-        each = [float(m) for m in multipliers]
-        return job.emitter.call(
-            prelu_codes, centred, below, each, *job.range(), arithmetic.rounding, name=job.name, result=True
-        )
-    pairs = [fixed_multiplier(m.double(), arithmetic.bits) for m in multipliers]
-    m, e = ([job.emitter.constant(p[i], f"{job.unit.path}.{n}_{k}") for k, p in enumerate(pairs)]
-            for i, n in enumerate(("multiplier", "shift")))  # fmt: skip
-    return job.emitter.call(
-        fixed_curves.two_slopes, centred, below, m, e, list(arithmetic.steps), *job.range(), name=job.name, result=True
-    )
-
-
-def bits(job: UnitContext, arithmetic: FixedBits) -> fx.Node:
-    """Return the node of a leaky_relu by integers with a fixed number of fractional bits."""
-    x = input_codes(job)
-    scale = torch.tensor(x.encoding.scale) / torch.tensor(job.output.scale)
-    scales = (scale, scale * float(attribute(job.root, "negative_slope")))
-    least = arithmetic.least
-    if least is not None and not all(least <= abs(float(s)) <= _LARGEST_MULTIPLIER for s in scales):
-        return slopes(job, FixedPoint(float_ratio=True))
-    centred = job.emitter.call(operator.sub, x.node, x.encoding.zero_point, name=f"{job.name}_centred")
-    m = [int(torch.round(s * float(1 << arithmetic.bits))) for s in scales]
-    return job.emitter.call(
-        fixed_curves.fixed_bits, centred, m, arithmetic.bits, arithmetic.rounding, *job.range(), name=job.name, result=True
-    )
-
-
-def hard_swish(job: UnitContext, arithmetic: HardSwish16) -> fx.Node:
-    """Return the node of a `specs.HardSwish16` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_curves.hard_swish16, x.node, x.encoding.zero_point, x.encoding.scale, job.output.scale, *job.range(),
-        arithmetic.lanes, shares_layout_with_convolution(job),
-        name=job.name, result=True,
-    )  # fmt: skip
-
-
-def glu(job: UnitContext, _: GluTable) -> fx.Node:
-    """Return the node of a `specs.GluTable` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_curves.glu_codes, x.node, job.argument("dim"), x.encoding.scale, x.encoding.zero_point, job.output.scale,
-        *job.range(), name=job.name, result=True,
-    )  # fmt: skip
-
-
-def softmax(job: UnitContext, arithmetic: SoftmaxFloat | SoftmaxTable16) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFloat` or `specs.SoftmaxTable16` unit."""
-    x = input_codes(job)
-    kernel = integer.softmax_float if isinstance(arithmetic, SoftmaxFloat) else integer.softmax_table16
-    return job.emitter.call(
-        kernel, x.node, job.argument("dim"), x.encoding.scale, job.output.scale, *job.range(), name=job.name, result=True
-    )
-
-
-def softmax_fixed(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFixed` unit."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_rows.softmax_fixed, x.node, job.argument("dim"), x.encoding.scale, *job.range()[1:],
-        name=job.name, result=True,
-    )  # fmt: skip
-
-
-def masked_softmax(job: UnitContext, _: SoftmaxFixed) -> fx.Node:
-    """Return the node of a `specs.SoftmaxFixed` unit with a mask."""
-    x = input_codes(job)
-    return job.emitter.call(
-        fixed_rows.masked_softmax_fixed, x.node, job.argument("drop"), x.encoding.scale, *job.range()[1:],
-        name=job.name, result=True,
-    )  # fmt: skip
+__all__ = ["norm"]
 
 
 def norm(job: UnitContext, _: NormFixed) -> fx.Node:

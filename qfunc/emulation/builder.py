@@ -10,14 +10,13 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx, nn
 
+from qfunc.arithmetic.conversions import Plain
 from qfunc.graph.constants import UniqueNames
-from qfunc.numerics.kernels.integer import dequantize_codes, dequantize_wide, quantize_codes, quantize_int32
-from qfunc.numerics.kernels.pooling import quantize_interior
-from qfunc.numerics.kernels.requantize import quantize_by_range
-from qfunc.numerics.kernels.vector import dequantize_sum, quantize_lanes
+from qfunc.numerics.kernels.integer import dequantize_wide
 from qfunc.numerics.logarithmic import log_codes, log_values
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import DequantizeSum, Log, QuantizeInt32, QuantizeLanes, QuantizeRange, Target
+from qfunc.specs import Log, Target
+from qfunc.specs.protocols import Dequantization, Quantization
 
 
 @frozen(eq=False)
@@ -65,10 +64,8 @@ class EmulationBuilder:
         self.root, self.graph, self.results, self.holder = root, fx.Graph(), results, holder
         self.used: set[str] = set()
         arithmetics = [k.arithmetic for k in (*target.kernels, *(target.host.kernels if target.host is not None else ()))]
-        self.quantize_lanes = next((a for a in arithmetics if isinstance(a, QuantizeLanes)), None)
-        self.in_int32 = next((a for a in arithmetics if isinstance(a, QuantizeInt32)), None)
-        self.by_range = any(isinstance(a, QuantizeRange) for a in arithmetics)
-        self.dequantize_sum = next((a for a in arithmetics if isinstance(a, DequantizeSum)), None)
+        self.quantization: Quantization = next((a for a in arithmetics if isinstance(a, Quantization)), Plain())
+        self.dequantization: Dequantization = next((a for a in arithmetics if isinstance(a, Dequantization)), Plain())
         self.by_channel: dict[str, list[fx.Node]] = {}
         self.channels_last: set[str] = set()
 
@@ -111,12 +108,8 @@ class EmulationBuilder:
             return self.call(
                 log_values, value.node, encoding.scale, fmt.magnitude_bits, fmt.steps_per_octave, name=f"{name}_real"
             )
-        if self.dequantize_sum is not None:
-            return self.call(
-                dequantize_sum, value.node, *self._qparams(encoding), self.dequantize_sum.lanes, self.dequantize_sum.fma,
-                name=f"{name}_real",
-            )  # fmt: skip
-        return self.call(dequantize_codes, value.node, *self._qparams(encoding), name=f"{name}_real")
+        found = self.dequantization.reals(value.node, *self._qparams(encoding))
+        return self.call(found.function, *found.arguments, name=f"{name}_real")
 
     def wide(self, value: Value, name: str) -> fx.Node:
         """Return the node of a value in real units in float64, in which those of linear codes are exact."""
@@ -125,7 +118,7 @@ class EmulationBuilder:
         return self.call(torch.Tensor.to, self.real(value, name), torch.float64, name=f"{name}_wide")
 
     def codes(self, value: Value, encoding: Encoding, name: str, constant: bool = False) -> fx.Node:
-        """Return the node of a value's codes in an encoding; those of a constant are in a file by ranges, x / s as in ONNX."""
+        """Return the node of a value's codes in an encoding; `constant`: of a value that the file has."""
         if isinstance(value, Codes) and value.encoding.same(encoding):
             return value.node
         first = name not in self.used  # readers that need different codes of one tensor have separate nodes
@@ -133,21 +126,8 @@ class EmulationBuilder:
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name, result=first)
-        codes = (*self._qparams(encoding), encoding.format.qmin, encoding.format.qmax)
-        if self.by_range and constant:
-            return self.call(quantize_codes, real, *codes, "half_even", True, name=name, result=first)
-        if self.by_range:
-            return self.call(quantize_by_range, real, *codes, name=name, result=first)
-        arguments = (*codes, scheme.rounding, scheme.division)
-        if (lanes := self.quantize_lanes) is not None:
-            return self.call(
-                quantize_lanes, real, *arguments, lanes.rest, lanes.lanes, lanes.saturates, name=name, result=first
-            )
-        if self.in_int32 is not None:
-            return self.call(quantize_int32, real, *arguments, self.in_int32.saturates, name=name, result=first)
-        if scheme.zero_point is not None and scheme.zero_point.added == "before":
-            return self.call(quantize_interior, real, *arguments, "before", name=name, result=first)
-        return self.call(quantize_codes, real, *arguments, name=name, result=first)
+        found = self.quantization.codes(real, *self._qparams(encoding), scheme, constant)
+        return self.call(found.function, *found.arguments, name=name, result=first)
 
     def _qparams(self, encoding: Encoding) -> Sequence[Any]:
         if encoding.qparams.scale.ndim == 0:

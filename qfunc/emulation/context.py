@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.graph.constants import read_attr
+from qfunc.numerics.kernels.requantize import clamp_to_bounds
 from qfunc.numerics.rounding import round_by
 from qfunc.ops.node import attribute, slots
 from qfunc.ops.sizes import is_number
@@ -124,6 +125,10 @@ class UnitContext:
         """Return the bounds of all ops that are fused with the root, in order."""
         return [self._bounds(n) for n in self.unit.group.nodes[1:]]
 
+    def channels_last(self) -> bool:
+        """Return True if the runtime stores an operand as its convolutions write it."""
+        return any(n.name in self.emitter.channels_last for node in self.unit.group.nodes for _, n in slots(node))
+
     def _split_at_sum(self) -> tuple[list[fx.Node], list[fx.Node]]:
         # The activations fused with the root: those before a fused addition, and those that bound the output.
         fused = list(self.unit.group.nodes[1:])
@@ -136,6 +141,11 @@ class UnitContext:
     def constant_codes(self, producer: fx.Node, encoding: Encoding) -> Tensor:
         """Return the integer codes of a weight or bias."""
         return encoding.codes(read_attr(self.partition.network, producer))
+
+
+def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:
+    """Return the node of a unit whose output stays real: a value clamped by the activations that are fused with the root."""
+    return job.emitter.call(clamp_to_bounds, value, job.bounds(), name=job.name, result=True)
 
 
 def input_codes(job: UnitContext) -> Codes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qfunc.numerics.kernels.fixed_point import shift_right
 from qfunc.numerics.rounding import round_by
-from qfunc.specs.arithmetic.stages import Stages
+from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
 
 Segment = tuple[int, int, int, int]
 """(start x, multiplier n, shift f, addend c)."""
@@ -30,19 +30,24 @@ class StageNumbers(NamedTuple):
 
 
 def stage_numbers(
-    stages: Stages, ratio: Tensor, offset: Tensor, largest: Tensor, codes: tuple[int, int, int], ends: tuple[int, int]
+    first: ScaleStage,
+    then: SegmentStage,
+    ratio: Tensor,
+    offset: Tensor,
+    largest: Tensor,
+    codes: tuple[int, int, int],
+    ends: tuple[int, int],
 ) -> StageNumbers | None:
     """Return the numbers of a unit, or None if even s_v = s_y is too fine for the widths of the stages.
 
     Args:
-        stages: The widths and roundings.
+        first, then: The widths and roundings of the stages.
         ratio: s_x s_w / s_y for each output channel, in float64.
         offset: bias / s_y for each output channel, in float64.
         largest: The largest |acc| for each output channel.
         codes: The zero point, the lowest and the highest code of the output within fused activations.
         ends: The lowest and the highest code of the output's format.
     """
-    first, then = stages.first, stages.then
     ratio, offset, largest = (t.double().flatten() for t in (ratio, offset, largest))
 
     def fits(k: int) -> bool:

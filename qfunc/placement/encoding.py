@@ -16,18 +16,15 @@ from qfunc.specs import (
     DerivedQParams,
     DynamicProduct,
     Float,
-    FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
     Int,
     Log,
     NormFixed,
     PerBlock,
     PerChannel,
     PerTensor,
-    Stages,
     Target,
 )
+from qfunc.specs.protocols import BiasArithmetic
 
 
 @frozen(eq=False)
@@ -87,8 +84,8 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, FloatRequantize | FloatKernel | NormFixed | Stages | DynamicProduct) or (
-        isinstance(arithmetic, FloatMultiplier) and arithmetic.float_bias
+    return isinstance(arithmetic, NormFixed | DynamicProduct) or (
+        isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from qfunc.graph.data_movement import only_moves_codes
+from qfunc.arithmetic import UnitSpec
+from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, matches
 from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
@@ -19,11 +20,9 @@ from qfunc.placement.matmul_form import matmul_form
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
-    Copy,
     DynamicProduct,
     FloatKernel,
     FloatMatmul,
-    FloatRequantize,
     Format,
     FusesOnly,
     InputRatios,
@@ -37,9 +36,9 @@ from qfunc.specs import (
     RegisterLanes,
     SameQParams,
     Scheme,
-    Unknown,
 )
 from qfunc.specs.placement import Condition
+from qfunc.specs.protocols import Arithmetic, FusingArithmetic
 
 __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
 
@@ -57,7 +56,11 @@ class Operand(NamedTuple):
 
 
 def integer_kernel(
-    group: FusedGroup, operands: Sequence[Operand], kernels: Sequence[Kernel], context: Context
+    group: FusedGroup,
+    operands: Sequence[Operand],
+    kernels: Sequence[Kernel],
+    context: Context,
+    unit: Callable[[Kernel], UnitSpec],
 ) -> tuple[Kernel | None, str]:
     """Return the first integer kernel that computes a group, or None and the reason why none does.
 
@@ -66,6 +69,7 @@ def integer_kernel(
         operands: Its inputs, weights and biases, and its output.
         kernels: The kernels of a target.
         context: The graph.
+        unit: The unit as an arithmetic sees it.
     """
     integer = [k for k in kernels if not is_float_kernel(k)]
     missing = [o.slot for o in operands if o.encoding is None and o.slot != "bias"]
@@ -99,15 +103,21 @@ def integer_kernel(
             reason = unfit
         elif not by_outputs and not isinstance(kernel.arithmetic, DynamicProduct):
             reason = "its weight has several scales an output channel, which its integer kernel does not take"
-        elif isinstance(kernel.arithmetic, Copy) and not only_moves_codes(group.root):
-            reason = "it does not only move codes"
-        elif isinstance(kernel.arithmetic, Unknown):
-            reason = kernel.arithmetic.reason
-        elif (extra := _not_computed(group, kernel, context, "output" not in missing)) is not None:
+        elif isinstance(kernel.arithmetic, Arithmetic) and (refusal := _refusal(kernel.arithmetic, unit(kernel))):
+            reason = refusal
+        elif (extra := _not_computed(group, kernel, context)) is not None:
             reason = f"its integer kernel does not compute {context.kind(extra)}, which is fused with it"
         else:
             return kernel, ""
     return None, reason
+
+
+def _refusal(arithmetic: Arithmetic, unit: UnitSpec) -> str:
+    reason: Any = arithmetic.refuses(unit)
+    if not isinstance(reason, str):
+        where, found = f"unit {unit.path!r}, {type(arithmetic).__name__}.refuses", f"a result of type {type(reason).__name__}"
+        raise SpecError(where=where, found=found, wanted='a reason, or ""', do="Return a text.")
+    return reason
 
 
 def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
@@ -178,11 +188,18 @@ def refused_formats(
     return min(refused, key=len, default=())
 
 
-def float_kernel(group: FusedGroup, operands: Sequence[Operand], kernels: Sequence[Kernel], context: Context) -> Kernel | None:
+def float_kernel(
+    group: FusedGroup,
+    operands: Sequence[Operand],
+    kernels: Sequence[Kernel],
+    context: Context,
+    unit: Callable[[Kernel], UnitSpec],
+) -> Kernel | None:
     """Return the first kernel that computes a whole group in float32, or None."""
     matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
-    fitting = (k for k in matching if _takes_weight(k, operands))
-    return next((k for k in fitting if _not_computed(group, k, context, coded=False) is None), None)
+    willing = (k for k in matching if not isinstance(k.arithmetic, Arithmetic) or not _refusal(k.arithmetic, unit(k)))
+    fitting = (k for k in willing if _takes_weight(k, operands))
+    return next((k for k in fitting if _not_computed(group, k, context) is None), None)
 
 
 def is_float_kernel(kernel: Kernel) -> bool:
@@ -211,16 +228,14 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
     return bounds is None or implies_clamp(*bounds, encoding.qparams.scale, encoding.qparams.zero_point, ends)
 
 
-def _not_computed(group: FusedGroup, kernel: Kernel, context: Context, coded: bool) -> fx.Node | None:
+def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
     # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
-    # clamps, as bounds of the codes, and one sum in real units, whose codes they return.
+    # clamps, as bounds of the codes, and the kinds that their arithmetic declares.
     if isinstance(kernel.arithmetic, FloatMatmul) and context.kind(group.root) == "matmul":
         return group.nodes[-1] if matmul_form(group, context) is None else None
-    sums = int(isinstance(kernel.arithmetic, FloatRequantize) and coded)
+    fuses = kernel.arithmetic.fuses if isinstance(kernel.arithmetic, FusingArithmetic) else ()
     for node in group.nodes[1:]:
-        if context.kind(node) == "add" and sums:
-            sums = 0
-        elif not context.has(node, Trait.CLAMPS):
+        if context.kind(node) not in fuses and not context.has(node, Trait.CLAMPS):
             return node
     return None
 

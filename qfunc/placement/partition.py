@@ -10,6 +10,7 @@ from attrs import evolve
 from torch import fx
 
 from qfunc._collection import paused_collection
+from qfunc.arithmetic import UnitSpec
 from qfunc.graph.data_movement import only_moves_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
@@ -29,8 +30,9 @@ from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
+from qfunc.placement.unit_spec import Described, Tensors, describe
 from qfunc.placement.units import Unit
-from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Target
+from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
 from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
 
 _CONSTANT = "a constant, computed in float"
@@ -231,14 +233,33 @@ class Partition:
         operands = self.operands(group)
         hosted = self._hosted.get(group.root, "")
         kernels = self.target.host.kernels if hosted and self.target.host is not None else self.target.kernels
-        kernel, reason = integer_kernel(group, operands, kernels, self.context)
+        output = self.output_encoding(group.output)
+        tensors = Tensors(self.encoding, self._run_time_scheme, lambda _: (), values=False)
+
+        def unit(kernel: Kernel) -> UnitSpec:
+            return describe(group, kernel, self.context, tensors, output).unit
+
+        kernel, reason = integer_kernel(group, operands, kernels, self.context, unit)
         if kernel is not None and self.keeps_float(group):
             kernel, reason = None, "its rule keeps it in float"
         if kernel is None:
-            kernel = float_kernel(group, operands, kernels, self.context)
+            kernel = float_kernel(group, operands, kernels, self.context, unit)
         codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
-        root, output = group.root, group.output
-        return Unit(group, self.paths[root], self.names[output], self.kinds[root], kernel, reason, codes, hosted)
+        root = group.root
+        return Unit(group, self.paths[root], self.names[group.output], self.kinds[root], kernel, reason, codes, hosted)
+
+    def described(self, group: FusedGroup, kernel: Kernel, output: Encoding | None, channels_last: bool = False) -> Described:
+        """Return a unit as its arithmetic sees it, with qparams and constants; `output` is None for real results."""
+        tensors = Tensors(self.encoding, self._run_time_scheme, self._readers)
+        return describe(group, kernel, self.context, tensors, output, channels_last)
+
+    def _run_time_scheme(self, producer: fx.Node, reader: fx.Node) -> Scheme | None:
+        quantizer = self.run_time(producer, reader)
+        return None if quantizer is None else quantizer.module.site.scheme
+
+    def _readers(self, node: fx.Node) -> tuple[str, ...]:
+        found = (self.units_by_root.get(reader) for reader in node.users)
+        return tuple(u.kind for u in found if u is not None and u.integer)
 
     def _with_mixtures(self, units: Sequence[Unit], kernel: Kernel) -> Iterator[Unit]:
         inside = {n for m in self.mixtures.values() for n in m.nodes}
@@ -268,8 +289,7 @@ class Partition:
         for node in group.nodes:
             for slot, producer in self.slots(node):
                 if producer not in group.nodes and not (slot == "bias" and not is_constant(producer)):
-                    quantizer = self.run_time(producer, node)
-                    scheme = None if quantizer is None else quantizer.module.site.scheme
+                    scheme = self._run_time_scheme(producer, node)
                     found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 
+from qfunc.arithmetic.integers import SumRange
 from qfunc.errors import QfuncError
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
-from qfunc.placement.products import SumRange, accumulator_of, range_of_unit
+from qfunc.placement.products import accumulator_of, range_of_unit
 from qfunc.specs import Target
 from qfunc.testing.expected_warnings import without_range_warnings
 from qfunc.transforms.calibrate import calibrate

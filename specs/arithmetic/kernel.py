@@ -2,61 +2,37 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, instance_of, one_of, refuse, tuple_of
+from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.operators import (
-    AverageCodes,
-    AveragePool,
-    Bilinear,
-    DequantizeSum,
-    FixedBits,
-    FixedPointGemv,
-    FixedPointLanes,
-    GluTable,
-    HardSwish16,
     NormFixed,
-    ProductLanes,
-    QuantizeInt32,
-    QuantizeLanes,
-    QuantizeRange,
-    SoftmaxFixed,
-    SoftmaxFloat,
-    SoftmaxTable,
-    SoftmaxTable16,
 )
-from qfunc.specs.arithmetic.requantization import (
-    Copy,
-    FixedPoint,
-    FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
-    Shift,
-    SumFma,
-    SumScaled,
-    SumShifted,
-    Unknown,
-)
-from qfunc.specs.arithmetic.stages import Stages
 from qfunc.specs.formats import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
+from qfunc.specs.protocols import Arithmetic as OpenArithmetic
+from qfunc.specs.protocols import Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    FloatMultiplier | FloatRequantize | FixedPoint | Shift | SumFma | SumShifted | AveragePool | FloatKernel
-    | SoftmaxTable | SoftmaxTable16 | Copy | Unknown | SumScaled
-    | AverageCodes | FixedBits | HardSwish16 | Bilinear | SoftmaxFloat | SoftmaxFixed | NormFixed | FixedPointLanes
-    | FixedPointGemv | GluTable | DequantizeSum | QuantizeLanes | QuantizeInt32 | QuantizeRange | Stages | ProductLanes
-    | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    NormFixed | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
+_PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}
+
+
+def is_arithmetic(instance: Any, attribute: Any, value: Any) -> None:
+    """Raise unless a value is an arithmetic: of a frozen class with the methods of the protocol."""
+    if type(value) not in ARITHMETIC:
+        kind = next((k for k in (Quantization, Dequantization) if isinstance(value, k)), OpenArithmetic)
+        _PROTOCOLS[kind](instance, attribute, value)
 
 
 @readable
@@ -89,13 +65,13 @@ class Kernel:
 
     Args:
         unit: The roots of the units.
-        arithmetic: The arithmetic.
+        arithmetic: The arithmetic: a value of qfunc's, or of a frozen class of your own with the methods of `Arithmetic`.
         formats: The formats that the kernel accepts, as ((slot, (format, ...)), ...); () accepts all.
         integer_if: Conditions on the qparams.
         bounds: How bounds of fused activations become codes; None rounds them as the arithmetic does, and half away from
             zero if the arithmetic rounds in steps.
     Raises:
-        SpecError: a slot or a format that does not exist, or a slot twice.
+        SpecError: no arithmetic, a slot or a format that does not exist, or a slot twice.
 
     >>> from qfunc.specs.selectors import Op
     >>> from qfunc.specs.arithmetic.requantization import SumFma
@@ -104,7 +80,7 @@ class Kernel:
     """
 
     unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic = field(validator=instance_of(*ARITHMETIC))
+    arithmetic: Arithmetic | OpenArithmetic | Quantization | Dequantization = field(validator=is_arithmetic)
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )

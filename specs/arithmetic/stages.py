@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from qfunc.specs._check import ROUNDINGS, instance_of, integer, one_of, refuse
+from qfunc.specs._check import ROUNDINGS, integer, one_of, refuse
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.accumulator import Accumulator, canonical, is_accumulator
 
 
 @readable
@@ -59,26 +58,3 @@ class SegmentStage:
 
     rounding: str = field(validator=one_of(ROUNDINGS))
     shift: int = field(validator=integer(0, 43), kw_only=True)
-
-
-@readable
-@frozen
-class Stages:
-    """Two roundings one after the other: those of `first`, whose result v has the scale s_v, and those of `then`.
-
-    s_v = s_y * 2^-k, with the largest k for which m, b, v and f fit: |M| < 2^(bits - 1), and for every sum that the
-    weights and the codes allow |R(acc * M)| + |b| < 2^(value - 1).  The bias is a real number.
-
-    Source: nncase, modules/k210, kernels/k210/k210_kernels.h (kpu_conv2d) and transforms/k210/kpu_conv2d.cpp.
-
-    >>> KPU.then.shift
-    43
-    """
-
-    first: ScaleStage = field(validator=instance_of(ScaleStage))
-    then: SegmentStage = field(validator=instance_of(SegmentStage))
-    accumulator: int | Accumulator = field(default=36, converter=canonical, validator=is_accumulator)
-
-
-KPU = Stages(ScaleStage("floor", 22, shift=15), SegmentStage("half_even", shift=43))
-"""The arithmetic of the KPU of Kendryte's K210."""

@@ -1,13 +1,20 @@
 """Protocols: the methods of algorithms and runtimes, which packages of higher layers implement.
 
-The protocols of required methods (`Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.  The
-others declare optional methods.  Callers check for an optional method by `isinstance`.
+The protocols of required methods (`Arithmetic`, `Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.
+The others declare optional methods.  Callers check for an optional method by `isinstance`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
+from qfunc.specs.protocols.arithmetic import (
+    Arithmetic,
+    BiasArithmetic,
+    Dequantization,
+    FusingArithmetic,
+    Quantization,
+    RoundingArithmetic,
+    SummingArithmetic,
+)
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
 from qfunc.specs.protocols.function import (
     Function,
@@ -41,21 +48,10 @@ from qfunc.specs.protocols.runner import (
     Runner,
 )
 
-
-@runtime_checkable
-class RoundingArithmetic(Protocol):
-    """An arithmetic of `specs.arithmetic` that rounds once.
-
-    Without `Kernel.bounds`, the bounds of a fused activation are rounded in the same way.
-    """
-
-    @property
-    def rounding(self) -> str:
-        """The name of the rounding."""
-        ...
-
-
 OPTIONAL: dict[type, tuple[type, ...]] = {
+    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic),
+    Quantization: (),
+    Dequantization: (),
     Estimator: (MergeableEstimator,),
     Function: (
         LearnedFunction,
@@ -90,10 +86,10 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "ConditionalRunner", "DecoderLowering", "Estimator", "ExecutedView",
-    "FlippingRunner", "FormattedLowering", "Function", "InspectableRunner", "LearnedFunction", "LoadingRunner",
-    "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering", "NoiselessFunction", "OnnxFunction",
-    "OptionalRunner", "PartwiseLowering", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
-    "StoringLowering",
+    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
+    "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
+    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
+    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
+    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
+    "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

@@ -112,8 +112,8 @@ FOLDING = (
     ),
     Mutation(
         "integer-units-forget-a-step", "qfunc.placement.kernels:integer_kernel",
-        'elif (extra := _not_computed(group, kernel, context, "output" not in missing)) is not None:',
-        'elif (extra := _not_computed(group, kernel, context, "output" not in missing)) == 0:',
+        "elif (extra := _not_computed(group, kernel, context)) is not None:",
+        "elif (extra := _not_computed(group, kernel, context)) == 0:",
         "tests/placement/test_fusion.py::test_an_integer_kernel_does_not_swallow_an_activation",
     ),
     Mutation(

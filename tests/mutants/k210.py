@@ -12,7 +12,7 @@ K210 = (
         LAYERS,
     ),
     Mutation(
-        "ties-of-the-table-go-up", "qfunc.specs.arithmetic.stages:KPU",
+        "ties-of-the-table-go-up", "qfunc.arithmetic.stages:KPU",
         'SegmentStage("half_even"',
         'SegmentStage("half_up"',
         "tests/targets/test_k210.py::test_ties_go_to_even_steps_from_the_start_of_the_segment",
@@ -48,7 +48,7 @@ K210 = (
         "tests/targets/test_k210.py::test_the_chip_keeps_the_laws_of_targets",
     ),
     Mutation(
-        "inputs-round-before-their-zero-point", "qfunc.emulation.builder:EmulationBuilder.codes",
+        "inputs-round-before-their-zero-point", "qfunc.arithmetic.conversions:Plain.codes",
         'if scheme.zero_point is not None and scheme.zero_point.added == "before":',
         "if False:",
         "tests/targets/test_k210.py::test_inputs_round_after_their_zero_point_is_added",

@@ -207,9 +207,9 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/test_composed_ops.py::test_pools_with_borders_and_grouped_transposed_convolutions_are_exact",
     ),
     Mutation(
-        "litert-groups-share-neighbours", "qfunc.placement.products:products_of",
-        'scale.repeat(attribute(root, "groups"))',
-        'scale.repeat_interleave(attribute(root, "groups"))',
+        "litert-groups-share-neighbours", "qfunc.arithmetic.integers:integers_of",
+        'scale.repeat(unit.arguments["groups"])',
+        'scale.repeat_interleave(unit.arguments["groups"])',
         "tests/lowering/test_composed_ops.py::test_pools_with_borders_and_grouped_transposed_convolutions_are_exact",
     ),
     Mutation(
@@ -225,8 +225,8 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/test_composed_ops.py::test_composed_ops_are_those_of_torch",
     ),
     Mutation(
-        "litert-any-slope-in-the-delegate", "qfunc.emulation.activations:bits",
-        "least <= abs(float(s)) <= _LARGEST_MULTIPLIER",
+        "litert-any-slope-in-the-delegate", "qfunc.arithmetic.fixed_point:FixedBits.kernel",
+        "self.least <= abs(float(s)) <= _LARGEST_MULTIPLIER",
         "abs(float(s)) <= _LARGEST_MULTIPLIER",
         "tests/lowering/tflite/test_litert_extremes.py::test_a_slope_that_the_delegate_leaves_to_the_optimised_kernel",
     ),

@@ -43,9 +43,9 @@ NCNN = (
         "tests/lowering/ncnn_files/test_ncnn.py::test_only_winograd_weights_have_six_bits",
     ),
     Mutation(
-        "ncnn-multiplier-of-scales", "qfunc.emulation.linear:_product_of_reciprocals",
-        "return (1 / s_x) * (1 / s_w)",
-        "return 1 / (s_x * s_w)",
+        "ncnn-multiplier-of-scales", "qfunc.arithmetic.float_requantize:FloatRequantize._terms",
+        "m = (1 / s_x) * (1 / s_w)",
+        "m = 1 / (s_x * s_w)",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_convolutions_round_once_or_twice",
     ),
     Mutation(

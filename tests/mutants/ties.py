@@ -110,9 +110,9 @@ TIES = (
         TOSA_HALVES,
     ),
     Mutation(
-        "executorch-prelu-rounds-half-away", "qfunc.emulation.activations:slopes",
-        "prelu_codes, centred, below, each, *job.range(), arithmetic.rounding",
-        'prelu_codes, centred, below, each, *job.range(), "half_away"',
+        "executorch-prelu-rounds-half-away", "qfunc.arithmetic.float_multiplier:FloatMultiplier._prelu",
+        "multipliers, *unit.code_range, self.rounding",
+        'multipliers, *unit.code_range, "half_away"',
         PTE,
     ),
     Mutation(

@@ -20,9 +20,9 @@ TRANSFORMS = (
         "tests/transforms/test_overrides.py::test_a_widened_scale_of_a_power_of_two_chip_is_a_power_of_two",
     ),
     Mutation(
-        "sums-forget-the-layout", "qfunc.emulation.addition:sum_fma",
-        "rounding, shares_layout_with_convolution(job), arithmetic",
-        "rounding, None, arithmetic",
+        "sums-forget-the-layout", "qfunc.arithmetic.sums:SumFma.kernel",
+        "self.rounding, unit.channels_last, self.fma",
+        "self.rounding, None, self.fma",
         "tests/conformance/test_sum_order.py::test_without_convolutions",
     ),
     Mutation(

@@ -6,15 +6,15 @@ CODES = "tests/lowering/toolchains/test_vitis.py::test_every_code_is_that_of_shi
 
 VITIS = (
     Mutation(
-        "bias-without-its-own-scale", "qfunc.placement.products:_aligned_bias",
+        "bias-without-its-own-scale", "qfunc.arithmetic.integers:_aligned_bias",
         "return codes * torch.exp2((shift + fraction_bits).double()), fraction_bits",
         "return codes * torch.exp2((0 * shift + fraction_bits).double()), fraction_bits",
         CODES,
     ),
     Mutation(
-        "bits-behind-the-point-not-shifted-away", "qfunc.emulation.linear:_weighted_sum",
-        "scale, fused_bias = products.scale * 2.0**-fraction_bits, None if fraction_bits else bias",
-        "scale, fused_bias = products.scale * 1.0, None if fraction_bits else bias",
+        "bits-behind-the-point-not-shifted-away", "qfunc.arithmetic.products:_weighted_sums",
+        "integers.scale * 2.0**-n, (-1",
+        "integers.scale * 1.0, (-1",
         CODES,
     ),
     Mutation(
@@ -24,15 +24,15 @@ VITIS = (
         "tests/lowering/toolchains/test_vitis.py::test_a_bias_behind_the_point_is_rounded_once",
     ),
     Mutation(
-        "weights-keep-their-zero-point", "qfunc.placement.products:products_of",
-        "weight = (codes - encoding.qparams.zero_point.to(codes.dtype)).float()",
-        "weight = (codes - 0 * encoding.qparams.zero_point.to(codes.dtype)).float()",
+        "weights-keep-their-zero-point", "qfunc.arithmetic.integers:integers_of",
+        "weight = (w.constant - w.coding.zero_points.to",
+        "weight = (w.constant - 0 * w.coding.zero_points.to",
         "tests/lowering/qlinear/test_onnx_qnn.py",
     ),
     Mutation(
-        "terms-of-a-sum-at-the-coarser-scale", "qfunc.emulation.addition:sum_shift",
-        "    shift = int(k.max())",
-        "    shift = int(k.min())",
+        "terms-of-a-sum-at-the-coarser-scale", "qfunc.arithmetic.shift:Shift._sum",
+        "        shift = int(k.max())",
+        "        shift = int(k.min())",
         CODES,
     ),
     Mutation(

@@ -6,9 +6,9 @@ WORD = "tests/specs/test_every_word_works.py::test_the_word_changes_something"
 
 WORDS = (
     Mutation(
-        "a-dead-word-of-sums", "qfunc.emulation.addition:sum_shifted",
-        "arithmetic.lanes,",
-        "None,",
+        "a-dead-word-of-sums", "qfunc.arithmetic.sums:SumShifted.kernel",
+        "sign, self.lanes,",
+        "sign, None,",
         WORD, case="SumShifted.lanes",
     ),
     Mutation(

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 KINDS = {op.kind for op in OPS} | set(MODULE_KINDS.values())
 ALLOWED = {
     "qfunc/analysis/operations/multiply_accumulates.py": "the products of each recurrent layer",
+    "qfunc/arithmetic": "the kinds that each arithmetic computes",
     "qfunc/corrections/expected_means.py": "a formula of its own for each",
     "qfunc/corrections/rotation/streams.py": "ops that commute with rotations, and those that write and read what is rotated",
     "qfunc/emulation/error_bounds.py": "a bound for the formula of each",
@@ -22,7 +23,6 @@ ALLOWED = {
     "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
-    "qfunc/emulation/pooling.py": "the table of writers",
     "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",
@@ -33,7 +33,6 @@ ALLOWED = {
     "qfunc/passes/fuse_norms.py": "the spellings of a mean in a norm",
     "qfunc/passes/match_epsilon_guards.py": "ops with a pole or an infinite slope at 0",
     "qfunc/placement/mixtures.py": "the ops of which shares of experts are made",
-    "qfunc/placement/products.py": "ops with an accumulator, of those that its arithmetic computes",
     "qfunc/placement/shift_limits.py": "names of limits",
     "qfunc/testing": "names of roundings, and networks to draw",
     "qfunc/estimators": "names of roundings",

@@ -1,6 +1,7 @@
 """docs/new_target.md: its code is the example's, line by line, its output what the example prints, its target small."""
 
 import ast
+import doctest
 import re
 import subprocess
 import sys
@@ -76,6 +77,13 @@ def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match="emulation and runtime disagree"):
         check_target(wrong, models=[(Net().eval(), torch.randn(4, 3, 8, 8) * 3)])
+
+
+def test_an_arithmetic_has_less_than_thirty_lines_and_runs():
+    (block,) = blocks("pycon")
+    assert len([line for line in block.splitlines() if line.startswith((">>> ", "... "))]) < 30
+    example = doctest.DocTestParser().get_doctest(block, {"__name__": "page"}, "new_target.md", None, 0)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
 
 
 def test_the_table_of_sentences_is_code_that_kernels_and_targets_take():

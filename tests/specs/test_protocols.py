@@ -246,9 +246,12 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
 
 
+SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Lowering", "Quantization", "Runner")
+
+
 def test_a_misspelt_method_of_any_protocol_is_refused() -> None:
     """`OPTIONAL`, from which misspelt methods are found, has all protocols of each kind."""
-    names = [name for name in protocols.__all__ if name.endswith(("Estimator", "Function", "Lowering", "Runner"))]
+    names = [name for name in protocols.__all__ if name.endswith(SUFFIXES)]
     assert sorted(names) == sorted(p.__name__ for required, optional in OPTIONAL.items() for p in (required, *optional))
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qfunc.emulation.context import UnitContext
-from qfunc.emulation.linear import apply_bounds
+from qfunc.emulation.context import UnitContext, apply_bounds
 from qfunc.errors import EmulationError
 from qfunc.numerics.sums.mlas_matmul import mlas_linear, mlas_matmul
 from qfunc.ops.node import attribute

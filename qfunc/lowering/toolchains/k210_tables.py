@@ -121,7 +121,7 @@ def _numbers(
     centred = torch.tensor(codes.astype(np.float32)) - weight.zero_point[0]
     (zero,) = x.zero_point
     sums = range_of_sums(centred, BYTE.qmin - zero, BYTE.qmax - zero, None, False)
-    numbers = stage_numbers(KPU, ratio, offset, largest_sums(*sums), ends, (BYTE.qmin, BYTE.qmax))
+    numbers = stage_numbers(KPU.first, KPU.then, ratio, offset, largest_sums(*sums), ends, (BYTE.qmin, BYTE.qmax))
     if numbers is None:
         raise DeployError(
             where=f"op {node.name!r}",

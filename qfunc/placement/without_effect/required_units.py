@@ -13,7 +13,6 @@ from qfunc.graph.selectors import matches
 from qfunc.placement.mixtures import mixtures, of_one_form
 from qfunc.placement.place import Plan
 from qfunc.specs import ExpertSums, RequireUnit, Scheme, Selector, Target
-from qfunc.specs.arithmetic.kernel import Arithmetic
 
 __all__ = ["require_units", "without_required_units"]
 
@@ -39,7 +38,7 @@ def without_required_units(target: Target) -> Target:
     return evolve(target, legality=tuple(rule for rule in target.legality if not isinstance(rule, RequireUnit)))
 
 
-def _has(plan: Plan, target: Target, unit: Arithmetic | Selector) -> bool:
+def _has(plan: Plan, target: Target, unit: object) -> bool:
     nodes = list(plan.context.model.graph.nodes)
     if isinstance(unit, ExpertSums):
         schemes = {(p.tensor, reader): p.site.scheme for p in plan.placed for reader in p.readers}

@@ -167,8 +167,8 @@ def _from_sums(partition: Partition, unit: Unit, acc: Tensor) -> Tensor | None:
     # The real value of an accumulator, with the bias; None if the unit adds another tensor.
     if not all(partition.context.has(n, Trait.CLAMPS) for n in unit.group.nodes[1:]):
         return None
-    root, kernel = unit.group.root, unit.kernel
-    products = None if kernel is None else products_of(partition, unit, kernel.arithmetic)
+    root = unit.group.root
+    products = products_of(partition, unit)
     if products is None:
         scales = [e.qparams.scale.double() for n in root.all_input_nodes if (e := partition.encoding(n, root)) is not None]
         return acc.double() * scales[0] * scales[1]

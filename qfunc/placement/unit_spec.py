@@ -1,0 +1,137 @@
+"""Describe a fused group as the unit that an arithmetic sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from qfunc.arithmetic import Coding, FusedOp, Operand, Size, UnitSpec
+from qfunc.graph.constants import read_attr
+from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.record import Context, arguments
+from qfunc.ops.node import is_constant, op_of
+from qfunc.ops.sizes import is_number
+from qfunc.placement.encoding import Encoding
+from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
+from qfunc.specs.protocols import RoundingArithmetic
+
+_OVER_ONE_AXIS = (F.avg_pool1d, F.adaptive_avg_pool1d)
+_OVER_THREE_AXES = (F.avg_pool3d, F.adaptive_avg_pool3d)
+
+
+class Edge(NamedTuple):
+    """A tensor that an op reads."""
+
+    producer: fx.Node
+    reader: fx.Node
+
+
+class Described(NamedTuple):
+    """A unit, and the edge of the float network for each of its operands."""
+
+    unit: UnitSpec
+    edges: dict[Operand, Edge]
+
+
+class Tensors(NamedTuple):
+    """The tensors of a partition.
+
+    Attributes:
+        encoding: (producer, reader) -> the encoding of an edge, or None.
+        run_time: (producer, reader) -> the scheme of an edge that is quantized at run time, or None.
+        readers: node -> the kinds of the integer units that read its value.
+        values: False before kernels are chosen: the unit has no qparams and no constants.
+    """
+
+    encoding: Callable[[fx.Node, fx.Node], Encoding | None]
+    run_time: Callable[[fx.Node, fx.Node], Scheme | None]
+    readers: Callable[[fx.Node], tuple[str, ...]]
+    values: bool = True
+
+
+def describe(
+    group: FusedGroup, kernel: Kernel, context: Context, tensors: Tensors, output: Encoding | None, channels_last: bool = False
+) -> Described:
+    """Return the unit of a group for a kernel.
+
+    Args:
+        group: The group.
+        kernel: The kernel.
+        context: The graph.
+        tensors: Its tensors.
+        output: The encoding of the result, or None.
+        channels_last: Whether the runtime stores the operands as its convolutions write them.
+    """
+    edges = dict(_operands(group, context, tensors))
+    root = group.root
+    unit = UnitSpec(
+        context.fact(root).path,
+        context.kind(root),
+        _arguments(root, context, {edge.producer: o for o, edge in reversed(edges.items())}),
+        tuple(edges),
+        None if output is None else _coding(output, tensors.values),
+        tuple(FusedOp(context.kind(n), clamp_bounds(context, n)) for n in group.nodes[1:]),
+        kernel.bounds or _bounds(kernel.arithmetic),
+        channels_last,
+        only_moves_codes(root),
+        tensors.readers(group.output),
+        1 if root.target in _OVER_ONE_AXIS else 3 if root.target in _OVER_THREE_AXES else 2,
+    )
+    return Described(unit, edges)
+
+
+def _bounds(arithmetic: object) -> Bounds:
+    return Bounds(arithmetic.rounding if isinstance(arithmetic, RoundingArithmetic) else "half_away")
+
+
+def _operands(group: FusedGroup, context: Context, tensors: Tensors) -> Iterator[tuple[Operand, Edge]]:
+    for at, node in enumerate(group.nodes):
+        slots = context.slots(node)
+        inside = {producer for _, producer in slots}
+        others = [("", n) for n in node.all_input_nodes if n not in inside and not is_number(n)]
+        for slot, producer in (*slots, *others):
+            if producer not in group.nodes:
+                yield _operand(slot, at, Edge(producer, node), context, tensors), Edge(producer, node)
+
+
+def _operand(slot: str, at: int, edge: Edge, context: Context, tensors: Tensors) -> Operand:
+    encoding, constant = tensors.encoding(*edge) if slot else None, is_constant(edge.producer)
+    stored = read_attr(context.model, edge.producer) if constant else None
+    return Operand(
+        str(edge.producer.target) if constant else edge.producer.name,
+        slot,
+        None if encoding is None else _coding(encoding, tensors.values),
+        at,
+        None if stored is None else tuple(stored.shape),
+        context.channel_axis(edge.reader) if slot == "weight" else 0,
+        tensors.run_time(*edge),
+        tensors.readers(edge.producer),
+        None if stored is None or not tensors.values else partial(_stored, stored, encoding),
+    )
+
+
+def _stored(value: Tensor, encoding: Encoding | None) -> Tensor:
+    return value.detach() if encoding is None else encoding.codes(value)
+
+
+def _coding(encoding: Encoding, values: bool) -> Coding:
+    site = encoding.quantizer.module.site
+    return Coding(site.scheme, encoding.qparams if values else None, isinstance(site.value, DerivedQParams))
+
+
+def _arguments(root: fx.Node, context: Context, operands: dict[fx.Node, Operand]) -> dict[str, Any]:
+    op, own = op_of(root), context.user_op(root)
+    pairs = zip(op.parameters, root.args, strict=False) if op else arguments(own, root) if own else root.kwargs.items()
+
+    def argument(node: fx.Node) -> Any:
+        return operands.get(node) or Size(node.name)
+
+    return {name: fx.map_arg(value, argument) for name, value in pairs}
+
+
+__all__ = ["Described", "Edge", "Tensors", "describe"]
