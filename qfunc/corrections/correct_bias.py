@@ -60,7 +60,7 @@ def correct_bias(
 
     def transform(calibrated: Model) -> Model:
         submodules = require_submodules(calibrated, "calibrated", "correct_bias")
-        results = {path: fold_batch_norm(part) for path, part in submodules.items()}
+        results = {path: fold_batch_norm()(part) for path, part in submodules.items()}
         with torch.no_grad():
             parts, processes = {path: _Part(result) for path, result in results.items()}, ranks(group)
             with propagate_errors(processes):

@@ -97,7 +97,7 @@ def _require_room(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]], 
         where="equalize",
         found=f"every channel reaches its clip within {deviations} deviations (after {clipped})",
         wanted="a channel that stays below its clip, so that it can be scaled",
-        do="Lower deviations, or replace the clips by ReLUs with qfunc.replace_relu6().",
+        do="Lower deviations, or replace the clips by ReLUs with qfunc.corrections.replace_relu6().",
     )
 
 

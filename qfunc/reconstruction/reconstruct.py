@@ -131,7 +131,7 @@ def reconstruct(
             inputs = {path: gathered_inputs(c, count, parts, processes) for path, c in collectors.items()}
             with propagate_errors(processes):
                 graphs = {
-                    path: Subgraph(fold_batch_norm(model), method, inputs[path], select, memory, processes)
+                    path: Subgraph(fold_batch_norm()(model), method, inputs[path], select, memory, processes)
                     for path, model in models.items()
                 }
                 _require_work(list(graphs.values()), select)

@@ -36,8 +36,9 @@ from qfunc.transforms.validate import describe, require_target_value
 def sweep(
     targets: Mapping[str, Target] | Sequence[Target],
     batches: Iterable[Any],
-    metric: Metric | None = None,
+    progress: bool = True,
     *,
+    metric: Metric | None = None,
     calibration: Iterable[Any] | None = None,
     then: Callable[[Any], Any] | None = None,
     predict: Predict | None = None,
@@ -45,7 +46,6 @@ def sweep(
     executor: Executor | None = None,
     folder: str | os.PathLike[str] | None = None,
     example_inputs: tuple[Any, ...] | None = None,
-    progress: bool = True,
 ) -> Callable[[nn.Module | ExportedProgram], Sweep]:
     """Return a function from a float model to a `Sweep`: accuracy, size and time of the model on each of several targets.
 
@@ -56,6 +56,7 @@ def sweep(
     Args:
         targets: Name -> target, or targets of different names.  Edits make variants: `edit.weights(bits=4)(target)`.
         batches: The evaluated batches; they are iterated many times.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         metric: As for `diagnose`; None for the SQNR of the outputs, in dB.  With one, batches may have labels.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         then: A transform of each calibrated model, such as `qfunc.correct_bias(batches)`.
@@ -67,7 +68,6 @@ def sweep(
         folder: Stores the row and the files of each target as soon as they are known.  A sweep of the same model, batches and
             functions goes on where an earlier one was stopped, and tries again what failed.
         example_inputs: As for `quantize`.
-        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: no targets, two of one name, arguments of another type, or a default process group of several processes.
@@ -102,8 +102,8 @@ def sweep(
             return study.of(model)
 
     arguments = {
-        "targets": targets, "batches": batches, "metric": metric, "calibration": calibration, "then": then, "predict": predict,
-        "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs, "progress": progress,
+        "targets": targets, "batches": batches, "progress": progress, "metric": metric, "calibration": calibration,
+        "then": then, "predict": predict, "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs,
     }  # fmt: skip
     return Transform(sweep, arguments, transform)
 

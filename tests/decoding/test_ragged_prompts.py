@@ -82,9 +82,9 @@ def test_a_prompt_of_one_token_with_static_scales() -> None:
 def test_the_float_answers_are_those_of_each_prompt(name: str) -> None:
     _, small = decoder(name)
     prompts = rows_of((3, 8, 1, 5), 2)
-    together = qfunc.generate(small.module, small.inputs(prompts), 7, progress=False)
+    together = qfunc.generate(7, progress=False)(small.module, small.inputs(prompts))
     assert together.tolist() == [
-        qfunc.generate(small.module, small.inputs(p[None]), 7, progress=False)[0].tolist() for p in prompts
+        qfunc.generate(7, progress=False)(small.module, small.inputs(p[None]))[0].tolist() for p in prompts
     ]
 
 

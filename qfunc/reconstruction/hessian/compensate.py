@@ -120,7 +120,7 @@ def gptq(
         for part in parts.values():
             require_float32(part, "gptq")
         with torch.inference_mode(False), torch.no_grad():
-            graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
+            graphs = {path: _Graph(fold_batch_norm()(part), select) for path, part in parts.items()}
             _require_layers(graphs.values(), select)
             with propagate_errors(processes):
                 calls = _calls(calibrated, parts, batches)
