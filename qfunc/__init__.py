@@ -89,6 +89,8 @@ _ON_DEMAND = ("lowering", "targets", "testing")
 if not _typing.TYPE_CHECKING:  # a checker would take any name to be an attribute
 
     def __getattr__(name):
+        if name in corrections.__all__:  # `from qfunc import name` would replace the message of an AttributeError
+            raise errors.renamed(f"qfunc.{name}", f"qfunc.corrections.{name}")
         if name not in _ON_DEMAND:
             raise AttributeError(f"module 'qfunc' has no attribute {name!r}")
         try:

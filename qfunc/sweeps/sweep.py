@@ -103,7 +103,8 @@ def sweep(
 
     arguments = {
         "targets": targets, "batches": batches, "progress": progress, "metric": metric, "calibration": calibration,
-        "then": then, "predict": predict, "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs,
+        "then": then, "predict": predict, "runs": runs, "executor": executor, "folder": folder,
+        "example_inputs": example_inputs,
     }  # fmt: skip
     return Transform(sweep, arguments, transform)
 

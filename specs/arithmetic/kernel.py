@@ -45,7 +45,7 @@ from qfunc.specs.arithmetic.requantization import (
     Unknown,
 )
 from qfunc.specs.arithmetic.stages import Stages
-from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.selectors import Selector, selector
 
