@@ -90,7 +90,7 @@ if not _typing.TYPE_CHECKING:  # a checker would take any name to be an attribut
 
     def __getattr__(name):
         if name in corrections.__all__:  # `from qfunc import name` would replace the message of an AttributeError
-            raise errors.renamed(f"qfunc.{name}", f"qfunc.corrections.{name}")
+            raise errors.former_name(f"qfunc.{name}", f"qfunc.corrections.{name}")
         if name not in _ON_DEMAND:
             raise AttributeError(f"module 'qfunc' has no attribute {name!r}")
         try:

@@ -35,10 +35,10 @@ def a_or_an(kind: type | str) -> str:
     return f"{'an' if name[0] in ('AEFHILMNORSXn' if spelled else 'AEIOaeio') else 'a'} {name}"
 
 
-def renamed(old: str, new: str) -> QfuncError:
+def former_name(old: str, new: str) -> QfuncError:
     """Return the error about a former public name.
 
-    >>> print(renamed("qfunc.replace_relu6", "qfunc.corrections.replace_relu6"))
+    >>> print(former_name("qfunc.replace_relu6", "qfunc.corrections.replace_relu6"))
     qfunc.replace_relu6: found a former name, wanted qfunc.corrections.replace_relu6. Write qfunc.corrections.replace_relu6.
     """
     return QfuncError(where=old, found="a former name", wanted=new, do=f"Write {new}.")

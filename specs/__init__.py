@@ -7,7 +7,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 
 from typing import TYPE_CHECKING
 
-from qfunc.errors import renamed
+from qfunc.errors import former_name
 from qfunc.ops.traits import Trait
 from qfunc.specs import cpus, edit, formats
 from qfunc.specs._check import ROUNDINGS
@@ -131,7 +131,7 @@ if not TYPE_CHECKING:  # a checker would take any name to be an attribute
 
     def __getattr__(name):
         if name in formats.__all__:  # `from qfunc.specs import name` would replace the message of an AttributeError
-            raise renamed(f"qfunc.specs.{name}", f"qfunc.specs.formats.{name}")
+            raise former_name(f"qfunc.specs.{name}", f"qfunc.specs.formats.{name}")
         raise AttributeError(f"module 'qfunc.specs' has no attribute {name!r}")
 
 
