@@ -31,8 +31,8 @@ PROJECT = {
     "CHANGELOG.md": "changelog",
 }
 MODULES = (
-    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.specs.formats", "qfunc.corrections", "qfunc.estimators", "qfunc.functions",
-    "qfunc.lowering", "qfunc.diagnosis", "qfunc.testing", "qfunc.recipes", "qfunc.errors",
+    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.specs.formats", "qfunc.corrections", "qfunc.estimators",
+    "qfunc.functions", "qfunc.lowering", "qfunc.diagnosis", "qfunc.testing", "qfunc.recipes", "qfunc.errors",
 )  # fmt: skip
 CONTENTS = {
     "Tutorials": (

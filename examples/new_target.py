@@ -65,9 +65,9 @@ def row(t: Any) -> dict[str, Any]:
 
 @frozen
 class NpuFiles:
-    def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
-        table = json.dumps({t.tensors[0]: row(t) for t in sites}, indent=1)
-        return {"model.onnx": model.SerializeToString(deterministic=True), "npu.json": table.encode()}
+    def lower(self, program: Any) -> dict[str, bytes]:
+        table = json.dumps({t.tensors[0]: row(t) for t in program.tensors}, indent=1)
+        return {"model.onnx": program.model.SerializeToString(deterministic=True), "npu.json": table.encode()}
 
 
 BYTE, NIBBLE = (Scheme(specs.Int(bits), specs.Scale(power_of_two=True), rounding="half_up") for bits in (8, 4))

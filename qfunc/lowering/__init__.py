@@ -22,6 +22,7 @@ from qfunc.lowering.openvino.lowering import OpenVinoLowering
 from qfunc.lowering.openvino.runner import OpenVinoRunner
 from qfunc.lowering.openvino_blocks.lowering import OpenVinoBlocksLowering
 from qfunc.lowering.openvino_blocks.runner import OpenVinoBlocksRunner
+from qfunc.lowering.program import Program, ProgramUnit
 from qfunc.lowering.qlinear.lowering import QLinearLowering
 from qfunc.lowering.qnn.lowering import QnnHtpLowering
 from qfunc.lowering.qnn.runner import QnnHtpRunner
@@ -75,6 +76,8 @@ __all__ = [
     "PackInt4",
     "PplCudaLowering",
     "PplDspLowering",
+    "Program",
+    "ProgramUnit",
     "XnnpackLowering",
     "QLinearLowering",
     "QdqLowering",

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import DeployError
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._check import as_tuple, implements, refuse
 from qfunc.specs._values import readable
@@ -58,12 +59,12 @@ class Combined:
             legality=tuple(refuse for one in formats for refuse in one.legality),
         )
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files of every lowering, in their order."""
         files: dict[str, bytes] = {}
         writers: dict[str, Any] = {}
         for lowering in self.lowerings:
-            for name, content in lowering.lower(model, sites).items():
+            for name, content in lowering.lower(program).items():
                 if name in files:
                     raise DeployError(
                         where=f"Combined.lower, file {name!r}",

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from qfunc.errors import DeployError
 from qfunc.files.folder import is_plain_name
 from qfunc.graph.constants import UniqueNames
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
 from qfunc.specs.protocols import NamingLowering
 
@@ -82,18 +83,18 @@ class Names:
         """True if an input, an output or an axis has a name."""
         return bool(self.inputs or self.outputs or self.axes)
 
-    def apply(self, model: Any, sites: Sequence[QuantizedTensor]) -> tuple[Any, tuple[QuantizedTensor, ...]]:
-        """Return a model and its quantized tensors with these names; the given ones do not change.
+    def apply(self, program: Program) -> Program:
+        """Return a program whose tensors have these names; the given one does not change.
 
         An output of codes gets the name of its float tensor here, and `finish` gives it to the output of the file.
         """
-        named = type(model)()
-        named.CopyFrom(model)
+        named = type(program.model)()
+        named.CopyFrom(program.model)
         graph = named.graph
         graph.name = self.stem
         inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
         renamed = dict(zip(inputs, _counted("input_names", self.inputs, inputs), strict=True))
-        float_tensors = {p.real: p.tensor for s in sites for p in s.places}
+        float_tensors = {p.real: p.tensor for s in program.tensors for p in s.places}
         for old, new in zip(outputs, self._outputs(outputs, list(renamed.values())), strict=True):
             base = float_tensors.get(old, old)
             if old == new:
@@ -109,8 +110,7 @@ class Names:
             renamed = _without_clashes(graph, {old: new for old, new in renamed.items() if old in _tensors(graph)})
         _rename(graph, {old: new for old, new in renamed.items() if old != new})
         self._name_axes(graph)
-        places = [tuple(Place(renamed.get(p.tensor, p.tensor), renamed.get(p.real, p.real)) for p in s.places) for s in sites]
-        return named, tuple(evolve(s, places=p) for s, p in zip(sites, places, strict=True))
+        return evolve(program, model=named, tensors=(_renamed(tensor, renamed) for tensor in program.tensors))
 
     def finish(self, files: Mapping[str, bytes], lowering: Any) -> dict[str, bytes]:
         """Return the files with the stem, and the ONNX model among them with its outputs' names.
@@ -203,6 +203,11 @@ class Names:
             for dim in value.type.tensor_type.shape.dim:
                 if dim.dim_param in labels:
                     dim.dim_param = labels[dim.dim_param]
+
+
+def _renamed(tensor: QuantizedTensor, names: Mapping[str, str]) -> QuantizedTensor:
+    places = (Place(names.get(p.tensor, p.tensor), names.get(p.real, p.real)) for p in tensor.places)
+    return evolve(tensor, places=tuple(places))
 
 
 def _fixed_axis_error(name: str, axis: int, size: int, lowering: Any = None) -> DeployError:

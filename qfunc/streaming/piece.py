@@ -21,7 +21,7 @@ from qfunc.ops.node import kind_of
 from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm
 from qfunc.transforms.calibrate import calibrate
-from qfunc.transforms.deploy import checked_model, deployment, report_of
+from qfunc.transforms.deploy import checked_program, deployment, report_of
 from qfunc.transforms.insert_quantizers import Placement, placements, simulation
 
 Inputs = Sequence[tuple[Tensor, ...]]
@@ -101,12 +101,12 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
         DeployError: an op that cannot be written, or an ONNX model that computes something else.
     """
     deployed = deployment(model, target)
-    proto, tensors = checked_model(deployed)
+    program = checked_program(deployed)
     lowering: Any = target.lowering
-    part: Part = lowering.part(proto, tensors)
+    part: Part = lowering.part(program)
     own = names_of_outputs(deployed.model) or part.outputs
     outputs = tuple(name or other for name, other in zip(own, part.outputs, strict=True)) if part.outputs else ()
-    report = report_of(target, deployed.inputs, tensors, deployed.partition.units)
+    report = report_of(target, deployed.inputs, program.tensors, deployed.partition.units)
     return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
 
 

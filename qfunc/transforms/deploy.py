@@ -30,6 +30,7 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import REPORT, Artifact, as_bytes, digests
 from qfunc.lowering.onnx_names import STEM, Names
+from qfunc.lowering.program import Program
 from qfunc.placement.partition import Partition
 from qfunc.placement.shift_limits import require_limits
 from qfunc.placement.units import Unit, summary
@@ -137,8 +138,8 @@ def deployment(model: fx.GraphModule, target: Target, example_inputs: tuple[Any,
     return Deployment(view.evaluation_form, inputs, Partition(view, target), axes)
 
 
-def checked_model(deployed: Deployment) -> tuple[Any, Any]:
-    """Return the Q/DQ model of a partitioned model, and its quantized tensors.
+def checked_program(deployed: Deployment) -> Program:
+    """Return a partitioned model as a Q/DQ model, with its quantized tensors and units.
 
     Raises:
         DeployError: an op that cannot be written, or an ONNX model that computes something else.
@@ -146,18 +147,18 @@ def checked_model(deployed: Deployment) -> tuple[Any, Any]:
     """
     # Import here, so that `import qfunc` does not import onnx.
     from qfunc.lowering.onnx.opset import OPSET, written_opset
-    from qfunc.lowering.onnx.writer import write_model
+    from qfunc.lowering.onnx.writer import write_program
 
     partition, inputs = deployed.partition, deployed.inputs
     lowering = partition.target.lowering
     assert lowering is not None
     require_limits(partition)
     opset = written_opset(format_of(lowering).opset or OPSET)
-    proto, tensors = write_model(partition, inputs, opset, deployed.axes)
+    program = write_program(partition, inputs, opset, deployed.axes)
     names = {node.name: name for node, name in partition.names.items()}
     for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
-        require_same_function(proto, tensors, deployed.model, shapes, names)
-    return proto, tensors
+        require_same_function(program.model, program.tensors, deployed.model, shapes, names)
+    return program
 
 
 def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
@@ -170,13 +171,13 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     partition, inputs = deployed.partition, deployed.inputs
     lowering = partition.target.lowering
     assert lowering is not None
-    proto, tensors = checked_model(deployed)
+    program = checked_program(deployed)
     if isinstance(lowering, NamingLowering):
-        files = names.finish_other(_files(partition.target, lowering.lower(proto, tensors)), lowering, proto)
+        files = names.finish_other(_files(partition.target, lowering.lower(program)), lowering, program.model)
     else:
-        proto, tensors = names.apply(proto, tensors)
-        files = names.finish(_files(partition.target, lowering.lower(proto, tensors)), lowering)
-    report = report_of(partition.target, inputs, tensors, partition.units) | {"files": digests(files)}
+        program = names.apply(program)
+        files = names.finish(_files(partition.target, lowering.lower(program)), lowering)
+    report = report_of(partition.target, inputs, program.tensors, partition.units) | {"files": digests(files)}
     return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 
 
@@ -184,7 +185,7 @@ def _files(target: Target, lowered: Any) -> Mapping[str, bytes]:
     if isinstance(lowered, Mapping):
         return as_bytes(lowered)
     where, wanted = f"deploy({target.name}), files of the lowering", "a mapping from file name to bytes"
-    raise DeployError(where=where, found=describe(lowered), wanted=wanted, do="Return it from lower(model, sites).")
+    raise DeployError(where=where, found=describe(lowered), wanted=wanted, do="Return it from lower(program).")
 
 
 def require_whole(model: Any, step: str) -> None:

@@ -15,10 +15,11 @@ class Lowering(Protocol):
     True
     """
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Any) -> Mapping[str, bytes]:
         """Return the content of each file, bytes, by its name.
 
-        `model` is an `onnx.ModelProto` with Q/DQ nodes, to be left as it is; `sites` are its `QuantizedTensor` values.
+        `program` is a `qfunc.lowering.Program`: `program.model`, an `onnx.ModelProto` with Q/DQ nodes, is to be left as it
+        is; `program.tensors` are its `QuantizedTensor` values, `program.units` the units that the partition decided.
         """
         ...
 
@@ -87,10 +88,10 @@ class StackingLowering(Protocol):
 class PartwiseLowering(Protocol):
     """A lowering whose files are put together from parts of the network, as `qfunc.stream` does.
 
-    `lower(model, sites)` returns the files of `join([part(model, sites)])`.
+    `lower(program)` returns the files of `join([part(program)])`.
     """
 
-    def part(self, model: Any, sites: Any) -> Any:
+    def part(self, program: Any) -> Any:
         """Return what the files have of a part of the network, a `files.part.Part`; the arguments are those of `lower`."""
         ...
 

@@ -125,8 +125,8 @@ class Edited:
 
     what: str
 
-    def lower(self, model, sites):
-        made = model if self.what == "the given model" else copied(model)
+    def lower(self, program):
+        made = program.model if self.what == "the given model" else copied(program.model)
         for name, held in arrays(made).items():
             if self.what == "codes" and name.endswith(".codes"):
                 replace(held, lambda v: v // 2 * 2)
@@ -148,10 +148,10 @@ class Ranges:
     wrong: str = ""
     text: bool = False
 
-    def lower(self, model, sites):
+    def lower(self, program):
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        made = float_model(model, sites)
+        made = float_model(program.model, program.tensors)
         if self.wrong == "weights":
             for name, held in arrays(made).items():
                 if name.endswith(".weight"):
@@ -162,7 +162,7 @@ class Ranges:
             for held in arrays(made).values():
                 replace(held, lambda v: v * np.float32(1.001) if v.dtype == np.float32 else v)
                 held.name += "_folded"
-        table = {self._name(t, i): t.maximum[0] for i, t in enumerate(t for t in sites if t.role == "activation")}
+        table = {self._name(t, i): t.maximum[0] for i, t in enumerate(t for t in program.tensors if t.role == "activation")}
         table |= {"": float("nan")} if self.wrong == "nan" else {}
         if self.wrong == "values":
             table = {name: 1.01 * value for name, value in table.items()}

@@ -12,6 +12,7 @@ from torch import nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
+from qfunc.lowering.program import Program
 from qfunc.lowering.tosa.builder import TosaBuilder
 from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.specs import Int
@@ -35,7 +36,7 @@ def test_other_formats_are_refused(name: str, tensor: str, fields: dict[str, Any
     _, model, sites = parts(target, nn.Sequential(nn.Conv2d(3, 2, 1)), torch.randn(1, 3, 5, 4))
     assert tensor in {s.name for s in sites}
     with pytest.raises(DeployError) as caught:
-        target.lowering.lower(model, [evolve(s, **fields) if s.name == tensor else s for s in sites])
+        target.lowering.lower(Program(model, [evolve(s, **fields) if s.name == tensor else s for s in sites]))
     cure = "" if message.endswith(".") else ", or edit.deploy(QdqLowering())."
     assert str(caught.value) == f"tensor {tensor!r}: {message}{cure}"
 

@@ -13,7 +13,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering.onnx.writer import write_model
+from qfunc.lowering.onnx.writer import write_program
 from qfunc.lowering.onnxruntime import parts
 from qfunc.lowering.onnxruntime.parts import PartwiseModel
 from qfunc.lowering.onnxruntime.session import Session
@@ -26,7 +26,7 @@ def written(name: str) -> tuple[onnx.ModelProto, list[Any]]:
     """The Q/DQ model of a network and its inputs."""
     _, batch, done = calibrated(name)
     made = deployment(done, targets.onnxruntime)
-    return write_model(made.partition, made.inputs)[0], [t.numpy() for t in arguments(batch)]
+    return write_program(made.partition, made.inputs).model, [t.numpy() for t in arguments(batch)]
 
 
 def whole(model: onnx.ModelProto, batch: list[Any]) -> list[Any]:
@@ -47,7 +47,7 @@ def test_parts_compute_what_the_whole_does(name: str, most: int, monkeypatch: py
 def test_parts_with_functions_of_the_model(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 32)).eval(), torch.randn(3, 64)
     made = deployment(qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net)), target)
-    model, _ = write_model(made.partition, made.inputs)
+    model = write_program(made.partition, made.inputs).model
     for most in (1, 30):
         monkeypatch.setattr(parts, "MOST_NODES", most)
         (found,) = PartwiseModel(model).run([x.numpy()]).values()
@@ -60,7 +60,7 @@ def test_a_part_holds_its_own_constants_alone(monkeypatch: pytest.MonkeyPatch) -
     net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
     x = torch.randn(2, 64)
     made = deployment(qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.qdq)(net)), targets.qdq)
-    model, _ = write_model(made.partition, made.inputs)
+    model = write_program(made.partition, made.inputs).model
     sizes, check = [], onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda m: (sizes.append(m.ByteSize()), check(m)))
     values = PartwiseModel(model).run([x.numpy()], ["1.real"])

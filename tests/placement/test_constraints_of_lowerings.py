@@ -51,9 +51,9 @@ class Silent:
 
     lowering: Any
 
-    def lower(self, model: Any, sites: Any) -> Any:
+    def lower(self, program: Any) -> Any:
         """Its files."""
-        return self.lowering.lower(model, sites)
+        return self.lowering.lower(program)
 
 
 def behind(op: nn.Module) -> nn.Module:

@@ -112,7 +112,7 @@ class ShortFiles:
 
     format: ClassVar[FileFormat] = FileFormat(legality=(SOFTMAX,))
 
-    def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
+    def lower(self, program: Any) -> dict[str, bytes]:
         """Return no files."""
         return {}
 

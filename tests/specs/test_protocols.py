@@ -105,7 +105,7 @@ class Chip:
 
 @frozen
 class Files:
-    def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
+    def lower(self, program: Any) -> dict[str, bytes]:
         return {}
 
     @property
@@ -117,7 +117,7 @@ class Files:
 class Former:
     opset: int = 21
 
-    def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
+    def lower(self, program: Any) -> dict[str, bytes]:
         return {}
 
 

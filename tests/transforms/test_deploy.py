@@ -19,7 +19,7 @@ from qfunc import targets
 from qfunc.graph.record import TensorInfo
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.onnx.ops import WRITERS
-from qfunc.lowering.onnx.writer import write_model
+from qfunc.lowering.onnx.writer import write_program
 from qfunc.placement.partition import Partition
 from qfunc.specs import from_json
 from qfunc.transforms.onnx_check import first_difference
@@ -152,9 +152,9 @@ def test_one_wrong_code_is_not_carried_on() -> None:
     net = torch.nn.Sequential(first, last)
     done = qfunc.calibrate([torch.tensor([[0.0], [1.0]])], progress=False)(qfunc.quantize(TARGET)(net))
     batch = (TensorInfo((2, 1), "torch.float32"),)
-    proto, tensors = write_model(Partition(QuantizedModel(done), TARGET), batch)
+    program = write_program(Partition(QuantizedModel(done), TARGET), batch)
     x = torch.tensor([[127 / 255], [128 / 255]])
-    assert first_difference(proto, tensors, _OneCodeHigher(done), [x]) == ""
+    assert first_difference(program.model, program.tensors, _OneCodeHigher(done), [x]) == ""
 
 
 def test_one_wrong_code_found_at_run_time_is_not_carried_on() -> None:
@@ -164,8 +164,8 @@ def test_one_wrong_code_found_at_run_time_is_not_carried_on() -> None:
         layer.weight.copy_(F.pad(torch.tensor([[1.0, -1.0]]), (0, 30)))
     x = F.pad(torch.tensor([[127.0, 126.0]]), (0, 30))
     done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(torch.nn.Sequential(layer)))
-    proto, tensors = write_model(Partition(QuantizedModel(done), target), (TensorInfo((1, 32), "torch.float32"),))
-    assert first_difference(proto, tensors, _TwoCodesLower(done), [x]) == ""
+    program = write_program(Partition(QuantizedModel(done), target), (TensorInfo((1, 32), "torch.float32"),))
+    assert first_difference(program.model, program.tensors, _TwoCodesLower(done), [x]) == ""
 
 
 class _TwoCodesLower(fx.Interpreter):

@@ -17,7 +17,7 @@ from tests.wrong_uses.world import TARGET, Row, bare, calibrated, in_half
 class WritesNothing:
     """A lowering that returns nothing."""
 
-    def lower(self, model: Any, sites: Any) -> Any:
+    def lower(self, program: Any) -> Any:
         """Return None."""
         return None
 
@@ -26,7 +26,7 @@ class WritesNothing:
 class WritesText:
     """A lowering that returns text."""
 
-    def lower(self, model: Any, sites: Any) -> Any:
+    def lower(self, program: Any) -> Any:
         """Return a file of text."""
         return {"table.json": "{}"}
 
@@ -99,7 +99,7 @@ ROWS: tuple[Row, ...] = (
      "deploy(onnxruntime): found a target without a lowering, wanted a lowering. Give it one: edit.deploy(QdqLowering())."),
     ("deploy by a lowering that returns nothing", lambda w: lowered(w, WritesNothing()), "DeployError",
      "deploy(onnxruntime), files of the lowering: found None, wanted a mapping from file name to bytes. Return it from "
-     "lower(model, sites)."),
+     "lower(program)."),
     ("deploy by a lowering that writes text", lambda w: lowered(w, WritesText()), "DeployError",
      "Artifact.files['table.json']: found a str, wanted bytes. Let the lowering return bytes: text.encode()."),
     ("verify by name", lambda w: qfunc.verify("onnxruntime"), "SpecError",

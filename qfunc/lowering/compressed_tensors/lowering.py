@@ -11,7 +11,7 @@ from attrs import field, frozen
 from qfunc.errors import SpecError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import file_of_tensors
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
 from qfunc.specs._values import readable
 from qfunc.specs.formats import E2M1, E4M3FN, E8M0
@@ -90,15 +90,15 @@ class CompressedTensorsLowering:
         wanted = "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4"
         return "" if fits else f"{wanted} with a power of two as the scale of the tensor"
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
 
         Raises:
             DeployError: a parameter or a layer that the format does not have.
         """
-        return {name: b"".join(chunks) for name, chunks in self.join([self.part(model, sites)]).items()}
+        return {name: b"".join(chunks) for name, chunks in self.join([self.part(program)]).items()}
 
-    def part(self, model: Any, sites: Iterable[QuantizedTensor]) -> Part:
+    def part(self, program: Program) -> Part:
         """Return the tensors of a part of the model, and the descriptions of its layers.
 
         Raises:
@@ -107,7 +107,7 @@ class CompressedTensorsLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.compressed_tensors.checkpoint import checkpoint_part
 
-        return checkpoint_part(model, sites)
+        return checkpoint_part(program.model, program.tensors)
 
     def join(self, parts: Sequence[Part]) -> Mapping[str, Iterable[bytes]]:
         """Return the files' bytes, of which one tensor at a time is in memory."""

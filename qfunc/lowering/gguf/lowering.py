@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from attrs import field, frozen
 
 from qfunc.lowering.gguf.types import WEIGHTS
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import FLOAT16, FLOAT32, FileFormat, Float, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
@@ -64,7 +64,7 @@ class GgufLowering:
         fits = stored and scale.dynamic and scheme.format == GGUF_Q8_0.format
         return "" if fits else f"inputs that ggml quantizes to {kind.input} at run time"
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
 
         Raises:
@@ -74,7 +74,7 @@ class GgufLowering:
         from qfunc.lowering.gguf.file import gguf_file
         from qfunc.lowering.gguf.rewrite import with_products
 
-        graph, weights = with_products(model, self.kind)
+        graph, weights = with_products(program.model, self.kind)
         values: dict[str, str | int] = {"general.architecture": "qfunc", "general.quantization_version": 2}
         return {_WEIGHTS: gguf_file(values, weights), _GRAPH: graph.SerializeToString(deterministic=True)}
 

@@ -13,7 +13,7 @@ from qfunc.files.part import Part
 from qfunc.lowering.gguf.lowering import GgufLowering
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import DecoderConfig, FileFormat, Name, Op, Scheme, Selector
 from qfunc.specs._check import instance_of, one_of, refuse
 from qfunc.specs._values import readable
@@ -81,15 +81,15 @@ class LlamaCppLowering:
         found = [GgufLowering(kind).refuses(scheme, constant) for kind in dict.fromkeys(self.types().values())]
         return "" if "" in found else found[0]
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the file's bytes.
 
         Raises:
             DeployError: a parameter that the architecture does not have, or a tensor that the model does not have.
         """
-        return {name: b"".join(chunks) for name, chunks in self.join([self.part(model, sites)]).items()}
+        return {name: b"".join(chunks) for name, chunks in self.join([self.part(program)]).items()}
 
-    def part(self, model: Any, sites: Iterable[QuantizedTensor]) -> Part:
+    def part(self, program: Program) -> Part:
         """Return the tensors of a part of the decoder.
 
         Raises:
@@ -98,7 +98,7 @@ class LlamaCppLowering:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.llama_cpp.tensors import decoder_part
 
-        return decoder_part(model, self.types(), self.decoder)
+        return decoder_part(program.model, self.types(), self.decoder)
 
     def join(self, parts: Sequence[Part]) -> Mapping[str, Iterable[bytes]]:
         """Return the file's bytes, of which one tensor at a time is in memory.

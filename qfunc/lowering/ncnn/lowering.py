@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 from attrs import frozen
 
 from qfunc.files.ncnn_param import with_blob_names
 from qfunc.lowering.ncnn.constraints import LEGALITY, require_site
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
@@ -36,7 +36,7 @@ class NcnnLowering:
 
     format: ClassVar[FileFormat] = FileFormat(one_size="a .param of ncnn", legality=LEGALITY)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
 
         Raises:
@@ -47,9 +47,9 @@ class NcnnLowering:
         from qfunc.lowering.ncnn.ops import WRITERS
         from qfunc.lowering.ncnn.writer import Writer
 
-        for site in sites:
+        for site in program.tensors:
             require_site(site)
-        return Writer(without_functions(model)).write(WRITERS)
+        return Writer(without_functions(program.model)).write(WRITERS)
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the files in which the blobs of inputs and outputs have these names."""

@@ -12,7 +12,6 @@ from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.qdq.qparams import Array, QParams, dequantized
-from qfunc.lowering.qdq.reader import is_copy
 
 _FUSED: dict[tuple[float | None, float | None], str] = {
     (None, None): "NONE", (0.0, None): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1",
@@ -81,7 +80,7 @@ class OpContext:
         if any(h.qparams is None or len(h.qparams.scale) > 1 for h in tensors):
             return False
         steps, quantizer = self.source.result(self.output)
-        if quantizer is None or any(map(is_copy, steps)):  # a copy marks an op that stays in float
+        if quantizer is None or any(self.writer.is_real(n) for n in (self.node, *steps)):
             return False
         qparams = self.source.qparams(quantizer)
         if (same and any(h.qparams != qparams for h in tensors)) or fixed not in (None, qparams):

@@ -12,6 +12,7 @@ from qfunc.errors import DeployError
 from qfunc.lowering.constant_folding import folded_constants
 from qfunc.lowering.format_checks import SeparateExamples, require_batch, require_real
 from qfunc.lowering.nhwc.tensor import Builder, NhwcTensor
+from qfunc.lowering.program import ProgramUnit
 from qfunc.lowering.qdq.qparams import QParams, dequantized
 from qfunc.lowering.qdq.reader import QdqModel, walk
 
@@ -38,10 +39,10 @@ COLUMNS = ".columns"
 
 
 class Writer:
-    """The writer of one model; `tensors` maps names in ONNX to tensors of the file."""
+    """The writer of one model; `tensors` maps names in ONNX to tensors of the file, `units` the nodes to their units."""
 
-    def __init__(self, source: QdqModel, file: Builder) -> None:
-        self.source, self.file = source, file
+    def __init__(self, source: QdqModel, file: Builder, units: Mapping[str, ProgramUnit]) -> None:
+        self.source, self.file, self.units = source, file, units
         self.tensors: dict[str, NhwcTensor] = {}
         self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, the same tensor in another layout)
         self.constants: list[NhwcTensor] = []
@@ -75,6 +76,11 @@ class Writer:
         for name in self.source.outputs:
             examples.require_together(name, f"output {name!r}")
         return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
+
+    def is_real(self, node: onnx.NodeProto) -> bool:
+        """Return True if the unit of a node stays in float between codes."""
+        unit = self.units.get(node.name)
+        return unit is not None and unit.real
 
     def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from qfunc.lowering.onnx.lowering import QdqLowering
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import FileFormat, Int, Scheme
 from qfunc.specs._check import implements, refuse
@@ -50,10 +51,9 @@ class PackInt4:
         """The format of the lowering, of opset 21."""
         return evolve(format_of(self.lowering), opset=SINCE)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the lowering's files of the packed model."""
-        sites = tuple(sites)
-        return dict(self.lowering.lower(packed(model, sites), sites))
+        return dict(self.lowering.lower(evolve(program, model=packed(program.model, program.tensors))))
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what the lowering refuses; see `QdqLowering.refuses`.

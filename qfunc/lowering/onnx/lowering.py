@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field, written_opset
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat, Float, Int, PerBlock, PerChannel, Scheme
 from qfunc.specs._values import readable
 
@@ -37,7 +38,7 @@ class QdqLowering:
         """Blocks are those of DequantizeLinear; functions of the model quantize at run time, and dequantize wide biases."""
         return FileFormat(opset=self.opset, bias_bits=64, blocks=True)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes.
 
         Raises:
@@ -49,7 +50,7 @@ class QdqLowering:
         from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        return {"model.onnx": to_bytes(smaller_by_products(with_coded_state(model)), self)}
+        return {"model.onnx": to_bytes(smaller_by_products(with_coded_state(program.model)), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it.
@@ -84,7 +85,7 @@ class ExplicitQdqLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes.
 
         Raises:
@@ -94,7 +95,7 @@ class ExplicitQdqLowering:
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        return {"model.onnx": to_bytes(float_model(model, ()), self)}
+        return {"model.onnx": to_bytes(float_model(program.model, ()), self)}
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what `QdqLowering.refuses` returns, for this lowering.

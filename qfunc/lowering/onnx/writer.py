@@ -24,7 +24,8 @@ from qfunc.lowering.onnx.opset import OPSET
 from qfunc.lowering.onnx.qdq_nodes import write_constant, write_quantizer
 from qfunc.lowering.onnx.shape_inference import Shape, shapes_of
 from qfunc.lowering.onnx_quantizers.dynamic import write_dynamic_quantizer
-from qfunc.lowering.quantized_tensor import Place, QuantizedTensor, quantized_tensor
+from qfunc.lowering.program import Program, ProgramUnit
+from qfunc.lowering.quantized_tensor import Place, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
@@ -34,12 +35,11 @@ from qfunc.placement.units import INNER_PREFIX, Unit
 from qfunc.specs import InputRatios
 from qfunc.specs.file_format import format_of
 
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
-def write_model(
-    partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()
-) -> tuple[onnx.ModelProto, tuple[QuantizedTensor, ...]]:
-    """Return the ONNX model of a partition and its quantized tensors: weights stored as codes, names that follow the model,
-    dynamic batch.
+
+def write_program(partition: Partition, inputs: tuple[TensorInfo, ...], opset: int = OPSET, axes: Axes | None = ()) -> Program:
+    """Return a partition as an ONNX model: weights stored as codes, names that follow the model, dynamic batch.
 
     A tensor named `p` is written as `p` (float), `p.codes` (after QuantizeLinear) and `p.real` (after
     DequantizeLinear); an op that only moves codes has the same qparams on both sides.
@@ -49,7 +49,8 @@ def write_model(
     """
     writer = _Writer(partition, inputs, opset, axes)
     model = writer.write()
-    return model, tuple(quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
+    tensors = (quantized_tensor(partition, path, tuple(places)) for path, places in writer.places.items())
+    return Program(model, tensors, map(writer.program_unit, partition.units))
 
 
 class _Writer:
@@ -65,6 +66,7 @@ class _Writer:
         self.done: dict[str, str] = {}  # activation already written -> the op that it follows
         self.parts: dict[str, list[str]] = {}  # node with several values -> their tensors
         self.places: dict[str, list[Place]] = {}  # quantizer -> the places in the model where its qparams apply
+        self.nodes: dict[str, list[str]] = {}  # tensor of a unit -> its nodes in the model
 
     def write(self) -> onnx.ModelProto:
         for node in self.network.graph.nodes:
@@ -78,6 +80,11 @@ class _Writer:
         if format_of(self.partition.target.lowering).parameters:
             onnx.helper.set_model_props(made, {"parameters": json.dumps(parameter_shapes(self.network))})
         return made
+
+    def program_unit(self, unit: Unit) -> ProgramUnit:
+        nodes = tuple(self.nodes.get(unit.tensor, ()))
+        real = self._would_run_on_codes(unit)
+        return ProgramUnit(unit.path, unit.kind, unit.integer, unit.kernel, real, unit.host, nodes)
 
     def name(self, node: fx.Node) -> str:
         return self.partition.names[node]
@@ -136,6 +143,12 @@ class _Writer:
             self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
             self._pair(node)
             return
+        first = len(self.graph.nodes)
+        self._compute(node, kind)
+        written = [n.name for n in self.graph.nodes[first:] if n.op_type not in _QUANTIZERS]
+        self.nodes.setdefault(self.unit_of[node].tensor, []).extend(written)
+
+    def _compute(self, node: fx.Node, kind: str) -> None:
         module = self.network.get_submodule(str(node.target)) if node.op == "call_module" else None
         user_op = self.partition.context.user_op(node)
         call = OpContext(

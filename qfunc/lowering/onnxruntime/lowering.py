@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import field, frozen
 
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import ExpertSums, FileFormat, Scheme
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
@@ -43,7 +42,7 @@ class MatMulNBitsLowering:
         """Opset 21 is the first with blocks."""
         return FileFormat(opset=21, blocks=True)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.coded_state.cached_attention import with_cached_attention
@@ -53,7 +52,7 @@ class MatMulNBitsLowering:
         from qfunc.lowering.onnxruntime.stacked_experts import with_stacked_experts
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        written = with_block_products(model, sites, self.accuracy_level)
+        written = with_block_products(program.model, program.tensors, self.accuracy_level)
         if self.experts is not None:
             written = with_stacked_experts(written)
         written = with_cached_attention(with_coded_state(written))

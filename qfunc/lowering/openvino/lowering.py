@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.openvino.constraints import require_site
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
@@ -51,7 +50,7 @@ class OpenVinoLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes.
 
         Raises:
@@ -63,13 +62,12 @@ class OpenVinoLowering:
         from qfunc.lowering.openvino.nodes import insert_fake_quantize
         from qfunc.lowering.openvino.rewrites import rewrite
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             require_site(site)
-        whole = without_functions(model)
-        float_network = float_model(whole, sites, kept=[s.name for s in sites if s.role == "activation"])
+        whole = without_functions(program.model)
+        float_network = float_model(whole, program.tensors, kept=[s.name for s in program.tensors if s.role == "activation"])
         rewrite(float_network)
-        insert_fake_quantize(float_network, sites)
+        insert_fake_quantize(float_network, program.tensors)
         return {"model.onnx": float_network.SerializeToString(deterministic=True)}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.onnx.lowering import QdqLowering
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._values import readable
 
@@ -33,14 +32,14 @@ class OpenVinoBlocksLowering:
         """Opset 21 is the first with blocks."""
         return FileFormat(opset=21, blocks=True)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.int4 import packed
         from qfunc.lowering.onnx.remove_quantizers import prune
         from qfunc.lowering.qdq.reader import QdqModel
 
-        made, source = packed(model, tuple(sites)), QdqModel(model)
+        made, source = packed(program.model, program.tensors), QdqModel(program.model)
         before = {n.output[0]: n.input[0] for n in made.graph.node if n.op_type.startswith("DynamicQuantize")}
         for node in made.graph.node:
             node.input[:] = [before.get(name, name) for name in node.input]

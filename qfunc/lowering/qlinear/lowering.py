@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.qlinear.constraints import require_site
-from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
@@ -48,7 +47,7 @@ class QLinearLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes.
 
         Raises:
@@ -58,10 +57,9 @@ class QLinearLowering:
         from qfunc.lowering.qlinear.rewrite import to_qlinear
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             require_site(site)
-        rewritten = to_qlinear(model, {p.real for s in sites for p in s.places})
+        rewritten = to_qlinear(program.model, {p.real for s in program.tensors for p in s.places})
         return {"model.onnx": to_bytes(rewritten, self)}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.qnn.constraints import LEGALITY, require_scales
 from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._values import readable
@@ -37,7 +37,7 @@ class QnnHtpLowering:
         """The opset, and the ops that the backend lacks."""
         return FileFormat(opset=self.opset, legality=LEGALITY)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes, the same for the same model.
 
         Raises:
@@ -47,12 +47,12 @@ class QnnHtpLowering:
         from qfunc.lowering.onnx.remove_quantizers import float_model, prune
         from qfunc.lowering.qnn.rewrite import bound_codes, share_bias_scale
 
-        rewritten = float_model(model, ())
+        rewritten = float_model(program.model, ())
         bound_codes(rewritten)
         share_bias_scale(rewritten)
         require_scales(rewritten)
         prune(rewritten)
-        return QdqLowering().lower(rewritten, sites)
+        return QdqLowering().lower(evolve(program, model=rewritten))
 
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return the reason why the lowering cannot write a scheme, or "": see `QdqLowering.refuses`.

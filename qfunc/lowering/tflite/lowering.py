@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.lowering.format_checks import require_int8
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program, by_node
 from qfunc.lowering.tflite.constraints import LEGALITY
 from qfunc.specs import FileFormat, Int
 from qfunc.specs._check import refuse
@@ -47,7 +47,7 @@ class TfliteLowering:
         """The batch may vary."""
         return FileFormat(one_size="a .tflite", bias_bits=32 if self.bits == 8 else 64, legality=LEGALITY)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the file's bytes.
 
         Raises:
@@ -60,11 +60,11 @@ class TfliteLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.lowering.tflite.builder import TfliteBuilder
 
-        for site in sites:
+        for site in program.tensors:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
             require_int8(site, target, "TFLite", Int(self.bits), Int(self.format.bias_bits))
-        source, _ = folded(without_functions(model))
-        return {"model.tflite": Writer(source, TfliteBuilder(self.bits)).write(WRITERS)}
+        source, _ = folded(without_functions(program.model))
+        return {"model.tflite": Writer(source, TfliteBuilder(self.bits), by_node(program)).write(WRITERS)}
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
         """Return the file with a signature, "serving_default", of these names; "" stays the name of the tensor."""

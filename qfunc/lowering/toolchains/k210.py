@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import FileFormat, Int
 from qfunc.specs._values import readable
@@ -49,7 +49,7 @@ class K210Lowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the three files.
 
         Raises:
@@ -61,12 +61,11 @@ class K210Lowering:
         from qfunc.lowering.toolchains.k210_tables import layers
         from qfunc.lowering.toolchains.side_file import json_bytes
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             _require(site)
-        entries, weights = layers(model, sites)
+        entries, weights = layers(program.model, program.tensors)
         return {
-            "model.onnx": float_model(model, sites).SerializeToString(deterministic=True),
+            "model.onnx": float_model(program.model, program.tensors).SerializeToString(deterministic=True),
             "kpu.json": json_bytes({"layers": entries}),
             "kpu.bin": weights,
         }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import FileFormat, Log
 from qfunc.specs._values import readable
@@ -54,7 +54,7 @@ class NnieLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the two files.
 
         Raises:
@@ -66,15 +66,14 @@ class NnieLowering:
         from qfunc.lowering.toolchains.side_file import json_bytes
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             _require(site)
-        proto = float_model(model, sites)
+        proto = float_model(program.model, program.tensors)
         for node in proto.graph.node:
             if node.op_type == "Resize":
                 upsample(proto, node)
-        clips = {p.real: clip(s) for s in sites if s.role == "activation" for p in s.places}
-        table = {"nnie": {"gfpq_param_dict": entries(model, {n.name for n in proto.graph.node}, clips)}}
+        clips = {p.real: clip(s) for s in program.tensors if s.role == "activation" for p in s.places}
+        table = {"nnie": {"gfpq_param_dict": entries(program.model, {n.name for n in proto.graph.node}, clips)}}
         return {
             "model.onnx": to_bytes(proto, self),
             "gfpq_param_dict.json": json_bytes(table),

@@ -10,6 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
 from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, derived
 from qfunc.specs import FileFormat
@@ -51,7 +52,7 @@ class PplCudaLowering:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""
         return later_opset(self, scheme, constant)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and its lines.
 
         Raises:
@@ -62,8 +63,8 @@ class PplCudaLowering:
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        proto = float_model(model, sites)
-        lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(proto, sites).items() if _has_line(s, t)]
+        proto = float_model(program.model, program.tensors)
+        lines = [f"{t}: {_largest(s, t)!r}\n" for t, s in by_tensor(proto, program.tensors).items() if _has_line(s, t)]
         return {"model.onnx": to_bytes(proto, self), "clip_ranges.txt": "".join(lines).encode()}
 
 

@@ -10,6 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import require_integers
 from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, derived, json_bytes
 from qfunc.specs import FileFormat
@@ -50,7 +51,7 @@ class PplDspLowering:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""
         return later_opset(self, scheme, constant)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and its entries.
 
         Raises:
@@ -60,8 +61,8 @@ class PplDspLowering:
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        proto = float_model(model, sites)
-        entries = {t: _entry(s, t) for t, s in by_tensor(proto, sites).items() if not derived(s)}
+        proto = float_model(program.model, program.tensors)
+        entries = {t: _entry(s, t) for t, s in by_tensor(proto, program.tensors).items() if not derived(s)}
         return {
             "model.onnx": to_bytes(proto, self),
             "clip_ranges.json": json_bytes({"ppl": entries}),

@@ -10,6 +10,7 @@ from attrs import frozen
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
 from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import FileFormat, Int
@@ -60,7 +61,7 @@ class SnpeEncodings:
         """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""
         return later_opset(self, scheme, constant)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and its encodings.
 
         Raises:
@@ -71,8 +72,8 @@ class SnpeEncodings:
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        proto = float_model(model, sites)
-        found = [_Encoding(tensor, site) for tensor, site in by_tensor(proto, sites).items()]
+        proto = float_model(program.model, program.tensors)
+        found = [_Encoding(tensor, site) for tensor, site in by_tensor(proto, program.tensors).items()]
         return {
             "model.onnx": to_bytes(proto, self),
             "encodings_0.6.1.json": json_bytes({"version": "0.6.1", **_by_role(found, dict, lambda e: (e.tensor, e.v0()))}),

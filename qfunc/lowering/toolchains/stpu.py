@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import frozen
 
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.toolchains.side_file import json_bytes
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
@@ -48,7 +48,7 @@ class StpuLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and its ranges.
 
         Raises:
@@ -60,7 +60,7 @@ class StpuLowering:
         from qfunc.lowering.toolchains.stpu_ranges import StpuRanges
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        ranges = StpuRanges(float_model(model, sites), sites)
+        ranges = StpuRanges(float_model(program.model, program.tensors), program.tensors)
         content = ranges.entries()
         return {
             "model.onnx": to_bytes(ranges.model, self),

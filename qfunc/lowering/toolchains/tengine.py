@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor
 from qfunc.specs import FileFormat, Int
@@ -66,7 +67,7 @@ class TengineLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the two files.
 
         Raises:
@@ -77,11 +78,10 @@ class TengineLowering:
         from qfunc.lowering.qdq.reader import QdqModel
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             _require(site)
-        proto = float_model(model, sites)
-        found = by_tensor(proto, (s for s in sites if s.role == "activation"))
+        proto = float_model(program.model, program.tensors)
+        found = by_tensor(proto, (s for s in program.tensors if s.role == "activation"))
         qparams = {tensor: (site.scale[0], site.zero_point[0]) for tensor, site in found.items()}
         qparams |= {c: qparams[a] for c, a in fusions(QdqModel(proto)).items() if a in qparams}
         lines = "".join(f"{tensor} {scale!r} {zero}\n" for tensor, (scale, zero) in qparams.items())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor, require_symmetric
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
 from qfunc.specs import Int
@@ -37,7 +37,7 @@ class TensorRtRanges:
     TensorRtRanges()
     """
 
-    def lower(self, model: Any, sites: Any) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and the ranges of its activations.
 
         Raises:
@@ -46,8 +46,8 @@ class TensorRtRanges:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
 
-        proto = float_model(model, sites)
-        ranges = {t: _range(s, t) for t, s in by_tensor(proto, sites).items() if s.role == "activation"}
+        proto = float_model(program.model, program.tensors)
+        ranges = {t: _range(s, t) for t, s in by_tensor(proto, program.tensors).items() if s.role == "activation"}
         content = {"tensorrt": {"blob_range": ranges}}
         return {"clip_ranges.json": json_bytes(content), "model_float.onnx": proto.SerializeToString(deterministic=True)}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require, require_one_scale
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import FileFormat, Format, Int
 from qfunc.specs._values import readable
@@ -53,7 +53,7 @@ class VitisLowering:
         """The opset."""
         return FileFormat(opset=self.opset)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the three files.
 
         Raises:
@@ -64,15 +64,14 @@ class VitisLowering:
         from qfunc.lowering.toolchains.side_file import by_tensor, json_bytes
         from qfunc.lowering.toolchains.versions import to_bytes
 
-        sites = tuple(sites)
-        for site in sites:
+        for site in program.tensors:
             _require(site)
-        proto = float_model(model, sites)
-        table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(proto, sites).items()}
+        proto = float_model(program.model, program.tensors)
+        table = {tensor: {"scale": site.scale[0]} for tensor, site in by_tensor(proto, program.tensors).items()}
         return {
             "vitis.json": json_bytes({"vitis": table}),
             "model_float.onnx": to_bytes(proto, self),
-            "model.onnx": to_bytes(model, self),
+            "model.onnx": to_bytes(program.model, self),
         }
 
 

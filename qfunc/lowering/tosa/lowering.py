@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program, by_node
 from qfunc.lowering.tosa.constraints import LEGALITY
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
@@ -32,7 +32,7 @@ class TosaLowering:
 
     format: ClassVar[FileFormat] = FileFormat(one_size="a TOSA file", legality=LEGALITY)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
 
         Raises:
@@ -44,10 +44,10 @@ class TosaLowering:
         from qfunc.lowering.tosa.builder import TosaBuilder
         from qfunc.lowering.tosa.ops import NODES, STEPS
 
-        for site in sites:
+        for site in program.tensors:
             require_int8(site, "tosa", "TOSA")
-        graph, (source, _) = TosaBuilder(NODES), folded(model)
-        file = Writer(source, graph).write(STEPS)
+        graph, (source, _) = TosaBuilder(NODES), folded(program.model)
+        file = Writer(source, graph, by_node(program)).write(STEPS)
         return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 from attrs import frozen
 
 from qfunc.lowering.format_checks import require_int8
-from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.lowering.program import Program, by_node
 from qfunc.lowering.xnnpack.constraints import LEGALITY
 from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
@@ -33,7 +33,7 @@ class XnnpackLowering:
 
     format: ClassVar[FileFormat] = FileFormat(one_size="a .pte", blocks=True, legality=LEGALITY)
 
-    def lower(self, model: Any, sites: Iterable[QuantizedTensor]) -> Mapping[str, bytes]:
+    def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
 
         Raises:
@@ -47,11 +47,11 @@ class XnnpackLowering:
         from qfunc.lowering.xnnpack.builder import XnnpackBuilder
         from qfunc.lowering.xnnpack.ops import NODES
 
-        for site in sites:
+        for site in program.tensors:
             require_int8(site, "executorch_xnnpack", "XNNPACK")
         graph = XnnpackBuilder(NODES)
-        source, _ = folded(without_functions(model), curves=graph.curves)
-        file = Writer(source, graph).write(WRITERS)
+        source, _ = folded(without_functions(program.model), curves=graph.curves)
+        file = Writer(source, graph, by_node(program)).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.values_json()}
 
 

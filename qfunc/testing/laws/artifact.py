@@ -40,17 +40,17 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
         return
     # onnx is imported lazily.
     from qfunc.lowering.onnx.opset import OPSET, written_opset
-    from qfunc.lowering.onnx.writer import write_model
+    from qfunc.lowering.onnx.writer import write_program
 
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
     versioned: Any = lowering  # checkers narrow the name that isinstance tests
     opset = written_opset(format_of(lowering).opset or OPSET)
-    model, tensors = write_model(partition, inputs, opset)
-    before = model.SerializeToString(deterministic=True)
-    lowered, again = (dict(lowering.lower(model, tensors)) for _ in range(2))
-    assert model.SerializeToString(deterministic=True) == before, f"{lowering!r} changes the model that it is given"
+    program = write_program(partition, inputs, opset)
+    before = program.model.SerializeToString(deterministic=True)
+    lowered, again = (dict(lowering.lower(program)) for _ in range(2))
+    assert program.model.SerializeToString(deterministic=True) == before, f"{lowering!r} changes the model that it is given"
     # Where a lowering writes names of inputs and outputs, the artifact has other bytes than the lowered model.
     written = again if isinstance(versioned, NamingLowering) else trial.artifact.files
     for name in lowered.keys() | written.keys() - {REPORT}:

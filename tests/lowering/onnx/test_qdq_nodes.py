@@ -17,6 +17,7 @@ from qfunc import functions, targets
 from qfunc.errors import SpecError
 from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QdqLowering
 from qfunc.lowering.onnx.remove_quantizers import float_model
+from qfunc.lowering.program import Program
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -30,9 +31,9 @@ def parts(target: Any, net: nn.Module, *batches: Tensor) -> tuple[Any, onnx.Mode
 
     @frozen
     class Spy:
-        def lower(self, model: Any, sites: Any) -> dict[str, bytes]:
-            seen.append((model, sites))
-            return {"model.onnx": model.SerializeToString()}
+        def lower(self, program: Any) -> dict[str, bytes]:
+            seen.append((program.model, program.tensors))
+            return {"model.onnx": program.model.SerializeToString()}
 
     target = evolve(target, lowering=Spy())
     done = qfunc.calibrate(list(batches), progress=False)(qfunc.quantize(target)(net))
@@ -213,7 +214,7 @@ def test_explicit_q_dq_has_no_copies_for_the_sake_of_an_optimiser() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     _, model, sites = parts(evolve(skipped, rules=rules), net, torch.randn(2, 3, 5, 6))
     guarded, plain = (
-        onnx.load_from_string(q.lower(model, sites)["model.onnx"]) for q in (QdqLowering(), ExplicitQdqLowering())
+        onnx.load_from_string(q.lower(Program(model, sites))["model.onnx"]) for q in (QdqLowering(), ExplicitQdqLowering())
     )
     kinds = ["Conv", "Max", "QuantizeLinear", "DequantizeLinear", "Relu"]
     assert [n.op_type for n in guarded.graph.node] == kinds

@@ -17,6 +17,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import OnnxRuntimeRunner, OpenVinoLowering
+from qfunc.lowering.program import Program
 from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, edit
 from tests.lowering.onnx.reader import execute
 from tests.lowering.onnx.test_qdq_nodes import Net, deployed, parts
@@ -114,7 +115,7 @@ def test_weights_of_fewer_levels_keep_their_step(fmt: Int, levels: int, ends: tu
     with torch.no_grad():
         net.weight.abs_() if not fmt.signed else None
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
-    proto = onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"])
+    proto = onnx.load_from_string(OpenVinoLowering().lower(Program(model, sites))["model.onnx"])
     site = next(s for s in sites if s.role == "weight")
     if fmt.bits <= 8:
         codes, steps, zero, axis = weights(proto)["weight"]
@@ -145,7 +146,7 @@ def test_ranges_of_zero_points() -> None:
     rules = tuple(evolve(r, input=scheme) if r.weight is not None else r for r in OPENVINO.rules)
     x = torch.linspace(-1, 3, 24).reshape(1, 2, 3, 4)
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), nn.Conv2d(2, 3, 1), x)
-    found = nodes(onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"]))
+    found = nodes(onnx.load_from_string(OpenVinoLowering().lower(Program(model, sites))["model.onnx"]))
     levels, low, high = found["input"]
     step = 4 / 255  # zero point round(255 / 4) = 64
     assert levels == 256
@@ -158,7 +159,7 @@ def test_transposed_convolutions_have_ranges_along_their_second_axis() -> None:
     scheme = Scheme(Int(8, low=-127), Scale(PerChannel(1)), rounding="half_even_on_index")
     rules = tuple(evolve(r, weight=scheme) if r.weight is not None else r for r in OPENVINO.rules)
     _, model, sites = parts(evolve(OPENVINO, rules=rules, legality=()), net, torch.randn(2, 3, 5, 6))
-    proto = onnx.load_from_string(OpenVinoLowering().lower(model, sites)["model.onnx"])
+    proto = onnx.load_from_string(OpenVinoLowering().lower(Program(model, sites))["model.onnx"])
     codes, scale, _, axis = weights(proto)["weight"]
     assert (axis, scale.shape, codes.shape) == (1, (5,), (3, 5, 2, 2))
     assert np.allclose(127 * scale, net.weight.detach().abs().amax((0, 2, 3)), rtol=1e-6)
@@ -169,7 +170,7 @@ def test_other_formats_are_refused_by_name() -> None:
     _, model, sites = parts(OPENVINO, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     x = evolve(next(s for s in sites if s.role == "activation"), format=Int(32))
     with pytest.raises(DeployError) as e:
-        OpenVinoLowering().lower(model, [x])
+        OpenVinoLowering().lower(Program(model, [x]))
     assert str(e.value) == (
         f"tensor '{x.name}': found Int(32), wanted an integer format of at most 16 bits: FakeQuantize has no others. "
         "Edit the scheme: format=Int(8), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."

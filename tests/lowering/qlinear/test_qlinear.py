@@ -16,6 +16,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import OnnxRuntimeRunner, QLinearLowering
+from qfunc.lowering.program import Program
 from qfunc.specs import Int
 from tests.lowering.onnx.test_qdq_nodes import Net, deployed, parts
 
@@ -141,7 +142,7 @@ def changed(model: onnx.ModelProto, name: str, value: Any) -> None:
 
 def lowered(model: onnx.ModelProto, sites: Any, x: Tensor) -> onnx.ModelProto:
     """The artifact of a Q/DQ model, which must compute the same."""
-    made = onnx.load_from_string(QLinearLowering().lower(model, sites)["model.onnx"])
+    made = onnx.load_from_string(QLinearLowering().lower(Program(model, sites))["model.onnx"])
     runs = [OnnxRuntimeRunner(optimise=False).session(m.SerializeToString()).run([x])[0] for m in (model, made)]
     assert np.array_equal(*runs)
     return made
@@ -212,5 +213,5 @@ def test_what_qlinear_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            QLinearLowering().lower(model, [changed, *(s for s in sites if s is not x)])
+            QLinearLowering().lower(Program(model, [changed, *(s for s in sites if s is not x)]))
         assert str(e.value) == f"tensor '{x.name}': {said}"

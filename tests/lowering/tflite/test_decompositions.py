@@ -68,7 +68,7 @@ def model(op: str, *shape: int, element: int = TensorProto.FLOAT, **attributes: 
 def written(op: str, x: Array, **attributes: float) -> Array:
     """The op's value by the operators of the file."""
     file = Computed(x)
-    found = Writer(QdqModel(model(op, *x.shape[1:], **attributes)), file).write(WRITERS)
+    found = Writer(QdqModel(model(op, *x.shape[1:], **attributes)), file, {}).write(WRITERS)
     return np.frombuffer(found, np.float32).reshape(x.shape)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import NnieLowering
+from qfunc.lowering.program import Program
 from qfunc.lowering.toolchains.nnie import clip
 from qfunc.specs import Log
 from tests.lowering.onnx.reader import execute, tensors
@@ -26,8 +27,8 @@ from tests.lowering.onnx.test_qdq_nodes import Net, parts
 def lowered(net: nn.Module, x: Tensor) -> tuple[Any, dict[str, bytes], dict[str, list[float]], Any]:
     """(the simulation, the files, the table, the sites)."""
     done, model, sites = parts(evolve(targets.nnie, legality=()), net, x)
-    files = dict(NnieLowering().lower(model, sites))
-    assert dict(NnieLowering().lower(model, sites)) == files
+    files = dict(NnieLowering().lower(Program(model, sites)))
+    assert dict(NnieLowering().lower(Program(model, sites))) == files
     assert set(files) == {"model.onnx", "gfpq_param_dict.json"}
     onnx.checker.check_model(onnx.load_from_string(files["model.onnx"]))
     held = json.loads(files["gfpq_param_dict.json"])
@@ -150,7 +151,7 @@ def test_what_nnie_cannot_say_is_refused_by_name() -> None:
     )
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), x)
     with pytest.raises(DeployError) as e:
-        NnieLowering().lower(model, sites)
+        NnieLowering().lower(Program(model, sites))
     wanted = (
         "tensor 'input': found Int(8), wanted Log(), the only format of NNIE. "
         "Use the schemes of targets.nnie, or edit.deploy(QdqLowering())."
@@ -162,7 +163,7 @@ def test_one_z_a_tensor() -> None:
     _, model, sites = parts(targets.tensorrt, nn.Conv2d(3, 2, 1), torch.randn(2, 3, 4, 5))
     twins = [evolve(s, format=Log()) for s in sites if s.role == "weight"]
     with pytest.raises(DeployError) as e:
-        NnieLowering().lower(model, twins)
+        NnieLowering().lower(Program(model, twins))
     assert str(e.value) == ("tensor 'weight': found 2 scales, wanted one scale, as NNIE has it. Use granularity=PerTensor().")
 
 

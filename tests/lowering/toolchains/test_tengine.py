@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import TengineLowering
+from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import Place
 from qfunc.specs import Int
 from tests.lowering.onnx.reader import execute, tensors
@@ -23,8 +24,8 @@ from tests.lowering.onnx.test_qdq_nodes import Net, parts
 
 def lowered(net: nn.Module, x: Tensor) -> tuple[Any, dict[str, bytes], dict[str, tuple[float, int]], Any]:
     done, model, sites = parts(targets.tengine_u8, net, x)
-    files = dict(TengineLowering().lower(model, sites))
-    assert dict(TengineLowering().lower(model, sites)) == files
+    files = dict(TengineLowering().lower(Program(model, sites)))
+    assert dict(TengineLowering().lower(Program(model, sites))) == files
     assert set(files) == {"model.onnx", "model.scale"}
     onnx.checker.check_model(onnx.load_from_string(files["model.onnx"]))
     return done, files, lines(files["model.scale"].decode()), sites
@@ -130,5 +131,5 @@ def test_what_tengine_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            TengineLowering().lower(model, [changed, *others])
+            TengineLowering().lower(Program(model, [changed, *others]))
         assert str(e.value) == f"tensor 'input': {said}"

@@ -10,6 +10,7 @@ import torch
 from onnx import numpy_helper
 
 from qfunc import targets
+from qfunc.lowering.program import Program
 from tests.lowering.onnx.test_qdq_nodes import parts, run
 from tests.lowering.toolchains.vendor_net import CASES, READERS, Net, Reader, as_float, made, own_ranges
 from tests.lowering.toolchains.vendor_readers import (
@@ -87,7 +88,7 @@ def test_stored_weights_are_the_quantized_ones(name: str) -> None:
 def test_two_deploys_give_the_same_bytes(name: str) -> None:
     _, model, sites, files = made(name)
     before = model.SerializeToString(deterministic=True)
-    assert getattr(targets, name).lowering.lower(model, sites) == files
+    assert getattr(targets, name).lowering.lower(Program(model, sites)) == files
     assert model.SerializeToString(deterministic=True) == before
 
 
@@ -98,7 +99,7 @@ def test_every_model_of_an_artifact_loads_and_runs(name: str, network: Any) -> N
     torch.manual_seed(0)
     net = network().eval()
     done, model, sites = parts(getattr(targets, name), net, torch.randn(2, 3, 32, 32))
-    files = getattr(targets, name).lowering.lower(model, sites)
+    files = getattr(targets, name).lowering.lower(Program(model, sites))
     x = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         simulated, plain = done(x), net(x)

@@ -24,6 +24,7 @@ from qfunc.lowering import (
     StpuLowering,
     TensorRtRanges,
 )
+from qfunc.lowering.program import Program
 from qfunc.specs import FixedQParams, Int, PerChannel, Scale, Scheme
 from tests.lowering.onnx.test_qdq_nodes import parts, run
 from tests.lowering.toolchains.vendor_net import Net, made
@@ -50,7 +51,7 @@ def test_the_scale_of_tensorrt_is_ours_with_and_without_the_code_below() -> None
     _, model, sites, _ = made("tensorrt")
     narrow = tuple(evolve(s, format=Int(8, low=-127)) for s in sites)
     for given in (sites, narrow):
-        found = json.loads(TensorRtRanges().lower(model, given)["clip_ranges.json"])["tensorrt"]["blob_range"]
+        found = json.loads(TensorRtRanges().lower(Program(model, given))["clip_ranges.json"])["tensorrt"]["blob_range"]
         assert {np.float32(found[s.name] / 127) for s in given if s.role == "activation"} == {
             np.float32(s.scale[0]) for s in given if s.role == "activation"
         }
@@ -69,7 +70,7 @@ def test_encodings_per_channel() -> None:
     scheme = Scheme(Int(8, low=-127), Scale(PerChannel()))
     torch.manual_seed(0)
     _, model, sites = parts(channels(weight=scheme), Net(), torch.randn(2, 3, 8, 6))
-    files = SnpeEncodings().lower(model, sites)
+    files = SnpeEncodings().lower(Program(model, sites))
     first, second = (json.loads(files[f"encodings_{v}.json"]) for v in ("0.6.1", "1.0.0"))
     third = {e["name"]: e for e in json.loads(files["encodings_2.0.0.json"])["encodings"]}
     shapes = {i.name: list(i.dims) for i in onnx.load_from_string(files["model.onnx"]).graph.initializer}
@@ -99,7 +100,7 @@ def test_signs_and_offsets_of_zero_points() -> None:
         (Int(16, low=-32767), 0, -32768, True, {"output_dtype": "int16"}),
     )
     for fmt, zero, offset, symmetric, said in cases:
-        files = SnpeEncodings(opset=21).lower(model, (evolve(site, format=fmt, zero_point=(zero,)),))
+        files = SnpeEncodings(opset=21).lower(Program(model, (evolve(site, format=fmt, zero_point=(zero,)),)))
         (old,) = json.loads(files["encodings_0.6.1.json"])["param_encodings"]["a.weight"]
         (new,) = json.loads(files["encodings_1.0.0.json"])["param_encodings"]
         (newest,) = json.loads(files["encodings_2.0.0.json"])["encodings"]
@@ -124,7 +125,7 @@ def test_ppl_has_lists_over_channels_and_bits_of_the_type() -> None:
     assert (entries["x"]["bit"], entries["a.weight"]["bit"]) == (16, 8)
     site = next(s for s in sites if s.name == "a.weight")
     several = evolve(site, format=Int(8, low=-127), scale=(0.5, 0.25), zero_point=(0, 0), axis=0)
-    found = json.loads(PplDspLowering(opset=21).lower(model, (several,))["clip_ranges.json"])["ppl"]["a.weight"]
+    found = json.loads(PplDspLowering(opset=21).lower(Program(model, (several,)))["clip_ranges.json"])["ppl"]["a.weight"]
     assert found == {"step": [0.5, 0.25], "zero_point": [0, 0], "min": [-63.5, -31.75], "max": [63.5, 31.75],
                      "bit": 8, "type": "biased"}  # fmt: skip
 
@@ -133,7 +134,7 @@ def test_ppl_cuda_has_lines_of_what_one_number_can_say() -> None:
     _, model, sites, files = made("ppl_cuda")
     assert not any(line.startswith(("a.", "t.", "b.", "c.", "fc.")) for line in files["clip_ranges.txt"].decode().splitlines())
     one = evolve(next(s for s in sites if s.name == "a.weight"), scale=(0.5,), zero_point=(0,), axis=None)
-    assert PplCudaLowering(opset=21).lower(model, (one,))["clip_ranges.txt"] == b"a.weight: 64.0\n"
+    assert PplCudaLowering(opset=21).lower(Program(model, (one,)))["clip_ranges.txt"] == b"a.weight: 64.0\n"
 
 
 # STPU
@@ -172,7 +173,7 @@ def test_exponents_and_biases_of_stpu() -> None:
 def test_a_transposed_convolution_sums_over_its_inputs() -> None:
     torch.manual_seed(0)
     _, model, sites = parts(targets.stpu, nn.ConvTranspose2d(64, 2, 1, groups=2), torch.randn(2, 64, 3, 4))
-    found = json.loads(StpuLowering().lower(model, sites)["stpu_minmax.json"])
+    found = json.loads(StpuLowering().lower(Program(model, sites))["stpu_minmax.json"])
     (out,) = (e for e in found.values() if "emin" in e)
     total = math.sqrt(32) * found[sites[0].name]["max"] * next(e["max"] for n, e in found.items() if n.endswith("_weights"))
     assert out["emin"] == biased_exponent(max(total, out["max"])) - 10
@@ -189,7 +190,7 @@ def test_exponents_are_those_of_float32(value: float) -> None:
 
 def test_a_sigmoid_writes_one() -> None:
     _, model, sites = parts(targets.stpu, nn.Sequential(nn.Conv2d(3, 2, 1), nn.Sigmoid()), torch.randn(2, 3, 4, 5))
-    found = json.loads(StpuLowering().lower(model, sites)["stpu_minmax.json"])
+    found = json.loads(StpuLowering().lower(Program(model, sites))["stpu_minmax.json"])
     assert {k: v for k, v in found.items() if v.get("max") == 1} == {"1": {"min": -1.0, "max": 1.0}}
     assert isinstance(targets.stpu.rules[2].output, FixedQParams)
 
@@ -211,7 +212,7 @@ def test_a_product_is_folded_where_no_one_else_sees_it() -> None:
     torch.manual_seed(0)
     net = Twice()
     done, model, sites = parts(targets.stpu, net, torch.randn(2, 3, 5, 4))
-    files = StpuLowering().lower(model, sites)
+    files = StpuLowering().lower(Program(model, sites))
     proto = onnx.load_from_string(files["model.onnx"])
     onnx.checker.check_model(proto)
     assert [n.op_type for n in proto.graph.node].count("Mul") == 1

@@ -11,6 +11,7 @@ from attrs import evolve
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import Combined, PplDspLowering, QdqLowering, SnpeEncodings, StpuLowering, TensorRtRanges
+from qfunc.lowering.program import Program
 from qfunc.specs import Int, Log
 from tests.lowering.onnx.test_qdq_nodes import parts
 from tests.lowering.toolchains.vendor_net import Net, made
@@ -23,7 +24,7 @@ def changed(name: str, tensor: str, **fields: Any) -> DeployError:
     given = tuple(evolve(s, **fields) if s.name == tensor else s for s in sites)
     assert given != sites
     with pytest.raises(DeployError) as caught:
-        getattr(targets, name).lowering.lower(model, given)
+        getattr(targets, name).lowering.lower(Program(model, given))
     return caught.value
 
 
@@ -75,20 +76,21 @@ def test_two_quantizers_on_one_tensor_are_refused() -> None:
     _, model, sites, _ = made("snpe")
     other = evolve(sites[0], name="again", scale=(0.5,))
     with pytest.raises(DeployError) as caught:
-        SnpeEncodings().lower(model, (*sites, other))
+        SnpeEncodings().lower(Program(model, (*sites, other)))
     assert str(caught.value) == (
         "tensor 'x': found two quantizers, 'x' and 'again', wanted one quantizer, because the file has one entry for "
         "each tensor. "
         "Edit the target's rules so that all its readers share one quantizer."
     )
-    assert SnpeEncodings().lower(model, (*sites, evolve(sites[0], name="again"))) == SnpeEncodings().lower(model, sites)
+    twice = Program(model, (*sites, evolve(sites[0], name="again")))
+    assert SnpeEncodings().lower(twice) == SnpeEncodings().lower(Program(model, sites))
 
 
 def test_several_factors_are_refused_by_stpu() -> None:
     torch.manual_seed(0)
     _, model, sites = parts(targets.stpu, Net([[[1.0]], [[2.0]], [[0.5]], [[1.0]]]), torch.randn(2, 3, 8, 6))
     with pytest.raises(DeployError) as caught:
-        StpuLowering().lower(model, sites)
+        StpuLowering().lower(Program(model, sites))
     assert str(caught.value) == (
         "node 'mul', factor 'gain': found 3 factors, wanted one factor, because the weights have one scale. "
         "Multiply the weights of the convolution by the factors before quantizing."
@@ -98,9 +100,9 @@ def test_several_factors_are_refused_by_stpu() -> None:
 def test_a_convolution_without_ranges_is_refused_by_stpu() -> None:
     _, model, sites, _ = made("stpu")
     with pytest.raises(DeployError, match="node 'a': found no range of its input, wanted ranges of input and output"):
-        StpuLowering().lower(model, tuple(s for s in sites if s.name != "x"))
+        StpuLowering().lower(Program(model, (s for s in sites if s.name != "x")))
     with pytest.raises(DeployError, match="node 'c': found no range of its output, wanted ranges of input and output"):
-        StpuLowering().lower(model, tuple(s for s in sites if s.name != "c"))
+        StpuLowering().lower(Program(model, (s for s in sites if s.name != "c")))
 
 
 # together
@@ -108,10 +110,10 @@ def test_a_convolution_without_ranges_is_refused_by_stpu() -> None:
 
 def test_together_gives_the_files_of_all() -> None:
     _, model, sites, _ = made("tensorrt")
-    both = Combined((QdqLowering(), TensorRtRanges())).lower(model, sites)
-    assert both == {**QdqLowering().lower(model, sites), **TensorRtRanges().lower(model, sites)}
+    both = Combined((QdqLowering(), TensorRtRanges())).lower(Program(model, sites))
+    assert both == {**QdqLowering().lower(Program(model, sites)), **TensorRtRanges().lower(Program(model, sites))}
     with pytest.raises(DeployError) as caught:
-        Combined((QdqLowering(), PplDspLowering(opset=21))).lower(model, sites)
+        Combined((QdqLowering(), PplDspLowering(opset=21))).lower(Program(model, sites))
     assert str(caught.value) == (
         "Combined.lower, file 'model.onnx': found two files, by QdqLowering() and PplDspLowering(opset=21), wanted one "
         "file of each name. Deploy once with each lowering, set by edit.deploy."

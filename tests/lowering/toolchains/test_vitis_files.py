@@ -17,6 +17,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering import OnnxRuntimeRunner, VitisLowering
+from qfunc.lowering.program import Program
 from qfunc.specs import Int
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts
@@ -24,8 +25,8 @@ from tests.lowering.onnx.test_qdq_nodes import Net, parts
 
 def lowered(net: nn.Module, x: Tensor) -> tuple[Any, dict[str, bytes], dict[str, Any], Any]:
     done, model, sites = parts(targets.vitis, net, x)
-    files = dict(VitisLowering().lower(model, sites))
-    assert dict(VitisLowering().lower(model, sites)) == files
+    files = dict(VitisLowering().lower(Program(model, sites)))
+    assert dict(VitisLowering().lower(Program(model, sites))) == files
     assert set(files) == {"model.onnx", "model_float.onnx", "vitis.json"}
     for name in ("model.onnx", "model_float.onnx"):
         onnx.checker.check_model(onnx.load_from_string(files[name]))
@@ -91,7 +92,7 @@ def test_what_the_dpu_cannot_say_is_refused_by_name() -> None:
         ),
     ):
         with pytest.raises(DeployError) as e:
-            VitisLowering().lower(model, [changed, *sites[1:]])
+            VitisLowering().lower(Program(model, [changed, *sites[1:]]))
         assert str(e.value) == f"tensor 'input': {said}"
     narrow = [evolve(s, format=Int(4)) if s.role == "weight" else s for s in sites]
-    assert VitisLowering().lower(model, narrow)["model.onnx"]  # written offline, in bytes
+    assert VitisLowering().lower(Program(model, narrow))["model.onnx"]  # written offline, in bytes

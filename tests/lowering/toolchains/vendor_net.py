@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qfunc import targets
+from qfunc.lowering.program import Program
 from qfunc.specs import DerivedQParams
 from tests.lowering.onnx.test_qdq_nodes import parts
 from tests.lowering.toolchains.vendor_readers import (
@@ -56,7 +57,7 @@ def made(name: str, gain: Any = -0.75) -> tuple[Any, Any, Any, Any]:
     torch.manual_seed(0)
     target = getattr(targets, name)
     done, model, sites = parts(target, Net(gain), torch.randn(2, 3, 8, 6))
-    return done, model, sites, target.lowering.lower(model, sites)
+    return done, model, sites, target.lowering.lower(Program(model, sites))
 
 
 def own_ranges(done: Any) -> dict[str, tuple[Range, ...]]:

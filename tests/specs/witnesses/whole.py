@@ -212,9 +212,9 @@ class OwnFiles:
 
     format: FileFormat
 
-    def lower(self, model: Any, sites: Any) -> Any:
+    def lower(self, program: Any) -> Any:
         """Return the model's bytes."""
-        return {"model.onnx": model.SerializeToString(deterministic=True)}
+        return {"model.onnx": program.model.SerializeToString(deterministic=True)}
 
 
 def of_format(target: Target = chip(), see: Any = refusal, net: nn.Module = LAYER, **changes: Any) -> Witness:

@@ -1,0 +1,60 @@
+"""What a lowering gets: the Q/DQ model of a network, its quantized tensors, and its units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.specs import Kernel
+
+
+@frozen
+class ProgramUnit:
+    """One unit of the partition, and its nodes in the ONNX model.
+
+    Attributes:
+        path: The user's path of the op.
+        kind: The kind of the op.
+        integer: True if the kernel reads or writes codes.
+        kernel: The kernel that runs the unit; None if the target describes no kernel for it.
+        real: True if the unit stays in float between codes: by its rule, or because its weights or scales are not those of
+            the kernel.  A runtime that fuses by pattern must not quantize it.
+        host: The reason why the host of the chip runs the unit, or "".
+        nodes: The names of its nodes in the ONNX model, in the order of the model.
+    """
+
+    path: str
+    kind: str
+    integer: bool
+    kernel: Kernel | None
+    real: bool = False
+    host: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class Program:
+    """A partitioned network as standard ONNX.
+
+    Attributes:
+        model: An `onnx.ModelProto` with QuantizeLinear and DequantizeLinear, to be left as it is.
+        tensors: The quantized tensors, and their places in the model.
+        units: The units, in the order of the network.
+
+    >>> Program(None).units
+    ()
+    """
+
+    model: Any
+    tensors: tuple[QuantizedTensor, ...] = field(default=(), converter=tuple)
+    units: tuple[ProgramUnit, ...] = field(default=(), converter=tuple)
+
+
+def by_node(program: Program) -> dict[str, ProgramUnit]:
+    """Return the units by the names of their nodes."""
+    return {name: unit for unit in program.units for name in unit.nodes}
+
+
+__all__ = ["Program", "ProgramUnit", "by_node"]
