@@ -13,7 +13,7 @@ from qfunc.decoding.cache import LENGTH_AXIS
 from qfunc.errors import QfuncError, VerifyError, a_or_an, first_line
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.graph.input_limits.ids import id_tables, require_ids
 from qfunc.graph.input_limits.positions import PASS_POSITIONS, wrong_position
 from qfunc.graph.record import record_of
@@ -66,7 +66,7 @@ def generate(
             require_ids(id_tables(model), inputs, "generate")
         source = None if generator is None else generator.clone_state()
         step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
-        for _ in tracked(range(count), "generate", "token", progress):
+        for _ in track(range(count), "generate", "token", progress):
             logits, *state = _answer(step, given)
             tokens.append(next_tokens(logits, temperature, source))
             given = with_tokens(given, tokens[-1], state)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from qfunc.errors import QfuncError
 from qfunc.execution.distributed import ranks
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.specs import Target
 from qfunc.testing.fuzz.campaign import Result, campaign, failed_elsewhere, read_results, runnable_target
 from qfunc.testing.fuzz.outcome import summary
@@ -53,7 +53,7 @@ def _main(parsed: argparse.Namespace) -> int:
         running = campaign(
             parsed.target, target, left, jobs=parsed.jobs, limit=parsed.limit, shrinking=parsed.shrink, known=shown
         )  # fmt: skip
-        for result in tracked(running, parsed.target, "network", first, total=len(left)):
+        for result in track(running, parsed.target, "network", first, total=len(left)):
             results.append(result)
             if parsed.file and first:
                 with parsed.file.open("a", encoding="utf-8") as file:
