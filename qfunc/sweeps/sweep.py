@@ -24,10 +24,10 @@ from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target
-from qfunc.sweeps.measure import Predict, Task, measured, reason
+from qfunc.sweeps.measure import Predict, Task, measure_row, reason
 from qfunc.sweeps.report import Sweep, SweepRow
 from qfunc.sweeps.stored import Stored, shared_digest
-from qfunc.sweeps.timing import timed
+from qfunc.sweeps.timing import time_rows
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.validate import describe, require_target_value
@@ -175,7 +175,7 @@ class _Study:
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
         inputs = tensors_of(bind(first_batch(self.batches, "sweep", "batches")))
-        rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
+        rows |= time_rows(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
 
@@ -225,12 +225,12 @@ class _Study:
 
     def _results(self, tasks: list[Task]) -> Generator[tuple[SweepRow, Artifact | None], None, None]:
         if self.executor is None:
-            yield from map(measured, tasks)
+            yield from map(measure_row, tasks)
             return
         futures = dict[Any, str]()
         for task in tasks:
             try:
-                futures[self.executor.submit(measured, task)] = task.name
+                futures[self.executor.submit(measure_row, task)] = task.name
             except Exception as e:  # of an executor that can run no more, because a process of it died
                 yield SweepRow(task.name, why=f"sweep, executor: {first_line(e)}"), None
         try:
