@@ -101,7 +101,7 @@ and the same 200 images for calibration. The columns are:
   float and in integers. Outputs differ if their distance exceeds half a step of 8 bits over the range of the batch's outputs.
 
 The calls are in `benchmarks/peer_tools.py`. qfunc also corrects the biases (`qfunc.correct_bias`), as NNCF does by default.
-torchao's size is the size of the tensors in its graph. ai-edge-quantizer has no simulation; it and onnxruntime.quantization start
+torchao's size counts the tensors in its graph. ai-edge-quantizer has no simulation; it and onnxruntime.quantization start
 from float files that qfunc wrote. Latencies are ratios of medians on one x86-64 core with AVX-512 VNNI.
 
 """
