@@ -143,7 +143,7 @@ def test_without_a_metric_no_key_is_ignored() -> None:
 
 def test_other_labels_are_measured_again(tmp_path: Path) -> None:
     run: Any = qfunc.sweep
-    first = run([COARSE], DICTS, of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
+    first = run([COARSE], DICTS, metric=of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
     others = [{**batch, "labels": torch.zeros(32)} for batch in DICTS]
-    second = run([COARSE], others, of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
+    second = run([COARSE], others, metric=of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
     assert first.rows[0].value != second.rows[0].value

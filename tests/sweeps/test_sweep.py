@@ -200,7 +200,7 @@ def test_an_edited_metric_is_measured_again(tmp_path: Path) -> None:
 
     texts = ("outputs[0].sum(1)", "outputs[0].sum(1) * 2", "outputs[0].mean(1)")
     for text in (*texts, *reversed(texts)):
-        run = partial(qfunc.sweep, [COARSE], [x for x, _ in labelled(1)], metric_of(text), progress=False)
+        run = partial(qfunc.sweep, [COARSE], [x for x, _ in labelled(1)], metric=metric_of(text), progress=False)
         assert run(folder=tmp_path)(model()).rows == run()(model()).rows
 
 
@@ -231,7 +231,7 @@ class Metric:
     def __init__(self, names): self.names = names
     def __call__(self, outputs, batch): return outputs[0].sum(1)
 then = qfunc.correct_bias(loader, progress=False)
-run = qfunc.sweep([targets.tensorrt], loader, Metric({"a", "b", "c"}), then=then, folder=sys.argv[1], progress=False)
+run = qfunc.sweep([targets.tensorrt], loader, metric=Metric({"a", "b", "c"}), then=then, folder=sys.argv[1], progress=False)
 print(run(model).rows[0].value)
 """
 
