@@ -170,7 +170,7 @@ def _require_own_logits(made: Decoder, model: nn.Module, where: str) -> None:
     if not float(difference) <= torch.finfo(wanted.dtype).eps ** 0.5 * float(wanted.abs().max()):
         do = "If its attention has a window that it finds by the length of the cache, choose a length of at most this window."
         found_text = f"logits of three tokens that differ by {float(difference):.2g} with a cache of the whole length"
-        raise CaptureError(where=where, found=found_text, wanted="those of the model itself", do=do)
+        raise CaptureError(where=where, found=found_text, wanted="the model's own logits", do=do)
 
 
 @torch.no_grad()

@@ -64,7 +64,7 @@ def encoder_decoder(length: int, features: Tensor) -> Callable[[nn.Module], Enco
     """Return a transform from an encoder with a decoder of `transformers`, as Whisper, to an `EncoderDecoder`.
 
     The encoder is a graph of its own, up to the keys and values of cross-attention.  They are inputs of the decoder that no
-    step changes; its self-attention has a cache of fixed length, as that of `decoder`.  Both graphs are quantized, calibrated,
+    step changes; its self-attention has a cache of fixed length, as in `decoder`.  Both graphs are quantized, calibrated,
     emulated and deployed as any others.
 
     The encoder is `model.get_encoder()(features)`, and its states the first value.  The model is called with

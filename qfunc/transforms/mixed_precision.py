@@ -97,7 +97,7 @@ def mixed_precision(
         budget: The limit on the cost of the weights.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
         loss: The loss of a weight with fewer bits.
-        group: As for `calibrate`; the losses are those of the batches of all its processes, of which each needs one.
+        group: As for `calibrate`; the losses cover the batches of all its processes, of which each needs one.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated; or a loss whose `watch` has no `state` and `join`,
             in several processes; or no output is a floating-point tensor that depends on a weight.

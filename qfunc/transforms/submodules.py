@@ -162,7 +162,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     except QfuncError:
         raise
     except Exception as e:
-        do = f"Pass the positional inputs of the {type(outer).__name__}, not those of the submodules."
+        do = f"Pass the positional inputs of the {type(outer).__name__}, not the inputs of the submodules."
         raise CaptureError(where=where, found=first_line(e), wanted="inputs on which the model runs", do=do) from e
     for path in chosen:
         if path not in calls:

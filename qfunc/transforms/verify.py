@@ -32,7 +32,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     """Return a function (calibrated, batches) -> `Report` that compares the artifact, run by the runtime, with the emulation.
 
     First it compares the runtime's own partition into integer and float units with the predicted one, unit by unit;
-    then every tensor of codes, at full optimisation; then the outputs, also those of the simulation. For a target
+    then every tensor of codes, at full optimisation; then the outputs, also the simulation's. For a target
     without public arithmetic it compares the outputs with the simulation only. Each submodule that
     `quantize(submodules=)` quantized is verified on the inputs that it has in the whole model.
 

@@ -154,8 +154,8 @@ def test_a_window_that_depends_on_the_length_of_the_cache_is_refused() -> None:
     with pytest.raises(CaptureError) as error:
         qfunc.decoder(PLACES)(model)
     assert re.sub(r"differ by \d\S*", "differ by D", str(error.value)) == (
-        "decoder, Windowed: found logits of three tokens that differ by D with a cache of the whole length, wanted those of "
-        "the model itself. If its attention has a window that it finds by the length of the cache, choose a length of at most "
+        "decoder, Windowed: found logits of three tokens that differ by D with a cache of the whole length, wanted the model's "
+        "own logits. If its attention has a window that it finds by the length of the cache, choose a length of at most "
         "this window."
     )
 

@@ -164,9 +164,9 @@ REFUSED = [
     ),
     (
         IDS, torch.ones(2, 4),
-        f"Decoder.inputs, attention_mask: found the shape [2, 4], wanted [2, 3], that of the tokens. {LEFT}",
+        f"Decoder.inputs, attention_mask: found the shape [2, 4], wanted [2, 3], the shape of the tokens. {LEFT}",
     ),
-    (IDS, [[1]], f"Decoder.inputs, attention_mask: found a list, wanted [2, 3], that of the tokens. {LEFT}"),
+    (IDS, [[1]], f"Decoder.inputs, attention_mask: found a list, wanted [2, 3], the shape of the tokens. {LEFT}"),
     (
         IDS, torch.tensor([[1, 1, 1], [1, 1, 0]]),
         f"Decoder.inputs, attention_mask: found [1, 1, 0] in row 1, {ONES}. {LEFT}",

@@ -44,7 +44,7 @@ def smooth_quant(
         batches: As for `calibrate`.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
         alpha: The share of the ranges that is moved to the weights, 0 to 1; 1/2 makes both ranges equal.
-        group: As for `calibrate`: the maxima are those of the batches of all its processes.
+        group: As for `calibrate`: the maxima cover the batches of all its processes.
     Returns:
         A function from a module, or from the result of `qfunc.capture`, to a captured model for `quantize`.
     Raises:
