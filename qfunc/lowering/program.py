@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import field, frozen
@@ -34,6 +35,14 @@ class ProgramUnit:
     nodes: tuple[str, ...] = ()
 
 
+def _tensors(given: Iterable[QuantizedTensor]) -> tuple[QuantizedTensor, ...]:
+    return tuple(given)
+
+
+def _units(given: Iterable[ProgramUnit]) -> tuple[ProgramUnit, ...]:
+    return tuple(given)
+
+
 @frozen(eq=False)
 class Program:
     """A partitioned network as standard ONNX.
@@ -48,8 +57,8 @@ class Program:
     """
 
     model: Any
-    tensors: tuple[QuantizedTensor, ...] = field(default=(), converter=tuple)
-    units: tuple[ProgramUnit, ...] = field(default=(), converter=tuple)
+    tensors: tuple[QuantizedTensor, ...] = field(default=(), converter=_tensors)
+    units: tuple[ProgramUnit, ...] = field(default=(), converter=_units)
 
 
 def by_node(program: Program) -> dict[str, ProgramUnit]:

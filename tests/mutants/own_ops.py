@@ -31,8 +31,8 @@ OWN_OPS = (
     ),
     Mutation(
         "functions-stay-calls", "qfunc.lowering.openvino.lowering:OpenVinoLowering.lower",
-        "whole = without_functions(model)",
-        "whole = model",
+        "whole = without_functions(program.model)",
+        "whole = program.model",
         "tests/emulation/test_own_ops.py::test_functions_of_the_users_run_in_runtimes_that_read_none", case="Scaled-openvino",
     ),
 )  # fmt: skip

@@ -187,13 +187,14 @@ def add_by_range(
         other: The codes, their scale, zero point, lowest and highest code, and whether they are stored as q - qmin.
         shifted, clipped: As of `requantize_by_range`.
     """
-    codes, *qparams, stored_shifted = other
+    codes, scale_of_other, zero_of_other, lowest, highest, stored_shifted = other
+    qparams = scale_of_other, zero_of_other, lowest, highest
     step, value = range_step(*qparams), clamp_to_bounds(acc.float() * m + bias, bounds)
     if stored_shifted:
-        _, shift = _levels(*range_ends(*qparams), qparams[3] - qparams[2])
-        value = (value - shift * step) * step.reciprocal() + (codes.float() - qparams[2])
+        _, shift = _levels(*range_ends(*qparams), highest - lowest)
+        value = (value - shift * step) * step.reciprocal() + (codes.float() - lowest)
     else:
-        value = value * step.reciprocal() + (codes.float() - qparams[1])
+        value = value * step.reciprocal() + (codes.float() - zero_of_other)
     least, most = range_ends(scale, zero_point, *ends)
     return _at_levels(value, (least / step, most / step), ends, clamp, shifted, clipped)
 
