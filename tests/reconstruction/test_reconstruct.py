@@ -199,7 +199,7 @@ def test_saved_loaded_and_deployed_as_other_models_are(bits: int, tmp_path: Path
 
 def test_each_op_runs_once_in_float_and_twice_as_quantized_whatever_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, int] = {}
-    old = part.run
+    old = part.run_step
 
     def counted(module: Any, names: Any, stream: str, *rest: Any) -> Any:
         for node in module.graph.nodes:
@@ -207,7 +207,7 @@ def test_each_op_runs_once_in_float_and_twice_as_quantized_whatever_the_depth(mo
                 calls[f"{stream} {node.name}"] = calls.get(f"{stream} {node.name}", 0) + 1
         return old(module, names, stream, *rest)
 
-    monkeypatch.setattr(part, "run", counted)
+    monkeypatch.setattr(part, "run_step", counted)
     batches = list(images().split(4))
     for depth in (2, 4):
         calls.clear()
