@@ -13,7 +13,7 @@ from qfunc.errors import first_line
 from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import MergeableEstimator
-from qfunc.testing.laws.qparams import cancellation_error, close, feasible, leaves, plain, same
+from qfunc.testing.laws.qparams import cancellation_error, close, far_from_replaced, feasible, leaves, plain, same
 
 
 @frozen
@@ -156,9 +156,10 @@ def equivariant(case: EstimatorCase) -> None:
     scheme = plain(case.scheme, case.scheme.scale.shared)
     small = case.qparams(*case.batches, scheme=scheme)
     nothing = case.qparams(torch.zeros_like(case.batches[0]), scheme=scheme).scale  # it also replaces scales near 0
+    far = far_from_replaced(case.batches, scheme, nothing)
     for power in (2.0**-3, 2.0**4):
         found = case.qparams(*(power * x for x in case.batches), scheme=scheme)
-        free = (found.scale != nothing) & (small.scale != nothing)
+        free = far & (found.scale != nothing) & (small.scale != nothing)
         wanted = Affine(
             torch.where(free, small.scale * power, found.scale), torch.where(free, small.zero_point, found.zero_point)
         )

@@ -67,6 +67,18 @@ def cancellation_error(batches: Iterable[Tensor], scheme: Scheme) -> Tensor:
     return from_range(-top, top, scheme).scale * 2.0**-20
 
 
+def far_from_replaced(batches: Iterable[Tensor], scheme: Scheme, nothing: Tensor) -> Tensor:
+    """Return where no range down to 1/512 of that of a batch has a scale so small that `nothing` replaces it.
+
+    A search over narrower ranges, down to 1/20 in `Mse`, of values times 1/8 does not meet a replaced scale there.
+    """
+    far = torch.ones_like(nothing, dtype=torch.bool)
+    for x in batches:
+        top = torch.maximum(*(end.abs() for end in observed(x, scheme)))
+        far &= (top == 0) | (from_range(-top / 512, top / 512, scheme).scale != nothing)
+    return far
+
+
 def close(found: Affine, wanted: Affine, scheme: Scheme, what: str, lost: Tensor | float = 0.0) -> None:
     """Assert that scales agree within TOLERANCE (for Log formats, within one step), zero points within one code of a tie.
 
@@ -97,4 +109,4 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
-__all__ = ["TOLERANCE", "cancellation_error", "close", "feasible", "leaves", "plain", "same"]
+__all__ = ["TOLERANCE", "cancellation_error", "close", "far_from_replaced", "feasible", "leaves", "plain", "same"]
