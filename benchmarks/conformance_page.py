@@ -60,7 +60,7 @@ PROCESSORS = """## On other processors
 
 The same comparison with `--cpu NAME`: the target is `edit.cpu(NAME)` of the one above, and the runtime runs on that processor,
 as QEMU emulates it, or as WebAssembly in Node or Chromium. For x86-64-avxvnni it runs here, and finds no AVX-512 by CPUID. The
-images of ImageNet are cut to their centre of 64x64 pixels. The seconds are those of the whole comparison, with the start of the
+images of ImageNet are cut to their centre of 64x64 pixels. The seconds are for the whole comparison, with the start of the
 emulator in the first one of a processor.
 
 """

@@ -65,7 +65,7 @@ def check(entry: Entry) -> dict[str, Any]:
         model, row["road"] = _captured(entry)
         inputs, changes = entry.inputs(1, 4), {}
         with contextlib.suppress(SpecError):  # nothing to change
-            model = qfunc.replace_relu6()(model)
+            model = qfunc.corrections.replace_relu6()(model)
         wanted = _wide(model, inputs)
         found = equalization_links(model, gains=True)[0]
         row["changed"] = {

@@ -81,7 +81,7 @@ def of_network(depth: int, count: int) -> Steps:
     yield "gptq, the classifier", lambda: qfunc.gptq(batches, progress=False)(calibrated)
     yield "reconstruct", lambda: qfunc.reconstruct(method, batches, progress=False)(calibrated)
     for loss in (OutputMse(), HessianTrace()):
-        chosen = qfunc.mixed_precision(batches, (4,), budget, loss, progress=False)
+        chosen = qfunc.mixed_precision(batches, (4,), budget, loss=loss, progress=False)
         yield f"mixed_precision, {type(loss).__name__}", lambda chosen=chosen: chosen(calibrated)
     yield "diagnose", lambda: qfunc.diagnose(TARGET, batches, progress=False)(model)
     yield "sweep, 2 targets", lambda: qfunc.sweep(others, batches, progress=False)(model)
@@ -97,7 +97,7 @@ def of_decoder(layers: int, length: int) -> Steps:
     yield "decoder", lambda: qfunc.decoder(length)(model)
     networks = {"float": made.module, "simulated": calibrated, "emulated": qfunc.emulate(TARGET)(calibrated)}
     for name, network in networks.items():
-        yield f"generate, {name}", lambda network=network: qfunc.generate(network, prompt, TOKENS, progress=False)
+        yield f"generate, {name}", lambda network=network: qfunc.generate(TOKENS, progress=False)(network, prompt)
 
 
 def steps(axis: str, size: int) -> Steps:

@@ -8,7 +8,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from qfunc import targets
-from qfunc.specs import MATMUL_4BITS_AFFINE, Target
+from qfunc.specs import Target
+from qfunc.specs.formats import MATMUL_4BITS_AFFINE
 
 
 @frozen

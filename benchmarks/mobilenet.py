@@ -34,7 +34,7 @@ TENSOR, CHANNEL = (edit.weights(granularity=g)(targets.onnxruntime) for g in (Pe
 
 
 def _relu(model: nn.Module) -> nn.Module:
-    return qfunc.replace_relu6()(model)
+    return qfunc.corrections.replace_relu6()(model)
 
 
 def _equal(model: nn.Module) -> nn.Module:
@@ -42,7 +42,7 @@ def _equal(model: nn.Module) -> nn.Module:
 
 
 def _absorbed(model: nn.Module) -> nn.Module:
-    return qfunc.absorb_high_bias()(_equal(model))
+    return qfunc.corrections.absorb_high_bias()(_equal(model))
 
 
 def _kept(model: nn.Module) -> nn.Module:
@@ -88,7 +88,7 @@ def made(model: nn.Module, row: tuple[Float, Any, str], x: Tensor, iterations: i
     if then == "batches":
         return qfunc.correct_bias(batches, progress=False)(calibrated)
     if then == "norms":
-        return qfunc.correct_bias_analytic(given)(calibrated)
+        return qfunc.corrections.correct_bias_analytic(given)(calibrated)
     if then:
         return qfunc.reconstruct(qfunc.adaround(iterations=iterations, rounding_lr=0.03), batches)(calibrated)
     return calibrated

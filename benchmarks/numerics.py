@@ -29,7 +29,8 @@ from qfunc.analysis.report_format import table
 from qfunc.errors import SpecError
 from qfunc.numerics import fake_quantize, minifloat
 from qfunc.numerics.qparams import of_tensor
-from qfunc.specs import E4M3FN, E4M3FNUZ, E5M2, Int, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint, edit
+from qfunc.specs import Int, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint, edit
+from qfunc.specs.formats import E4M3FN, E4M3FNUZ, E5M2
 
 ACTIVATION, WEIGHT, IMAGE = (8, 64, 56, 56), (512, 512, 3, 3), (1, 3, 224, 224)
 Timed = Callable[..., Times]

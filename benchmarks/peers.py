@@ -96,12 +96,12 @@ and the same 200 images for calibration. The columns are:
 
 - *float*, *int8*: accuracy in percent on 5,000 images (800 for MobileNetV1), both in the runtime;
 - *latency*: the time of a batch of 10 with one thread, as a ratio to the float network in the same runtime;
-- *size*: the bytes of the files, as a ratio to those of the float network;
+- *size*: the bytes of the files, as a ratio to the bytes of the float network;
 - *simulation differs*, *emulation differs*: outputs that differ between the runtime and what the tool says that it computes, in
   float and in integers. Outputs differ if their distance exceeds half a step of 8 bits over the range of the batch's outputs.
 
 The calls are in `benchmarks/peer_tools.py`. qfunc also corrects the biases (`qfunc.correct_bias`), as NNCF does by default.
-torchao's size is that of the tensors in its graph. ai-edge-quantizer has no simulation; it and onnxruntime.quantization start
+torchao's size counts the tensors in its graph. ai-edge-quantizer has no simulation; it and onnxruntime.quantization start
 from float files that qfunc wrote. Latencies are ratios of medians on one x86-64 core with AVX-512 VNNI.
 
 """

@@ -31,8 +31,8 @@ PROJECT = {
     "CHANGELOG.md": "changelog",
 }
 MODULES = (
-    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.estimators", "qfunc.functions", "qfunc.lowering", "qfunc.diagnosis",
-    "qfunc.testing", "qfunc.recipes", "qfunc.errors",
+    "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.specs.formats", "qfunc.corrections", "qfunc.estimators",
+    "qfunc.functions", "qfunc.lowering", "qfunc.diagnosis", "qfunc.testing", "qfunc.recipes", "qfunc.errors",
 )  # fmt: skip
 CONTENTS = {
     "Tutorials": (
@@ -68,7 +68,7 @@ CONTENTS = {
         "rounding",
         "smollm2",
     ),
-    "Chips": ("targets", "datasheets", "new_target"),
+    "Chips": ("targets", "target_table", "datasheets", "new_target"),
     "Exactness": ("exactness", "device", "conformance", "peers", "fuzzing", "numerics"),
     "Reference": ("api/index", "examples/index"),
     "Project": ("architecture", "contributing", "style", "changelog"),

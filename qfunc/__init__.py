@@ -15,19 +15,14 @@ _collects = _gc.isenabled()
 _gc.disable()
 try:
     from qfunc import specs  # isort: skip  # first: specs ends with the arithmetics, whose functions of codes read specs
-    from qfunc import errors, estimators, functions, recipes
+    from qfunc import corrections, errors, estimators, functions, recipes
     from qfunc import lowering as _lowering
     from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
     from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
-    from qfunc.corrections.absorb import absorb_high_bias
-    from qfunc.corrections.channel_pairs import equalization_pairs
     from qfunc.corrections.correct_bias import correct_bias
-    from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
     from qfunc.corrections.equalize import equalize
-    from qfunc.corrections.fit_accumulators import fit_accumulators
     from qfunc.corrections.migration.awq import awq
     from qfunc.corrections.migration.smooth import smooth_quant
-    from qfunc.corrections.relu6 import replace_relu6
     from qfunc.corrections.rotation.rotate import rotate
     from qfunc.decoding.decoder import decoder
     from qfunc.decoding.encoder_decoder import encoder_decoder
@@ -80,14 +75,13 @@ specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 __version__ = "0.1.0"
 
 __all__ = [
-    "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget",
-    "OutputMse", "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "absorb_high_bias",
-    "adaround", "awq", "brecq", "bypass", "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias",
-    "correct_bias_analytic", "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalization_pairs", "equalize",
-    "errors", "estimators", "explain", "fit_accumulators", "fold_batch_norm", "freeze_batch_norm", "functions", "generate",
-    "gptq", "learned_quantizers", "load", "mixed_precision", "parameter_groups", "prove", "qdrop", "quantize", "recipes",
-    "recompute_quantized", "reconstruct", "replace_relu6", "rotate", "save", "sensitivity", "smooth_quant", "specs", "stream",
-    "sweep", "verify", "verify_tokens",
+    "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse",
+    "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "adaround", "awq", "brecq", "bypass",
+    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "corrections", "decoder", "deploy",
+    "diagnose", "emulate", "encoder_decoder", "equalize", "errors", "estimators", "explain", "fold_batch_norm",
+    "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load", "mixed_precision", "parameter_groups",
+    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "rotate", "save", "sensitivity",
+    "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")
@@ -96,6 +90,8 @@ _ON_DEMAND = ("lowering", "targets", "testing")
 if not _typing.TYPE_CHECKING:  # a checker would take any name to be an attribute
 
     def __getattr__(name):
+        if name in corrections.__all__:  # `from qfunc import name` would replace the message of an AttributeError
+            raise errors.former_name(f"qfunc.{name}", f"qfunc.corrections.{name}")
         if name not in _ON_DEMAND:
             raise AttributeError(f"module 'qfunc' has no attribute {name!r}")
         try:

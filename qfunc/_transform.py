@@ -22,7 +22,7 @@ class Transform:
         apply: Computes the result.
 
     >>> import qfunc
-    >>> qfunc.replace_relu6() == qfunc.replace_relu6(), qfunc.equalize(3.0) == qfunc.equalize()
+    >>> qfunc.corrections.replace_relu6() == qfunc.corrections.replace_relu6(), qfunc.equalize(3.0) == qfunc.equalize()
     (True, False)
     >>> qfunc.equalize(3.0)
     equalize(deviations=3.0)

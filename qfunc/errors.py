@@ -35,6 +35,15 @@ def a_or_an(kind: type | str) -> str:
     return f"{'an' if name[0] in ('AEFHILMNORSXn' if spelled else 'AEIOaeio') else 'a'} {name}"
 
 
+def former_name(old: str, new: str) -> QfuncError:
+    """Return the error about a former public name.
+
+    >>> print(former_name("qfunc.replace_relu6", "qfunc.corrections.replace_relu6"))
+    qfunc.replace_relu6: found a former name, wanted qfunc.corrections.replace_relu6. Write qfunc.corrections.replace_relu6.
+    """
+    return QfuncError(where=old, found="a former name", wanted=new, do=f"Write {new}.")
+
+
 def first_line(error: BaseException) -> str:
     r"""Return the class name of an error and the first line of its message.
 

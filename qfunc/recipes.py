@@ -1,6 +1,6 @@
 """Training recipes: edits that give a target the quantize functions of a paper and their initial values.
 
-Each recipe is an edit like those of `specs.edit`, and later edits can change its choices:
+Each recipe is an edit like the edits of `specs.edit`, and later edits can change its choices:
 `edit.pipe(targets.academic(4, 4), recipes.lsq(), edit.weights(estimator=Mse()))`.
 
 The inputs of the network keep the estimator and the function of the target, because no weights before them train.  A
@@ -79,7 +79,7 @@ def dsq() -> Callable[[Target], Target]:
 def dorefa() -> Callable[[Target], Target]:
     """Quantize tanh of the weights, and activations in their estimated range; only the weights train.
 
-    The paper's bounds, weights in [-1, 1] and activations in [0, 1], are those of `DoReFa()`.  They are for networks
+    The paper's bounds, weights in [-1, 1] and activations in [0, 1], are the bounds of `DoReFa()`.  They are for networks
     trained with them, with BatchNorms that are not folded.  Here weights and activations keep the magnitudes of the
     trained network.
 

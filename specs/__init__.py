@@ -5,8 +5,11 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 `diff` compares them, `to_json` and `from_json` keep them.
 """
 
+from typing import TYPE_CHECKING
+
+from qfunc.errors import former_name
 from qfunc.ops.traits import Trait
-from qfunc.specs import cpus, edit
+from qfunc.specs import cpus, edit, formats
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic.accumulator import (
     Accumulator,
@@ -32,49 +35,9 @@ from qfunc.specs.arithmetic.requantization import (
 from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.file_format import FileFormat
-from qfunc.specs.formats import (
-    BFLOAT16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3FN,
-    E4M3FNUZ,
-    E5M2,
-    E5M2FNUZ,
-    E8M0,
-    FLOAT16,
-    FLOAT32,
-    Float,
-    Format,
-    Int,
-    Levels,
-    Log,
-)
 from qfunc.specs.host import Host
 from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, RequireUnit, Span
-from qfunc.specs.microscaling import (
-    GGUF_MXFP4,
-    GGUF_Q2_K,
-    GGUF_Q3_K,
-    GGUF_Q4_0,
-    GGUF_Q4_1,
-    GGUF_Q4_K,
-    GGUF_Q5_0,
-    GGUF_Q5_1,
-    GGUF_Q5_K,
-    GGUF_Q6_K,
-    GGUF_Q8_0,
-    MATMUL_4BITS,
-    MATMUL_4BITS_AFFINE,
-    MXFP4,
-    MXFP4_ROUNDED,
-    MXFP6_E2M3,
-    MXFP6_E3M2,
-    MXFP8_E4M3,
-    MXFP8_E5M2,
-    MXINT8,
-    NVFP4,
-)
+from qfunc.specs.number_format import BFLOAT16, FLOAT16, FLOAT32, Float, Format, Int, Levels, Log
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import (
     ClampImplied,
@@ -122,22 +85,19 @@ from qfunc.specs.text.diff import diff
 __all__ = [
     "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Arithmetic", "Attr", "AverageCodes",
     "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied",
-    "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "E2M1", "E2M3", "E3M2",
-    "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0", "Estimator", "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "First",
-    "FileFormat", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float", "FloatKernel",
-    "FloatMatmul", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep",
-    "GGUF_MXFP4", "GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_0", "GGUF_Q4_1", "GGUF_Q4_K", "GGUF_Q5_0", "GGUF_Q5_1", "GGUF_Q5_K",
-    "GGUF_Q6_K", "GGUF_Q8_0", "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios",
-    "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit",
-    "Log", "Lowering", "MATMUL_4BITS", "MATMUL_4BITS_AFFINE", "MXFP4", "MXFP4_ROUNDED", "MXFP6_E2M3", "MXFP6_E3M2",
-    "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "MinimumSums", "ModuleType", "Multiple", "NVFP4", "Name", "NoZeroPoint", "NodeName",
-    "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock", "PerChannel", "PerTensor",
-    "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse",
-    "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd",
-    "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift",
-    "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages", "SumFma", "SumScaled", "SumShifted",
-    "Target", "Tie", "TokenGroups", "TokenTiles", "Trait", "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus",
-    "diff", "edit", "from_json", "to_json",
+    "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "Estimator",
+    "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "FileFormat", "First", "FixedBits", "FixedPoint", "FixedPointGemv",
+    "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize",
+    "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GluTable", "GraphInput", "GraphOutput",
+    "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes",
+    "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MinimumSums", "ModuleType", "Multiple", "Name",
+    "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock",
+    "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes",
+    "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner",
+    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme",
+    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages",
+    "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles", "Trait", "Unknown", "WeightSums",
+    "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "formats", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
@@ -173,6 +133,13 @@ from qfunc.arithmetic import (  # noqa: E402
     SumScaled,
     SumShifted,
 )
+
+if not TYPE_CHECKING:  # a checker would take any name to be an attribute
+
+    def __getattr__(name):
+        if name in formats.__all__:  # `from qfunc.specs import name` would replace the message of an AttributeError
+            raise former_name(f"qfunc.specs.{name}", f"qfunc.specs.formats.{name}")
+        raise AttributeError(f"module 'qfunc.specs' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

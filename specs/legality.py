@@ -10,7 +10,7 @@ from attrs import field, frozen
 from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, refuse, slots_among, text, tuple_of
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.kernel import Arithmetic, is_arithmetic
-from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken
 from qfunc.specs.selectors import AllOf, AnyOf, Attr, Constant, Everything, From, GraphInput, Not, Op, Selector, selector

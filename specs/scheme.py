@@ -18,7 +18,7 @@ from qfunc.specs._check import (
     scale_number,
 )
 from qfunc.specs._values import readable
-from qfunc.specs.formats import FLOAT32, Float, Format, Int, Levels, Log
+from qfunc.specs.number_format import FLOAT32, Float, Format, Int, Levels, Log
 
 
 @readable

@@ -20,7 +20,7 @@ from qfunc.specs._check import (
     tuple_of,
 )
 from qfunc.specs._values import readable
-from qfunc.specs.formats import Int
+from qfunc.specs.number_format import Int
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import SELECTORS, Selector
 

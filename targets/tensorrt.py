@@ -18,8 +18,6 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import Combined, ExplicitQdqLowering, TensorRtRanges
 from qfunc.specs import (
-    E2M1,
-    E4M3FN,
     Algorithm,
     AnyInput,
     Everything,
@@ -41,6 +39,7 @@ from qfunc.specs import (
     Tie,
     Unknown,
 )
+from qfunc.specs.formats import E2M1, E4M3FN
 
 ACTIVATION = Scheme(Int(8))
 WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))

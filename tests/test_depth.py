@@ -109,7 +109,7 @@ def steps(model: nn.Module, target: Any, *, norms: bool = False, equalized: bool
     quantized = step("quantize", lambda: qfunc.quantize(target)(captured))
     if norms:
         trained = step("train", lambda: qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(captured))
-        step("fold", lambda: qfunc.fold_batch_norm(trained))
+        step("fold", lambda: qfunc.fold_batch_norm()(trained))
     calibrated = step("calibrate", lambda: qfunc.calibrate([X], progress=False)(quantized))
     step("emulate", lambda: qfunc.emulate(target)(calibrated))
     step("deploy", lambda: qfunc.deploy(target)(calibrated))
@@ -119,8 +119,8 @@ def steps(model: nn.Module, target: Any, *, norms: bool = False, equalized: bool
     step("correct_bias", lambda: qfunc.correct_bias([X], progress=False)(calibrated))
     if equalized:  # a sum does not commute with factors per channel
         step("equalize", lambda: qfunc.equalize()(captured))
-        step("absorb", lambda: qfunc.absorb_high_bias()(captured))
-        step("correct", lambda: qfunc.correct_bias_analytic(captured)(quantized))
+        step("absorb", lambda: qfunc.corrections.absorb_high_bias()(captured))
+        step("correct", lambda: qfunc.corrections.correct_bias_analytic(captured)(quantized))
     with tempfile.TemporaryDirectory() as folder:
         step("save", lambda: qfunc.save(folder)(calibrated))
         step("load", lambda: qfunc.load(folder)(captured))
@@ -189,7 +189,7 @@ def searches(model: nn.Module, batches: list[Tensor]) -> dict[str, Count]:
     budget, loss = qfunc.SizeBudget(mean_bits=6), qfunc.HessianTrace(draws=1)
     works: dict[str, Callable[[], Any]] = {
         "gptq": lambda: qfunc.gptq(batches, progress=False)(linear),
-        "mixed_precision": lambda: qfunc.mixed_precision(batches, (4,), budget, loss, progress=False)(calibrated),
+        "mixed_precision": lambda: qfunc.mixed_precision(batches, (4,), budget, loss=loss, progress=False)(calibrated),
         "sweep": lambda: qfunc.sweep([target], batches, progress=False)(model),
         "compare": lambda: qfunc.compare(batches, progress=False)(calibrated),
         "verify": lambda: qfunc.verify(target)(calibrated, batches),

@@ -22,6 +22,8 @@ MODULES = sorted(
 PUBLIC = [
     *(f"qfunc.{n}" for n in qfunc.__all__),
     *(f"qfunc.specs.{n}" for n in qfunc.specs.__all__),
+    *(f"qfunc.specs.formats.{n}" for n in qfunc.specs.formats.__all__),
+    *(f"qfunc.corrections.{n}" for n in qfunc.corrections.__all__),
     *(f"qfunc.specs.edit.{n}" for n in qfunc.specs.edit.__all__),
     *(f"qfunc.estimators.{n}" for n in qfunc.estimators.__all__),
     *(f"qfunc.functions.{n}" for n in qfunc.functions.__all__),
@@ -50,7 +52,7 @@ def test_all_is_what_exists():
     packages = {name.split(".")[1] for name in MODULES if "." in name} - {"errors"}
     names = {n for n, v in vars(qfunc).items() if not n.startswith("_") and n not in packages}
 
-    assert names | {"estimators", "functions", "recipes", "specs"} == set(qfunc.__all__)
+    assert names | {"corrections", "estimators", "functions", "recipes", "specs"} == set(qfunc.__all__)
     assert len(qfunc.__all__) == len(set(qfunc.__all__))
 
 

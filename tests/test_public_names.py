@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 import qfunc
 from qfunc import corrections, estimators, functions, lowering, reconstruction, specs, targets, testing
+from qfunc.errors import QfuncError
 
 MODULES = (
-    qfunc, specs, specs.edit, corrections, estimators, functions, lowering, reconstruction, targets, testing, qfunc.errors,
-    qfunc.recipes,
+    qfunc, specs, specs.edit, specs.formats, corrections, estimators, functions, lowering, reconstruction, targets, testing,
+    qfunc.errors, qfunc.recipes,
 )  # fmt: skip
 
 
@@ -48,6 +50,36 @@ def test_a_public_class_has_its_public_name() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", [corrections, estimators, functions, reconstruction], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [corrections, estimators, functions, reconstruction, specs.formats], ids=lambda m: m.__name__
+)
 def test_dir_lists_the_public_names(module: Any) -> None:
     assert dir(module) == sorted(module.__all__)
+
+
+FORMER = {
+    "qfunc": {n: f"qfunc.corrections.{n}" for n in corrections.__all__ if n not in qfunc.__all__},
+    "qfunc.specs": {n: f"qfunc.specs.formats.{n}" for n in specs.formats.__all__},
+}
+
+
+@pytest.mark.parametrize("module", FORMER)
+def test_a_former_name_names_the_new_one(module: str) -> None:
+    assert FORMER[module]
+    for old, new in FORMER[module].items():
+        message = f"{module}.{old}: found a former name, wanted {new}. Write {new}."
+        for use in (f"from {module} import {old}", f"import qfunc; {module}.{old}"):
+            with pytest.raises(QfuncError) as caught:
+                exec(use, {})
+            assert str(caught.value) == message
+        parent, _, name = new.rpartition(".")
+        assert hasattr(import_module(parent), name)
+
+
+@pytest.mark.parametrize("module", FORMER)
+def test_former_names_are_not_listed(module: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"from {module} import *", names)
+    assert not FORMER[module].keys() & {*names, *dir(import_module(module))}
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'absent'"):
+        import_module(module).absent  # noqa: B018

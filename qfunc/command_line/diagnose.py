@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", required=True, metavar="DATA", help="an .npz file with one array per input, or module:batches"
     )
-    parser.add_argument("--calibration", metavar="DATA", help="the data of the calibration (that of --data)")
+    parser.add_argument("--calibration", metavar="DATA", help="the data of the calibration (default: the data of --data)")
     parser.add_argument("--metric", metavar="module:function", help="(outputs, batch) -> a number per example (SQNR)")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="examples a batch (32)")
     parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, help="write the report as a page")

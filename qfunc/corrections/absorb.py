@@ -25,7 +25,7 @@ def absorb_high_bias() -> Callable[[nn.Module], fx.GraphModule]:
         c = max(0, beta - 3 |gamma|),   beta' = beta - c,   b2' = b2 + w2 c,
 
     because f(y - c) = f(y) - c for y >= c.  The float model changes only where y < c: for 0.135 % of the values if y is
-    normal with mean beta and deviation |gamma|.  The pairs are those of `equalize` with a BatchNorm in the first op and no
+    normal with mean beta and deviation |gamma|.  The pairs are the pairs of `equalize` with a BatchNorm in the first op and no
     padding in the second, because zeros around an image would not shift.
 
     Returns:

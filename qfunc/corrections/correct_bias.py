@@ -42,7 +42,7 @@ def correct_bias(
     Args:
         batches: As for `calibrate`.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        group: As for `calibrate`: the means are those of the batches of all its processes.
+        group: As for `calibrate`: the means cover the batches of all its processes.
     Raises:
         CalibrationError: no batches, NaN or infinite inputs of a layer, or a model that is not calibrated.
     Source: Nagel et al., arXiv:1906.04721, section 4.2, with empirical means (appendix D).
@@ -60,7 +60,7 @@ def correct_bias(
 
     def transform(calibrated: Model) -> Model:
         submodules = require_submodules(calibrated, "calibrated", "correct_bias")
-        results = {path: fold_batch_norm(part) for path, part in submodules.items()}
+        results = {path: fold_batch_norm()(part) for path, part in submodules.items()}
         with torch.no_grad():
             parts, processes = {path: _Part(result) for path, result in results.items()}, ranks(group)
             with propagate_errors(processes):
@@ -124,7 +124,7 @@ def correctable(node: fx.Node, quantized: Any) -> bool:
 
 
 def shift_of(op: fx.Node, error: Tensor, mean: Tensor) -> Tensor:
-    """Return the shift of each output's mean caused by an error of the weight; `mean` is that of each input channel."""
+    """Return the shift of each output's mean caused by an error of the weight; `mean` is the mean of each input channel."""
     mean = mean.to(error)
     if kind_of(op) == "linear":
         return error @ mean

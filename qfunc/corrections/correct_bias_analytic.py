@@ -59,7 +59,7 @@ def correct_bias_analytic(model: nn.Module) -> Callable[[fx.GraphModule], fx.Gra
         assert target is not None
         with torch.inference_mode(False), torch.no_grad():
             before = prepare(capture_for_equalization(model, step), target).network
-            folded, result = fold_batch_norms(before, target), fold_batch_norm(quantized)
+            folded, result = fold_batch_norms(before, target), fold_batch_norm()(quantized)
             view, biases = QuantizedModel(result), CorrectedBiases(result)  # the result does not share its tensors
             network = view.float_network
             modules = {s.tensor: s.module for s in view.quantizers if s.module.site.slot == "weight"}

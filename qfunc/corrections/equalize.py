@@ -42,7 +42,7 @@ def equalize(deviations: float | None = None) -> Callable[[nn.Module], fx.GraphM
     Pairs are convolutions, transposed convolutions and linear layers, with any groups, found in the graph: every reader of
     the first op is one of them, with only ops that commute with s between (ReLU, leaky ReLU and PReLU, pools, dropout,
     flattening, padding with zeros).  Several readers are equalized together, with r2 their largest range; a residual add
-    ends a pair.  Ranges are those of weights with their BatchNorms folded; gamma and beta are divided, so that BatchNorms
+    ends a pair.  Ranges are taken from weights with their BatchNorms folded; gamma and beta are divided, so that BatchNorms
     keep their statistics and can train.  `equalization_pairs` returns the pairs, and the reasons why other ops form none.
 
     Use it for weights with per-tensor scales.  Scales per output channel already adapt to the rows, but not to the columns.
@@ -97,7 +97,7 @@ def _require_room(found: tuple[Link, ...], bounds: list[tuple[Tensor, Tensor]], 
         where="equalize",
         found=f"every channel reaches its clip within {deviations} deviations (after {clipped})",
         wanted="a channel that stays below its clip, so that it can be scaled",
-        do="Lower deviations, or replace the clips by ReLUs with qfunc.replace_relu6().",
+        do="Lower deviations, or replace the clips by ReLUs with qfunc.corrections.replace_relu6().",
     )
 
 

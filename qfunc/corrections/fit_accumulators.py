@@ -53,7 +53,7 @@ def fit_accumulators() -> Callable[[Model], Model]:
     def transform(calibrated: Model) -> Model:
         parts = require_submodules(calibrated, "calibrated", "fit_accumulators")
         with torch.inference_mode(False), torch.no_grad():
-            results = {path: _fitted(fold_batch_norm(part)) for path, part in parts.items()}
+            results = {path: _fitted(fold_batch_norm()(part)) for path, part in parts.items()}
         fitted: Any = with_submodules(calibrated, results, "fit_accumulators")
         return fitted  # type: ignore[no-any-return]
 

@@ -19,7 +19,7 @@ from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import device_of, own_copy
 from qfunc.graph.record import TensorInfo
 
-__all__ = ["Decoder", "decoder", "exported", "first_value", "infos", "zeros_of"]
+__all__ = ["Decoder", "decoder", "export_program", "first_value", "infos", "zeros_of"]
 
 
 @frozen(eq=False)
@@ -153,7 +153,7 @@ def _exported(model: nn.Module, length: int, where: str) -> Decoder:
     ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device).expand(2, 3)
     auto = torch.export.Dim.AUTO
     shapes = ({0: auto, 1: auto}, {0: auto, 1: auto}, tuple({0: auto} for _ in state))
-    made = Decoder(exported(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
+    made = Decoder(export_program(_WithState(model), (ids, positions, *zeros_of(state, 2, device)), shapes, 2, where), state)
     require_positions(made.program, (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device)), where)
     _require_own_positions(made, device, where)
     _require_own_logits(made, model, where)
@@ -170,7 +170,7 @@ def _require_own_logits(made: Decoder, model: nn.Module, where: str) -> None:
     if not float(difference) <= torch.finfo(wanted.dtype).eps ** 0.5 * float(wanted.abs().max()):
         do = "If its attention has a window that it finds by the length of the cache, choose a length of at most this window."
         found_text = f"logits of three tokens that differ by {float(difference):.2g} with a cache of the whole length"
-        raise CaptureError(where=where, found=found_text, wanted="those of the model itself", do=do)
+        raise CaptureError(where=where, found=found_text, wanted="the model's own logits", do=do)
 
 
 @torch.no_grad()
@@ -187,7 +187,9 @@ def _require_own_positions(made: Decoder, device: torch.device, where: str) -> N
         raise CaptureError(where=where, found=found, wanted="rows that read their own position_ids [N, T]", do=do)
 
 
-def exported(module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: int, where: str) -> torch.export.ExportedProgram:
+def export_program(
+    module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, axes: int, where: str
+) -> torch.export.ExportedProgram:
     """Return the program of a module, in which the first axes of the first input vary, and what `shapes` lets vary.
 
     Raises:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS, Recorder, StateCache
-from qfunc.decoding.decoder import Decoder, exported, first_value, infos, zeros_of
+from qfunc.decoding.decoder import Decoder, export_program, first_value, infos, zeros_of
 from qfunc.decoding.tables import require_positions
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import device_of, own_copy
@@ -64,7 +64,7 @@ def encoder_decoder(length: int, features: Tensor) -> Callable[[nn.Module], Enco
     """Return a transform from an encoder with a decoder of `transformers`, as Whisper, to an `EncoderDecoder`.
 
     The encoder is a graph of its own, up to the keys and values of cross-attention.  They are inputs of the decoder that no
-    step changes; its self-attention has a cache of fixed length, as that of `decoder`.  Both graphs are quantized, calibrated,
+    step changes; its self-attention has a cache of fixed length, as in `decoder`.  Both graphs are quantized, calibrated,
     emulated and deployed as any others.
 
     The encoder is `model.get_encoder()(features)`, and its states the first value.  The model is called with
@@ -104,13 +104,13 @@ def _exported(model: nn.Module, length: int, features: Tensor) -> EncoderDecoder
     where, device, auto = f"encoder_decoder, {type(model).__name__}", features.device, torch.export.Dim.AUTO
     two = features[:1].expand(2, *features.shape[1:]).contiguous()  # an axis of one entry would be fixed
     own, cross, width = _keys_and_values(model, two, where)
-    encoder = exported(_Encoder(model), (two,), (dict.fromkeys(range(two.ndim), auto),), 1, f"{where}, encoder")
+    encoder = export_program(_Encoder(model), (two,), (dict.fromkeys(range(two.ndim), auto),), 1, f"{where}, encoder")
     state = infos(own, length)
     ids, positions = torch.zeros(2, 3, dtype=torch.int64, device=device), torch.arange(3, device=device).expand(2, 3)
     shapes = (*({0: auto} for _ in state), *({0: auto, LENGTH_AXIS: auto} for _ in cross))
     given = (ids, positions, *zeros_of(state, 2, device), *cross)
     module = _Decoder(model, width, len(state) // 2)
-    program = exported(module, given, ({0: auto, 1: auto}, {0: auto, 1: auto}, shapes), 2, f"{where}, decoder")
+    program = export_program(module, given, ({0: auto, 1: auto}, {0: auto, 1: auto}, shapes), 2, f"{where}, decoder")
     last = (ids[:1, :1], positions[:1, -1:] + length - 3, *zeros_of(state, 1, device), *(t[:1] for t in cross))
     require_positions(program, last, where)
     return EncoderDecoder(encoder, Decoder(program, state, infos(cross)))

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from qfunc._transform import Transform
 from qfunc.decoding.cache import LENGTH_AXIS
 from qfunc.errors import QfuncError, VerifyError, a_or_an, first_line
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import evaluated_value
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.graph.input_limits.ids import id_tables, require_ids
 from qfunc.graph.input_limits.positions import PASS_POSITIONS, wrong_position
 from qfunc.graph.record import record_of
@@ -25,28 +26,23 @@ Step = Callable[[Sequence[Tensor]], Sequence[Any]]
 
 
 def generate(
-    model: nn.Module | Step,
-    inputs: Sequence[Tensor],
-    count: int,
-    *,
-    temperature: float = 0.0,
-    generator: torch.Generator | None = None,
-    progress: bool = True,
-) -> Tensor:
-    """Return the `count` tokens [N, count] that a decoder gives after a prompt.
+    count: int, progress: bool = True, *, temperature: float = 0.0, generator: torch.Generator | None = None
+) -> Callable[[nn.Module | Step, Sequence[Tensor]], Tensor]:
+    """Return a function (model, inputs) -> the `count` tokens [N, count] that a decoder gives after a prompt.
 
     Each token is the one with the largest logit; the first of those with equal logits.  With a temperature t > 0 it is drawn
     with the probabilities softmax(logits / t).  The model reads the prompt at once and then one token at a time, each time
     with the state that it returned before.
 
+    The model is a module (ids, positions, *state) -> (logits, *state): `Decoder.module`, or the result of `quantize`,
+    `calibrate` or `emulate` for `Decoder.program`; or a function of the list of these inputs, such as
+    `runner.loaded(artifact)`.  The inputs are the prompt, (ids, positions, *state), as `Decoder.inputs` returns it.
+
     Args:
-        model: A module (ids, positions, *state) -> (logits, *state): `Decoder.module`, or what `quantize`, `calibrate` and
-            `emulate` return; or a function of the list of these inputs, such as `runner.loaded(artifact)`.
-        inputs: The prompt, (ids, positions, *state), as `Decoder.inputs` returns it.
         count: The number of tokens, at least 1.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         temperature: 0 for the largest logit.
         generator: The source of the draws, with a temperature; it is copied, so that its state does not change.
-        progress: Show the progress on standard error.
     Raises:
         VerifyError: inputs that are no prompt, positions outside of the state or twice in a row, more tokens than the state
             holds, or a model that is no decoder.
@@ -55,24 +51,29 @@ def generate(
     >>> def counts(given):
     ...     ids, positions, *state = given
     ...     return [nn.functional.one_hot(ids + 1, 9).float(), *state]
-    >>> generate(counts, (torch.tensor([[2, 3]]), torch.tensor([[0, 1]]), torch.zeros(1, 1, 8, 1)), 4, progress=False)
+    >>> generate(4, progress=False)(counts, (torch.tensor([[2, 3]]), torch.tensor([[0, 1]]), torch.zeros(1, 1, 8, 1)))
     tensor([[4, 5, 6, 7]])
     """
-    require_prompt("generate", inputs, count)
     if temperature < 0 or (temperature > 0) != (generator is not None):
         source_given = "a generator" if generator is not None else "no generator"
         do = "Pass temperature=0.8 with generator=torch.Generator().manual_seed(0), or neither."
         wanted = "a temperature above 0 with a generator, or neither"
         raise VerifyError(where="generate", found=f"temperature {temperature} and {source_given}", wanted=wanted, do=do)
-    source = None if generator is None else generator.clone_state()
-    if isinstance(model, fx.GraphModule) and record_of(model) is not None:
-        require_ids(id_tables(model), inputs, "generate")
-    step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
-    for _ in tracked(range(count), "generate", "token", progress):
-        logits, *state = _answer(step, given)
-        tokens.append(next_tokens(logits, temperature, source))
-        given = with_tokens(given, tokens[-1], state)
-    return torch.cat(tokens, 1)
+
+    def tokens_after(model: nn.Module | Step, inputs: Sequence[Tensor]) -> Tensor:
+        require_prompt("generate", inputs, count)
+        if isinstance(model, fx.GraphModule) and record_of(model) is not None:
+            require_ids(id_tables(model), inputs, "generate")
+        source = None if generator is None else generator.clone_state()
+        step, given, tokens = step_of(model), tuple(inputs), list[Tensor]()
+        for _ in track(range(count), "generate", "token", progress):
+            logits, *state = _answer(step, given)
+            tokens.append(next_tokens(logits, temperature, source))
+            given = with_tokens(given, tokens[-1], state)
+        return torch.cat(tokens, 1)
+
+    arguments = {"count": count, "progress": progress, "temperature": temperature, "generator": generator}
+    return Transform(generate, arguments, tokens_after)
 
 
 def step_of(model: nn.Module | Step) -> Step:

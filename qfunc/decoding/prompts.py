@@ -77,7 +77,7 @@ def positions_of(ids: Tensor, mask: Tensor | None) -> Tensor:
     do += 'tokenizer.padding_side = "left".'
     if not isinstance(mask, Tensor) or mask.shape != ids.shape:
         found = f"the shape {list(mask.shape)}" if isinstance(mask, Tensor) else a_or_an(type(mask))
-        raise CaptureError(where=where, found=found, wanted=f"{list(ids.shape)}, that of the tokens", do=do)
+        raise CaptureError(where=where, found=found, wanted=f"{list(ids.shape)}, the shape of the tokens", do=do)
     seen = mask.to(device=ids.device, dtype=torch.int64)
     wrong = (seen != mask.to(ids.device)) | (seen < 0) | (seen > 1)
     wrong[:, 1:] |= seen[:, 1:] < seen[:, :-1]

@@ -1,4 +1,4 @@
-"""Rotary embeddings of `transformers` whose frequencies depend on the number of tokens, with those of short texts."""
+"""Rotary embeddings of `transformers` whose frequencies depend on the number of tokens, with the frequencies of short texts."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[
 
 
 def _answer(step: Step, inputs: Sequence[Tensor], count: int) -> Tensor:
-    return generate(step, inputs, count, progress=False)
+    return generate(count, progress=False)(step, inputs)
 
 
 def _recorded(model: nn.Module, steps: list[tuple[Tensor, ...]]) -> Step:

@@ -25,12 +25,12 @@ from qfunc.transforms.validate import describe, require_target_value
 def diagnose(
     target: Target,
     batches: Iterable[Any],
+    progress: bool = True,
     *,
     metric: Metric | None = None,
     calibration: Iterable[Any] | None = None,
     example_inputs: tuple[Any, ...] | None = None,
     latency: Latency | None = None,
-    progress: bool = True,
 ) -> Callable[[nn.Module | ExportedProgram], Diagnosis]:
     """Return a function from a float model to a `Diagnosis`: why it loses accuracy on a target, and what recovers it.
 
@@ -51,6 +51,7 @@ def diagnose(
     Args:
         target: The hardware.
         batches: The evaluated batches; they are iterated many times.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         metric: A function (outputs, batch) -> one number per example, higher is better, such as
             `outputs[0].argmax(1) == batch[1]`. The outputs are the list of the model's output tensors, those of a dict in
             its order. The batch may have labels behind the inputs of a tuple, or under other keys of a dict.
@@ -58,7 +59,6 @@ def diagnose(
         example_inputs: As for `quantize`.
         latency: A function (artifacts, inputs) -> seconds of each, such as `RunTime(target.runtime.runner)`. Each plan is then
             deployed, and measured on the first batch.
-        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: the target refuses the model; `metric` or `latency` is not a function; or there is a default process group
@@ -98,8 +98,8 @@ def diagnose(
             return Study(given, batches, metric, latency, model, progress).diagnosis()
 
     arguments = {
-        "target": target, "batches": batches, "metric": metric, "calibration": calibration,
-        "example_inputs": example_inputs, "latency": latency, "progress": progress,
+        "target": target, "batches": batches, "progress": progress, "metric": metric, "calibration": calibration,
+        "example_inputs": example_inputs, "latency": latency,
     }  # fmt: skip
     return Transform(diagnose, arguments, transform)
 

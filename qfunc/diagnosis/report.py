@@ -144,7 +144,7 @@ class Diagnosis(HtmlReport):
     ) -> Callable[[nn.Module], fx.GraphModule]:
         """Return the transform of the float model to the calibrated model of a budget's plan.
 
-        Args and errors are those of `choose`.
+        Args and errors are the same as in `choose`.
         """
         chosen = self.choose(recovered=recovered, integer=integer, latency=latency)
 

@@ -1,4 +1,4 @@
-"""The score of a network on batches: the mean of a metric, or the agreement of its outputs with those of the float network."""
+"""The score of a network on batches: the mean of a metric, or the agreement of its outputs with the float network's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qfunc.diagnosis.labelled_batches import without_labels
 from qfunc.errors import CalibrationError
 from qfunc.execution.batches import Binder, tensors_of
 from qfunc.execution.evaluate import evaluated_value
-from qfunc.transforms.scores import raised
+from qfunc.transforms.scores import user_error
 
 Metric = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the original batch) -> one number per example, or one for all; higher is better."""
@@ -112,7 +112,7 @@ class Scorer:
             try:
                 value = metric(outputs, batch)
             except Exception as e:
-                raise raised(e, f"{self.step}, metric", CalibrationError) from e
+                raise user_error(e, f"{self.step}, metric", CalibrationError) from e
             try:
                 found.append(torch.as_tensor(value, dtype=torch.float64).flatten().cpu())
             except (TypeError, ValueError, RuntimeError) as e:

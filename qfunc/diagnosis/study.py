@@ -19,7 +19,7 @@ from qfunc.diagnosis.report import ENOUGH, Cause, Diagnosis, Trial
 from qfunc.diagnosis.scoring import Metric, Score, Scorer, binder_for
 from qfunc.errors import DeployError, QfuncError, SpecError
 from qfunc.execution.batches import tensors_of
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
@@ -101,7 +101,7 @@ class Study:
         return tuple(cause for cause, _ in found), [suspect for _, suspect in found]
 
     def _named(self, suspects: list[Suspect], evidence: Evidence) -> list[tuple[Cause, Suspect]]:
-        shares = [self._share(evidence, s) for s in tracked(suspects, "diagnose", "cause", self.progress)]
+        shares = [self._share(evidence, s) for s in track(suspects, "diagnose", "cause", self.progress)]
         return [
             (Cause(s.kind, s.text, share, s.sites), s)
             for s, share in zip(suspects, shares, strict=True)
@@ -131,7 +131,7 @@ class Study:
 
     def _measured(self, remedies: list[_Remedy]) -> tuple[list[Trial], tuple[tuple[str, str], ...]]:
         trials, refused = [], []
-        for remedy in tracked(remedies, "diagnose", "plan", self.progress):
+        for remedy in track(remedies, "diagnose", "plan", self.progress):
             try:
                 trials.append(self._trial(remedy.plan, remedy.causes, self.setting.calibrated(remedy.plan, self.model)))
             except QfuncError as e:

@@ -126,7 +126,8 @@ class EmulationBuilder:
         if isinstance(scheme.format, Log):
             bits, steps = scheme.format.magnitude_bits, scheme.format.steps_per_octave
             return self.call(log_codes, real, encoding.scale, bits, steps, name=name, result=first)
-        found = self.quantization.codes(real, *self._qparams(encoding), scheme, constant)
+        scale, zero_point = self._qparams(encoding)
+        found = self.quantization.codes(real, scale, zero_point, scheme, constant)
         return self.call(found.function, *found.arguments, name=name, result=first)
 
     def _qparams(self, encoding: Encoding) -> Sequence[Any]:

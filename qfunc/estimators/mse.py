@@ -43,7 +43,7 @@ class Mse:
     x_hat is x quantized and dequantized with the qparams of that range, so only scales that the hardware
     supports are compared.  `apart` then searches each end of an affine scheme again, with the other end fixed.
 
-    With w = 1 no range is wider than that of the data.  w = 1.5 is for blocks of floats of few bits, whose largest value may be
+    With w = 1 no range is wider than the data.  w = 1.5 is for blocks of floats of few bits, whose largest value may be
     nearer to the second largest code (E2M1: 4 instead of 6), and w = 2 for schemes whose scale for the range itself clips:
     those of OCP MX, whose next power of two does not.
 

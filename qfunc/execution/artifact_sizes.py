@@ -11,7 +11,7 @@ from torch import fx
 
 from qfunc.errors import DeployError
 from qfunc.execution.batches import infos
-from qfunc.execution.varying_sizes import Axes, axes_of, varying
+from qfunc.execution.varying_sizes import Axes, axes_of, varying_axes
 from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.specs import Target
 from qfunc.specs.file_format import format_of
@@ -21,7 +21,7 @@ __all__ = ["fixes_sizes", "other_sizes", "require_one_size", "with_sizes_of"]
 
 def fixes_sizes(target: Target, axes: Axes | None) -> bool:
     """Return True if axes vary that the files of a target fix."""
-    return bool(format_of(target.lowering).one_size and varying(axes))
+    return bool(format_of(target.lowering).one_size and varying_axes(axes))
 
 
 def require_one_size(target: Target, axes: Axes | None, inputs: Sequence[TensorInfo], names: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def require_one_size(target: Target, axes: Axes | None, inputs: Sequence[TensorI
     """
     if axes is None or not fixes_sizes(target, axes):
         return
-    index, _ = varying(axes)[0]
+    index, _ = varying_axes(axes)[0]
     shapes = [shape for shape in (inputs[index].shape, inputs[index].other) if shape]
     seen = [f"[{', '.join(_sizes(shape, axes[index], 'n'))}]" for shape in shapes]
     given = ", ".join(f"torch.zeros({', '.join(_sizes(i.shape, row, '1'))})" for i, row in zip(inputs, axes, strict=True))
@@ -50,7 +50,7 @@ def _sizes(shape: Sequence[int], row: Sequence[str | None], batch: str) -> list[
 
 def other_sizes(inputs: tuple[TensorInfo, ...], axes: Axes | None) -> list[tuple[TensorInfo, ...]]:
     """Return the inputs in the other sizes that calibration saw, if there are any and they vary in the artifact."""
-    if not varying(axes) or not any(i.other for i in inputs):
+    if not varying_axes(axes) or not any(i.other for i in inputs):
         return []
     return [tuple(evolve(i, shape=i.other) if i.other else i for i in inputs)]
 

@@ -144,13 +144,16 @@ def require_batches(batches: Any, step: str, progress: Any = True, call: str = "
         progress: What the user gave in the place of `progress`.
         call: The right call, for the message; by default qfunc.STEP(batches)(model).
     Raises:
-        CalibrationError: `batches` is a tensor, a dict, a model or not iterable; or `progress` is a model.
+        CalibrationError: `batches` is a tensor, a dict, a model or not iterable; or `progress` is no bool.
     """
     if isinstance(batches, nn.Module) or isinstance(progress, nn.Module):
         model = batches if isinstance(batches, nn.Module) else progress
         do = f"Write {call or f'qfunc.{step}(batches)(model)'}."
         found = a_or_an(type(model))
         raise CalibrationError(where=step, found=found, wanted="batches first, and then the model", do=do)
+    if type(progress) is not bool:
+        do = "Pass the other arguments by name."
+        raise CalibrationError(where=f"{step}, progress", found=a_or_an(type(progress)), wanted="True or False", do=do)
     if isinstance(batches, Tensor | Mapping | str) or not isinstance(batches, Iterable):
         do = "Call it, and pass its result." if callable(batches) else "Put a single batch into a list: [batch]."
         if isinstance(batches, torch.utils.data.Dataset):

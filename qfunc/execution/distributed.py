@@ -17,8 +17,8 @@ from torch import Tensor
 from qfunc.errors import CalibrationError, QfuncError, SpecError
 from qfunc.estimators import PowerOfTwo
 from qfunc.execution.fixed_qparams import FixedScale
-from qfunc.execution.tensor_ranges.measure import merged
-from qfunc.execution.varying_sizes import joined
+from qfunc.execution.tensor_ranges.measure import union
+from qfunc.execution.varying_sizes import join_sizes
 from qfunc.graph.record import TensorInfo
 from qfunc.quantizers.site import Site
 from qfunc.specs.protocols import MergeableEstimator
@@ -173,7 +173,7 @@ def merge(observers: Sequence[Observer], batches: int, group: ProcessGroup | Non
     for number, observer in enumerate(observers):
         observer.inputs = functools.reduce(_first_nonempty, (r.inputs[number] for r in reports))
         for name, span in [pair for r in reports for pair in r.ranges[number].items()]:
-            observer.ranges[name] = merged(observer.ranges.get(name), span.to(observer.device))
+            observer.ranges[name] = union(observer.ranges.get(name), span.to(observer.device))
         for index, statistic in enumerate(observer.statistics):
             observer.states[index] = _merge_state(observer.states[index], statistic.site.estimator, observer.device, group)
     return sum(r.batches for r in reports)
@@ -252,7 +252,7 @@ def _require_same_scales(name: str, shapes: Sequence[tuple[int, ...] | None]) ->
 
 def _first_nonempty(a: tuple[TensorInfo, ...], b: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
     # Return the shapes of one process that reads the batches of a, then those of b.
-    return b if b and (not a or any(0 in i.shape for i in a)) else joined(a, b)
+    return b if b and (not a or any(0 in i.shape for i in a)) else join_sizes(a, b)
 
 
 def _has_merge(estimator: Any) -> bool:

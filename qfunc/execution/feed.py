@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from qfunc.errors import CalibrationError, QfuncError, a_or_an, first_line
 from qfunc.execution.batches import Binder, as_list, warn_caller
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.graph.submodules import run_submodules
 
 Observe = Callable[[tuple[Any, ...], int], Any]
@@ -28,7 +28,7 @@ def feed_all(model: nn.Module, observers: Mapping[str, Observe], batches: Iterab
         CalibrationError: a wrong batch structure, or arguments that the model does not accept.
     """
     feed, count = feeder(model, observers, step), 0
-    for count, batch in enumerate(tracked(batches, step, "batch", progress), 1):
+    for count, batch in enumerate(track(batches, step, "batch", progress), 1):
         feed(batch, count)
     return count
 

@@ -13,8 +13,8 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, SpecError, a_or_an
 from qfunc.execution.batches import infos
 from qfunc.execution.fixed_qparams import FixedScale, loss_text, observed_site
-from qfunc.execution.tensor_ranges.measure import measured, merged
-from qfunc.execution.varying_sizes import joined
+from qfunc.execution.tensor_ranges.measure import range_of, union
+from qfunc.execution.varying_sizes import join_sizes
 from qfunc.graph.arguments import flatten
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import TensorInfo, record_of
@@ -95,7 +95,7 @@ class Observer:
         if not self.inputs or any(0 in i.shape for i in self.inputs):
             self.inputs, self.example = infos(arguments), arguments
         else:
-            self.inputs = joined(self.inputs, infos(arguments))
+            self.inputs = join_sizes(self.inputs, infos(arguments))
         return self.interpreter.run_batch(arguments, f"calibrate, batch {number}")
 
     def observe(self, name: str, value: Any) -> None:
@@ -123,7 +123,7 @@ class Observer:
             if len(chunks) == len(statistic.tensors):
                 self._update(index, torch.cat(self.pending.pop(index)))
         if name in self.measured and isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-            self.ranges[name] = merged(self.ranges.get(name), measured(value))
+            self.ranges[name] = union(self.ranges.get(name), range_of(value))
 
     def _require_finite(self, index: int, name: str, value: Tensor) -> None:
         require_finite(value, self.statistics[index].tensors[name], f"the activations of batch {self.batch}")

@@ -83,7 +83,7 @@ class Progress:
         return ", ".join([*parts, *filter(None, [self.note])])
 
 
-def tracked(
+def track(
     items: Iterable[Item], step: str, unit: str, shown: bool = True, total: int | None = None, skipped: int = 0
 ) -> Iterator[Item]:
     """Yield the items, and count each when the next one is asked for.
@@ -107,4 +107,4 @@ def tracked(
             progress.skip() if progress.done < skipped else progress.advance()
 
 
-__all__ = ["Item", "Progress", "tracked"]
+__all__ = ["Item", "Progress", "track"]

@@ -8,16 +8,16 @@ from attrs import evolve
 
 from qfunc.graph.record import Record, TensorInfo
 
-__all__ = ["Axes", "axes_of", "batch_of", "joined", "varying"]
+__all__ = ["Axes", "axes_of", "batch_of", "join_sizes", "varying_axes"]
 
 Axes = tuple[tuple[str | None, ...], ...]
 """For each input of a model, the names of the axes that vary; None for a fixed axis."""
 
 
-def joined(first: tuple[TensorInfo, ...], later: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+def join_sizes(first: tuple[TensorInfo, ...], later: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
     """Return the inputs of the first batch, with the first other size of each axis but the batch that differs later.
 
-    >>> joined((TensorInfo((2, 3, 8, 8), "torch.float32"),), (TensorInfo((2, 3, 8, 16), "torch.float32"),))
+    >>> join_sizes((TensorInfo((2, 3, 8, 8), "torch.float32"),), (TensorInfo((2, 3, 8, 16), "torch.float32"),))
     (TensorInfo(shape=(2, 3, 8, 8), dtype='torch.float32', other=(2, 3, 8, 16)),)
     """
     if not first or [len(i.shape) for i in first] != [len(i.shape) for i in later]:
@@ -43,7 +43,7 @@ def axes_of(record: Record, inputs: Sequence[TensorInfo]) -> Axes | None:
         tuple(_name(row[axis], index, axis, info, batch) for axis in range(len(info.shape)))
         for index, (row, info) in enumerate(zip(rows, inputs, strict=True))
     )
-    return found if varying(found) else batch_of(record)
+    return found if varying_axes(found) else batch_of(record)
 
 
 def _name(exported: str | None, index: int, axis: int, info: TensorInfo, batch: tuple[int, ...] | None) -> str | None:
@@ -60,6 +60,6 @@ def batch_of(record: Record) -> Axes | None:
     return tuple(tuple(name if name == "batch" else None for name in row) for row in record.axes)
 
 
-def varying(axes: Axes | None) -> list[tuple[int, int]]:
+def varying_axes(axes: Axes | None) -> list[tuple[int, int]]:
     """Return (input, axis) of each axis that varies and is not the batch."""
     return [(i, axis) for i, row in enumerate(axes or ()) for axis, name in enumerate(row) if name not in (None, "batch")]

@@ -33,7 +33,7 @@ from qfunc.frontend.parametrizations import remove_parametrizations
 from qfunc.frontend.refusals.already_quantized import require_float_model, require_float_ops
 from qfunc.frontend.refusals.assigned_buffers import buffers_of, require_same_buffers
 from qfunc.frontend.sizes_of_results import read_sizes_of_results
-from qfunc.frontend.source_location import module_call, qualified, source_line
+from qfunc.frontend.source_location import module_call, qualified_name, source_line
 from qfunc.graph.arguments import store_fixed_arguments
 from qfunc.graph.copying import own_copy, sharing_parameters
 from qfunc.graph.hooks import require_no_hooks
@@ -134,7 +134,7 @@ def capture(
             require_no_hooks(owned)
             kinds = leaf_classes(leaves, owned)
             prepare(owned, kinds)
-            root_class = qualified(type(owned))  # without the class that a parametrization generates
+            root_class = qualified_name(type(owned))  # without the class that a parametrization generates
 
             def trace(root: nn.Module) -> fx.Graph:
                 default = Tracer(kinds)

@@ -89,7 +89,7 @@ def leaf_classes(leaves: Leaves, model: nn.Module) -> frozenset[type[nn.Module]]
 
 
 def present_arguments(spellings: Iterable[str], model: object) -> tuple[str, ...]:
-    """Return those of the qualified names that are classes of the model's submodules.
+    """Return the qualified names that are classes of the model's submodules.
 
     >>> present_arguments(("torch.relu", "torch.nn.modules.activation.ReLU"), nn.Sequential(nn.ReLU()))
     ('torch.nn.modules.activation.ReLU',)

@@ -102,17 +102,17 @@ def _path(path: Any) -> str:
     return ".".join(part for part in re.sub(r"@\d+", "", plain).split(".") if part)
 
 
-def qualified(kind: type) -> str:
+def qualified_name(kind: type) -> str:
     """Return the qualified name of a class.
 
-    >>> qualified(torch.nn.Linear)
+    >>> qualified_name(torch.nn.Linear)
     'torch.nn.modules.linear.Linear'
     """
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _class_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else qualified(kind)
+    return kind if isinstance(kind, str) else qualified_name(kind)
 
 
 def has_module_name(kind: str) -> bool:

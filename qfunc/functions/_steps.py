@@ -57,7 +57,7 @@ def quantized_step(scale: Tensor, zero_point: Tensor, scheme: Scheme) -> Affine:
 
 
 def through_magnitude(gradient: Tensor, scale: Tensor, scheme: Scheme) -> Tensor:
-    """Return the gradient of the trained scale from that of the hardware's: straight through `nearest_scale`, then of |s|."""
+    """Return the trained scale's gradient from the hardware scale's: straight through `nearest_scale`, then of |s|."""
     return gradient if scheme.scale.signed else torch.where(scale < 0, -gradient, gradient)
 
 

@@ -57,7 +57,7 @@ class Compensation:
         return tuple(f"inner_{name}" for name in learned_by(self.inner, scheme))
 
     def scaled(self, params: Shifted, factor: Tensor) -> Shifted | None:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         inner = scaled_by(self.inner, params.inner, factor)
         return None if inner is None else Shifted(inner, params.shift * _each(factor, params.shift))
 

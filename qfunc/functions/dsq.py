@@ -1,4 +1,4 @@
-"""DSQ: learn the bounds and the steepness of a soft staircase of tanh, whose gradient replaces that of rounding."""
+"""DSQ: learn the bounds and the steepness of a soft staircase of tanh, whose gradient replaces the gradient of rounding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOW, _HIGH = 0.001, 0.499
 
 @frozen
 class Dsq:
-    """x_hat is x rounded on the grid l + i D of [l, u]; its gradient is that of a soft staircase.
+    """x_hat is x rounded on the grid l + i D of [l, u]; its gradient is the gradient of a soft staircase.
 
     D = (u - l) / (qmax - qmin).  In the interval i, l + i D <= x < l + (i+1) D with middle m_i,
 
@@ -47,7 +47,7 @@ class Dsq:
     and Q_S(x) = l below l, u above u.  As in the paper, the value in training is the hard one, which replaces
     phi by its sign, and x, l, u and alpha get the derivatives of Q_S.  Schemes with a zero point train l and u, and
     from_range(l, u) gives D and the grid.  Other schemes train only the width u - l, with l = qmin D and u = qmax D:
-    the gradient of a bound fits learning rates for bounds, while that of a step is (qmax - qmin) times larger.
+    the gradient of a bound fits learning rates for bounds, while the gradient of a step is (qmax - qmin) times larger.
     alpha is clamped to [0.001, 0.499] with a straight-through gradient; for the paper's L2 penalty on it, use the
     optimizer's weight decay.  The curve assumes rounding to nearest.
 
@@ -86,7 +86,7 @@ class Dsq:
         return (*(("low", "high") if steps.is_free(scheme) else ("width",)), *(("alpha",) if self.trains_alpha else ()))
 
     def scaled(self, params: Staircase, factor: Tensor) -> Staircase:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         if params.width is not None:
             return params._replace(width=params.width * factor)
         assert params.low is not None and params.high is not None  # noqa: PT018

@@ -26,7 +26,7 @@ class Fixed:
         return qparams
 
     def scaled(self, params: Affine, factor: Tensor) -> Affine:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return params._replace(scale=params.scale * factor)
 
     def apply(self, params: Affine, x: Tensor, scheme: Scheme) -> Tensor:

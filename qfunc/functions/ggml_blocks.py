@@ -32,7 +32,7 @@ class GgmlBlocks:
     Source: ggml, src/ggml-quants.c.
 
     >>> import torch
-    >>> from qfunc.specs import GGUF_Q4_1
+    >>> from qfunc.specs.formats import GGUF_Q4_1
     >>> x = torch.arange(32.0)[None]
     >>> params = GgmlBlocks().init(Affine(torch.ones(1, 1), torch.zeros(1, 1)), x, GGUF_Q4_1)
     >>> GgmlBlocks().apply(params, x, GGUF_Q4_1)[0, 31]

@@ -96,7 +96,7 @@ class Lsq:
         return ("scale",)
 
     def scaled(self, params: Learned, factor: Tensor) -> Learned:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return params._replace(scale=params.scale * factor)
 
     def apply(self, params: Learned, x: Tensor, scheme: Scheme) -> Tensor:

@@ -69,7 +69,7 @@ class LsqPlus:
         return ("scale", "beta") if steps.is_free(scheme) else ("scale",)
 
     def scaled(self, params: Offset, factor: Tensor) -> Offset:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return Offset(params.scale * factor, params.beta * factor)
 
     def apply(self, params: Offset, x: Tensor, scheme: Scheme) -> Tensor:

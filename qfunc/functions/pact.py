@@ -33,7 +33,7 @@ class Pact:
 
     Signed symmetric schemes clip to [-alpha, alpha]; where x < -alpha, the gradient of alpha is -1.  Schemes with a
     zero point clip to [low, alpha] with low <= 0, which the paper does not have: the gradient of low is 1 where
-    x < low, so a low of 0 stays 0 if x is never negative.  The value is that of the hardware: from_range(low, alpha)
+    x < low, so a low of 0 stays 0 if x is never negative.  The value is the hardware's: from_range(low, alpha)
     gives scale and zero point, and codes saturate at the ends of the format.  A bound that the scheme cannot
     represent (a power-of-two scale, a nudged zero point, the code -128) is therefore clipped where the codes end.
     The magnitude of alpha is used, at least 2^-126.  For the paper's penalty on alpha, use the optimizer's weight
@@ -56,7 +56,7 @@ class Pact:
     alpha: float | None = field(default=None, validator=number(positive=True, optional=True))
 
     def init(self, qparams: Affine, x: Tensor, scheme: Scheme) -> Clipping:
-        """Return the bounds of the estimated qparams, or those of `alpha`."""
+        """Return the bounds of the estimated qparams, or the bounds of `alpha`."""
         steps.refuse_unless(steps.FORMATS_WITH_STEP, scheme, "Pact")
         steps.refuse_signed(scheme, "Pact")
         scale = steps.total_scale(qparams)
@@ -75,7 +75,7 @@ class Pact:
         return ("alpha",) if scheme.zero_point is None else ("alpha", "low")
 
     def scaled(self, params: Clipping, factor: Tensor) -> Clipping:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return Clipping(params.alpha * factor, params.low * factor)
 
     def apply(self, params: Clipping, x: Tensor, scheme: Scheme) -> Tensor:

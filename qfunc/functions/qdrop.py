@@ -56,7 +56,7 @@ class QDrop:
         return learned_by(self.inner, scheme)
 
     def scaled(self, params: Any, factor: Tensor) -> Any:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return scaled_by(self.inner, params, factor)
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:

@@ -24,7 +24,7 @@ class Stochastic:
     floor(x/s + u) is x/s rounded up with probability x/s - floor(x/s), so that inside the range the mean of
     x_hat over u is x, and values on the grid do not change.  Small floats are rounded to one of their two
     neighbours in the same way.  The value for the hardware (`apply`, `export`) is deterministic: that of `inner`,
-    with the scheme's rounding.  The gradients of x and of the parameters are those of `inner`.
+    with the scheme's rounding.  The gradients of x and of the parameters are the gradients of `inner`.
 
     Each forward in training draws a new u.  Gradient checkpointing recomputes with another u than the forward used,
     and silently gives other gradients, unless its `context_fn` is `qfunc.checkpoint_contexts`.
@@ -60,11 +60,11 @@ class Stochastic:
         return learned_by(self.inner, scheme)
 
     def scaled(self, params: Any, factor: Tensor) -> Any:
-        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times those of x."""
+        """Return the parameters for factor * x, factor > 0 in their shape: its values are factor times the values of x."""
         return scaled_by(self.inner, params, factor)
 
     def apply(self, params: Any, x: Tensor, scheme: Scheme) -> Tensor:
-        """Return the value that the hardware represents for x: that of `inner`, without noise."""
+        """Return the value that the hardware represents for x: the value of `inner`, without noise."""
         value: Tensor = self.inner.apply(params, x, scheme)
         return value
 

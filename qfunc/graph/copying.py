@@ -25,7 +25,7 @@ def sharing_parameters(model: Any) -> Any:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return the device of the first parameter or buffer; that of a model without tensors is the CPU.
+    """Return the device of the first parameter or buffer; a model without tensors is on the CPU.
 
     >>> device_of(nn.ReLU())
     device(type='cpu')

@@ -173,7 +173,7 @@ def calls(target: Any, *operands: Any) -> Callable[[Match], Call]:
 
 
 def put_in_place(node: fx.Node, call: Call) -> None:
-    """Replace the target and the arguments of a node by those of a call; its name stays."""
+    """Replace the target and the arguments of a node by a call's; its name stays."""
     node.target, node.args, node.kwargs = call.target, call.args, call.kwargs
 
 

@@ -189,7 +189,7 @@ class Context:
         object.__setattr__(self, "record", record_of(self.model))
 
     def fact(self, node: fx.Node) -> NodeInfo:
-        """Return the origin of a node; the path of a constant is that of its attribute."""
+        """Return the origin of a node; the path of a constant is the path of its attribute."""
         record = self.record
         found = record.facts.get(node.name) if record else None
         found = found or NodeInfo(str(node.target) if node.op == "get_attr" else node.name)
@@ -212,7 +212,7 @@ class Context:
         return self._kinds[node]
 
     def traits(self, node: fx.Node) -> Trait:
-        """Return the traits of a node; a user-defined op also has those of the kind in `behaves_like`."""
+        """Return the traits of a node; a user-defined op also has the traits of the kind in `behaves_like`."""
         if node not in self._traits:
             op = self.user_op(node)
             self._traits[node] = traits(node) if op is None else op.traits | traits_of(op.behaves_like or op.kind)

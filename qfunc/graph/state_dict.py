@@ -65,7 +65,7 @@ def _batch_norm_mismatches(model: fx.GraphModule, state: Mapping[str, Any], pref
     in_state = [k.removeprefix(prefix) for k in ends if f"{k}.first_batch" in state]
     quantized = any(k.startswith(f"{prefix}quantizers.") for k in state)
     if in_state and not in_model:
-        do = "Quantize with batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model)."
+        do = "Quantize with batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm()(model)."
         return [f"found a state with BatchNorms that train ({_listed(in_state)}), wanted one with folded BatchNorms. {do}"]
     if in_model and not in_state and quantized:
         do = "Quantize with batch_norm=qfunc.FoldBatchNorm(), as the saved model was."

@@ -34,7 +34,8 @@ def nearest_scale(scale: Tensor, scheme: Scheme, outer: Tensor | None = None) ->
     Source: OCP Microscaling Formats 1.0, section 6.3 and microxcaling (E8M0); NVIDIA TensorRT Model Optimizer,
         NVFP4 (two levels: amax / (6 * 448), then E4M3).
 
-    >>> from qfunc.specs import E8M0, PerBlock
+    >>> from qfunc.specs import PerBlock
+    >>> from qfunc.specs.formats import E8M0
     >>> nearest_scale(torch.tensor([0.3]), Scheme(scale=Scale(PerBlock(0, 32), format=E8M0, rounding="floor")))[0].item()
     0.25
     """
@@ -52,7 +53,7 @@ def nearest_scale(scale: Tensor, scheme: Scheme, outer: Tensor | None = None) ->
 def outer_scale(largest: Tensor, rule: Scale) -> Tensor:
     """Return the outer scale for the largest scale of a group: allowed(largest / largest of the format).
 
-    >>> from qfunc.specs import E4M3FN
+    >>> from qfunc.specs.formats import E4M3FN
     >>> outer_scale(torch.tensor(224.0), Scale(format=E4M3FN, within=Scale())).item()
     0.5
     """
@@ -63,7 +64,7 @@ def outer_scale(largest: Tensor, rule: Scale) -> Tensor:
 def inner_scale(scale: Tensor, outer: Tensor, rule: Scale) -> Tensor:
     """Return the inner scale of two levels for a real one: format(scale / outer), 1 where the scale is 0.
 
-    >>> from qfunc.specs import E4M3FN
+    >>> from qfunc.specs.formats import E4M3FN
     >>> inner_scale(torch.tensor(0.3), torch.tensor(0.5), Scale(format=E4M3FN, within=Scale())).item()
     0.625
     """
@@ -89,7 +90,7 @@ def stored_scale(scale: Tensor, scheme: Scheme) -> Tensor:
 def divisor(scheme: Scheme) -> float:
     """Return d of a symmetric scheme, s = absmax / d, for the name in `Scale.divisor`.
 
-    >>> from qfunc.specs import E2M1
+    >>> from qfunc.specs.formats import E2M1
     >>> [divisor(Scheme(Int(4), Scale(divisor=d))) for d in ("qmax", "half_range", "-qmin", "emax")]
     [7.0, 7.5, 8.0, 4.0]
     >>> divisor(Scheme(E2M1, Scale(divisor="emax_rounded")))

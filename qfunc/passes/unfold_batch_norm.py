@@ -139,7 +139,7 @@ def _train(network: fx.GraphModule, trained: TrainedBatchNorm, op: fx.Node, weig
     return result
 
 
-def unquantized(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:
+def replacement(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:
     """Return the node that replaces a quantizer for its readers."""
     trained = trained_weight(model, quantizer)
     if trained is None:
@@ -152,4 +152,4 @@ def _float_weight(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
     return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args))
 
 
-__all__ = ["TrainedBatchNorm", "trained_batch_norms", "unfold_batch_norms", "unquantized"]
+__all__ = ["TrainedBatchNorm", "trained_batch_norms", "unfold_batch_norms", "replacement"]

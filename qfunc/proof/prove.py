@@ -99,7 +99,7 @@ def _require_own(artifact: Artifact, own: Artifact, target: Target) -> None:
     qparams = [[(t["role"], t["scale"], t["zero_point"]) for t in report.get("tensors", ())] for report in (found, wanted)]
     if qparams[0] != qparams[1]:
         do = "Pass the artifact of the calibrated model, or leave it out."
-        raise DeployError(where="prove, artifact", found="other qparams in its report", wanted="those of the model", do=do)
+        raise DeployError(where="prove, artifact", found="other qparams in its report", wanted="the model's qparams", do=do)
 
 
 __all__ = ["prove"]

@@ -71,7 +71,7 @@ def divide(quantized: Tensor, weight: Tensor, factor: Tensor, least: Tensor, gro
 
 
 def sign(norm: Any) -> Tensor:
-    """Return the sign of f, which is that of gamma."""
+    """Return the sign of f, which is the sign of gamma."""
     gamma: Tensor = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight.detach()
     return torch.where(gamma < 0, -1.0, 1.0).to(gamma.dtype)
 

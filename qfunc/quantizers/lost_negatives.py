@@ -14,14 +14,14 @@ from qfunc.specs import Float, Int, Levels, Scheme
 
 @frozen(eq=False)
 class Negatives:
-    """The least value of a tensor, the number of its negative values, and that of all values."""
+    """The least value of a tensor, the number of its negative values, and the number of all values."""
 
     least: float = 0.0
     count: int = 0
     elements: int = 0
 
     def seen(self, value: Tensor) -> Negatives:
-        """Return the figures with those of another tensor; no tensor is empty."""
+        """Return the figures of two tensors together; no tensor is empty."""
         count, least = int((value < 0).sum()), float(value.detach().min())
         return Negatives(min(self.least, least), self.count + count, self.elements + value.numel())
 

@@ -32,7 +32,7 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
         Args:
             norm: The BatchNorm that trains after the op with weight x, or None.
             batch: Whether the norm normalizes by the batch.
-            follows: Whether the scales are those of the weight before folding.
+            follows: Whether the scales belong to the weight before folding.
             odd: Whether Q(-x) = -Q(x).
         """
         if norm is None or (follows and odd):

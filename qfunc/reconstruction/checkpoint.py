@@ -53,7 +53,7 @@ class Checkpoint:
         stored = require(Keyed(Text()), parse(read_file(index), str(index)), str(index))
         for name, digest in digests.items():
             if stored.get(name) != digest:
-                self._refuse(f"units of another {name}", f"those of this {name}")
+                self._refuse(f"units of another {name}", f"the units of this {name}")
 
     def _refuse(self, found: str, wanted: str) -> None:
         do = "Use another directory."

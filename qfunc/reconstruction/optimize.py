@@ -162,10 +162,12 @@ def _device(step: Step, cache: Cache) -> torch.device:
     return cache.take(Key("quantized", step.inputs[0]), first).device
 
 
-def run(module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache, start: int, stop: int) -> tuple[Tensor, ...]:
+def run_step(
+    module: fx.GraphModule, names: Sequence[str], stream: str, cache: Cache, start: int, stop: int
+) -> tuple[Tensor, ...]:
     """Run a step's module on the images from start to stop of a stream."""
     outputs: tuple[Tensor, ...] = module(*(cache.part(Key(stream, name), start, stop) for name in names))
     return outputs
 
 
-__all__ = ["Distance", "Optimized", "optimise", "run"]
+__all__ = ["Distance", "Optimized", "optimise", "run_step"]

@@ -78,7 +78,7 @@ def reconstruct(
         parts: The numbers of batches of which the gradients are computed apart, g = sum_p (n_p / n) g_p for a mini-batch with
             n_p of its n images in part p, added in order in float64.  One process whose parts have the batches of several
             processes gives their bits.  None for one part.
-        group: As for `calibrate`: the images are those of all its processes, in order of rank, of which each needs one; a
+        group: As for `calibrate`: the images come from all its processes, in order of rank, of which each needs one; a
             process keeps its own.  Mini-batches and dropped elements are those of one process, and all processes get the
             same bits: those of one process with their `parts`.
     Raises:
@@ -131,7 +131,7 @@ def reconstruct(
             inputs = {path: gathered_inputs(c, count, parts, processes) for path, c in collectors.items()}
             with propagate_errors(processes):
                 graphs = {
-                    path: Subgraph(fold_batch_norm(model), method, inputs[path], select, memory, processes)
+                    path: Subgraph(fold_batch_norm()(model), method, inputs[path], select, memory, processes)
                     for path, model in models.items()
                 }
                 _require_work(list(graphs.values()), select)

@@ -1,4 +1,4 @@
-"""The soft rounding of all weights of a unit, with its gradient and that of the regulariser."""
+"""The soft rounding of all weights of a unit, with its gradient and the regulariser's gradient."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Part:
     value: Tensor
 
     def soften(self) -> None:
-        """Set the value to that of v."""
+        """Set the value to the value at v."""
         clipped = torch.sigmoid(self.v, out=self.value).clamp_(self.edge, 1 - self.edge)
         torch.addcmul(self.start, self.span, clipped, out=self.value)
 

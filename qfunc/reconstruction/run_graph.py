@@ -28,7 +28,7 @@ from qfunc.reconstruction.data_flow import DataFlow
 from qfunc.reconstruction.layout import NoBatchAxis, NoTensor, layouts
 from qfunc.reconstruction.losses import Fisher, gradients_of_divergence, normalize
 from qfunc.reconstruction.methods import Method
-from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run
+from qfunc.reconstruction.optimize import Distance, Optimized, optimise, run_step
 from qfunc.reconstruction.partition import ReconstructionUnit, units_of
 from qfunc.reconstruction.rounding import harden, rounds_up
 from qfunc.reconstruction.sharing.inputs import Inputs
@@ -187,7 +187,7 @@ class Subgraph:
         module, losses = step.real if stream == "float" else step.simulated, list[float]()
         for start, stop in self.inputs.chunks():
             with torch.no_grad():
-                values = run(module, step.inputs, stream, cache, start, stop)
+                values = run_step(module, step.inputs, stream, cache, start, stop)
                 for name, value in zip(step.outputs, values, strict=True):
                     cache.write(Key(stream, name), start, value, self.layout[name])
                 if distance is not None:

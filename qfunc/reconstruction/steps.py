@@ -38,7 +38,7 @@ def steps(flow: DataFlow, quantized: fx.GraphModule, units: Sequence[Reconstruct
 
     Args:
         flow: The data flow of the float network.
-        quantized: The same network with quantizers; those of activations run in the steps that read them.
+        quantized: The same network with quantizers; quantizers of activations run in the steps that read them.
         inline: The names of nodes that each step computes for itself.
     Raises:
         SpecError: a declared block that would have to run before and after another op.

@@ -42,17 +42,17 @@ def form_of(value: Any, tensors: list[Tensor], where: str) -> Any:
     raise CaptureError(where=where, found=a_or_an(type(value)), wanted="tensors, numbers and None", do=do)
 
 
-def filled(form: Any, tensors: Sequence[Tensor]) -> Any:
+def fill_slots(form: Any, tensors: Sequence[Tensor]) -> Any:
     """Return the value of a form.
 
-    >>> filled((Slot(0), 1), ["x"])
+    >>> fill_slots((Slot(0), 1), ["x"])
     ('x', 1)
     """
     if isinstance(form, Slot):
         return tensors[form.index]
     if isinstance(form, dict):
-        return {key: filled(entry, tensors) for key, entry in form.items()}
-    return tuple(filled(entry, tensors) for entry in form) if isinstance(form, tuple) else form
+        return {key: fill_slots(entry, tensors) for key, entry in form.items()}
+    return tuple(fill_slots(entry, tensors) for entry in form) if isinstance(form, tuple) else form
 
 
-__all__ = ["Slot", "filled", "form_of"]
+__all__ = ["Slot", "fill_slots", "form_of"]

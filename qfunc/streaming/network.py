@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qfunc.errors import CaptureError, QfuncError, a_or_an, first_line
 from qfunc.graph.copying import own_copy
-from qfunc.streaming.forms import filled, form_of
+from qfunc.streaming.forms import fill_slots, form_of
 from qfunc.streaming.weights import Weights, fill
 
 
@@ -248,7 +248,7 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
         """Return what the layer passes on."""
-        args, kwargs = filled(self.form, (x, *others))
+        args, kwargs = fill_slots(self.form, (x, *others))
         value = self.get_submodule(self.path)(*args, **kwargs)
         first: Tensor = value if isinstance(value, Tensor) else value[0]
         return first

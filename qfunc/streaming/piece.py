@@ -31,7 +31,7 @@ Rounding = Callable[..., Callable[[fx.GraphModule], fx.GraphModule]]
 """(batches, float_batches=) -> a transform of a calibrated model, as `gptq`."""
 
 
-def exported(piece: nn.Module, inputs: Inputs) -> ExportedProgram:
+def export_piece(piece: nn.Module, inputs: Inputs) -> ExportedProgram:
     """Export a piece for the sizes of its inputs; axes that differ between batches vary.
 
     Raises:
@@ -52,24 +52,24 @@ def _varying(tensors: list[Tensor]) -> dict[int, Any]:
     return {i: torch.export.Dim.AUTO for i in range(tensors[0].ndim) if len({t.shape[i] for t in tensors}) > 1}
 
 
-def placed(programs: Mapping[str, ExportedProgram], target: Target) -> dict[str, Placement]:
+def place_pieces(programs: Mapping[str, ExportedProgram], target: Target) -> dict[str, Placement]:
     """Capture pieces, and return the plan of quantizers of each."""
     return placements({name: capture()(program) for name, program in programs.items()}, target, FoldBatchNorm())
 
 
 def quantized(program: ExportedProgram, target: Target) -> fx.GraphModule:
     """Return a quantized piece; a piece need not have anything to quantize, or all that the target names."""
-    return simulation(placed({"": program}, target)[""], target)
+    return simulation(place_pieces({"": program}, target)[""], target)
 
 
-def calibrated(
+def calibrate_piece(
     load: Callable[[], nn.Module], target: Target, inputs: Inputs, rounding: Rounding | None, rounded_inputs: Inputs
 ) -> fx.GraphModule:
     """Return a piece that is calibrated, with its weights rounded on inputs in the quantized network.
 
     Each step returns a model of its own; what is left of the one before, circles of references, is collected at once.
     """
-    model = quantized(exported(load(), inputs), target)
+    model = quantized(export_piece(load(), inputs), target)
     gc.collect()
     model = calibrate(inputs, progress=False)(model)
     gc.collect()
@@ -110,4 +110,4 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
     return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
 
 
-__all__ = ["Inputs", "Rounding", "calibrated", "exported", "part_of", "placed", "results", "so_far"]
+__all__ = ["Inputs", "Rounding", "calibrate_piece", "export_piece", "part_of", "place_pieces", "results", "so_far"]

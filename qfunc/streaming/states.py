@@ -49,7 +49,7 @@ class StatesOnDisk:
     """
 
     def keep(self, folder: Path, layer: int, states: States) -> None:
-        """Store the inputs of a layer, in place of those of the layer before."""
+        """Store the inputs of a layer, in place of the inputs of the layer before."""
         tensors = {f"{name}.{i}": _stored(t) for name, each in states.items() for i, t in enumerate(each)}
         write(_path(folder, layer), file_of_tensors(tensors, {}))
         _path(folder, layer - 1).unlink(missing_ok=True)

@@ -29,7 +29,7 @@ from qfunc.specs import Target
 from qfunc.specs.protocols import PartwiseLowering
 from qfunc.streaming.network import Call, Network
 from qfunc.streaming.parts import Parts
-from qfunc.streaming.piece import Inputs, Rounding, calibrated, exported, part_of, placed, results, so_far
+from qfunc.streaming.piece import Inputs, Rounding, calibrate_piece, export_piece, part_of, place_pieces, results, so_far
 from qfunc.streaming.states import States, StatesInMemory, StatesOnDisk
 from qfunc.streaming.weights import Weights
 from qfunc.transforms.deploy import report_of
@@ -159,7 +159,7 @@ class _Stream:
         states, before = {"float": [call.entering for call in calls]}, self.network.before()
         if self.rounding is not None:
             inputs = self._inputs(self.count, calls, states["float"])
-            states["rounded"] = so_far(exported(before, inputs), self.target, inputs)
+            states["rounded"] = so_far(export_piece(before, inputs), self.target, inputs)
         del before
         gc.collect()
         return 0, 0 if self.rounding else finished, states
@@ -173,13 +173,13 @@ class _Stream:
 
     def _in_float(self, i: int, calls: list[Call], states: States) -> States:
         inputs = self._inputs(i, calls, states["float"])
-        network = placed({"": exported(self._loaded(i), inputs)}, self.target)[""].network
+        network = place_pieces({"": export_piece(self._loaded(i), inputs)}, self.target)[""].network
         return {"float": results(network, inputs)}
 
     def _piece(self, i: int, calls: list[Call], states: States) -> States:
         each = {name: self._inputs(i, calls, values) for name, values in states.items()}
         load = partial(self._loaded, i)
-        model = calibrated(load, self.target, each["float"], self.rounding, each.get("rounded", ()))
+        model = calibrate_piece(load, self.target, each["float"], self.rounding, each.get("rounded", ()))
         part, following = part_of(model, self.target), dict[str, Sequence[Tensor]]()
         if i < self.count:
             following["float"] = results(QuantizedModel(model).float_network, each["float"])
@@ -196,8 +196,8 @@ class _Stream:
         with torch.device("meta"):
             pieces = [*(self.network.layer(i) for i in range(self.count)), self.network.outside()]
             entering = [call.entering for call in calls]
-            programs = {str(i): exported(p, _on_meta(self._inputs(i, calls, entering))) for i, p in enumerate(pieces)}
-            found = placed(programs, self.target).values()
+            programs = {str(i): export_piece(p, _on_meta(self._inputs(i, calls, entering))) for i, p in enumerate(pieces)}
+            found = place_pieces(programs, self.target).values()
         require_used(self.target, [p.plan for p in found], [p.before for p in found])
         raise_violations([v for p in found for v in violations(p.plan, self.target)], self.target)
 

@@ -39,7 +39,7 @@ class Task:
     predict: Predict | None
 
 
-def measured(task: Task) -> tuple[SweepRow, Artifact | None]:
+def measure_row(task: Task) -> tuple[SweepRow, Artifact | None]:
     """Return the row of a target, without its time, and its files; a step that fails is the reason in the row."""
     row = SweepRow(task.name)
     try:
@@ -94,4 +94,4 @@ def reason(error: BaseException) -> str:
     return f"{error.where}: found {error.found}, wanted {error.wanted}" if isinstance(error, QfuncError) else first_line(error)
 
 
-__all__ = ["Predict", "Task", "measured", "reason"]
+__all__ = ["Predict", "Task", "measure_row", "reason"]

@@ -29,7 +29,7 @@ class Stored:
     """The rows in a folder: `NAME.json` has a row and the digest of what it was measured on, `NAME` the files of the target.
 
     Args:
-        folder: New or empty, or that of an earlier sweep.
+        folder: New or empty, or the folder of an earlier sweep.
         digest: The digest of all that the targets share, of `shared_digest`.
     Raises:
         FileError: the folder cannot be made or written, or a name of a target is no name of a file.

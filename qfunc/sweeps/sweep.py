@@ -24,10 +24,10 @@ from qfunc.execution.progress import Progress
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Target
-from qfunc.sweeps.measure import Predict, Task, measured, reason
+from qfunc.sweeps.measure import Predict, Task, measure_row, reason
 from qfunc.sweeps.report import Sweep, SweepRow
 from qfunc.sweeps.stored import Stored, shared_digest
-from qfunc.sweeps.timing import timed
+from qfunc.sweeps.timing import time_rows
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.validate import describe, require_target_value
@@ -36,8 +36,9 @@ from qfunc.transforms.validate import describe, require_target_value
 def sweep(
     targets: Mapping[str, Target] | Sequence[Target],
     batches: Iterable[Any],
-    metric: Metric | None = None,
+    progress: bool = True,
     *,
+    metric: Metric | None = None,
     calibration: Iterable[Any] | None = None,
     then: Callable[[Any], Any] | None = None,
     predict: Predict | None = None,
@@ -45,7 +46,6 @@ def sweep(
     executor: Executor | None = None,
     folder: str | os.PathLike[str] | None = None,
     example_inputs: tuple[Any, ...] | None = None,
-    progress: bool = True,
 ) -> Callable[[nn.Module | ExportedProgram], Sweep]:
     """Return a function from a float model to a `Sweep`: accuracy, size and time of the model on each of several targets.
 
@@ -56,6 +56,7 @@ def sweep(
     Args:
         targets: Name -> target, or targets of different names.  Edits make variants: `edit.weights(bits=4)(target)`.
         batches: The evaluated batches; they are iterated many times.
+        progress: Show a progress bar on a terminal, else a line every 30 seconds.
         metric: As for `diagnose`; None for the SQNR of the outputs, in dB.  With one, batches may have labels.
         calibration: The batches for `calibrate`; None for the evaluated ones.
         then: A transform of each calibrated model, such as `qfunc.correct_bias(batches)`.
@@ -67,7 +68,6 @@ def sweep(
         folder: Stores the row and the files of each target as soon as they are known.  A sweep of the same model, batches and
             functions goes on where an earlier one was stopped, and tries again what failed.
         example_inputs: As for `quantize`.
-        progress: Show a progress bar on a terminal, else a line every 30 seconds.
     Raises:
         CalibrationError: no batches, batches that can be iterated only once, or a metric that returns no numbers.
         SpecError: no targets, two of one name, arguments of another type, or a default process group of several processes.
@@ -102,8 +102,9 @@ def sweep(
             return study.of(model)
 
     arguments = {
-        "targets": targets, "batches": batches, "metric": metric, "calibration": calibration, "then": then, "predict": predict,
-        "runs": runs, "executor": executor, "folder": folder, "example_inputs": example_inputs, "progress": progress,
+        "targets": targets, "batches": batches, "progress": progress, "metric": metric, "calibration": calibration,
+        "then": then, "predict": predict, "runs": runs, "executor": executor, "folder": folder,
+        "example_inputs": example_inputs,
     }  # fmt: skip
     return Transform(sweep, arguments, transform)
 
@@ -174,7 +175,7 @@ class _Study:
         if stored is not None and self.runs:
             artifacts = {name: stored.artifact(name) for name, row in rows.items() if row.size is not None}
         inputs = tensors_of(bind(first_batch(self.batches, "sweep", "batches")))
-        rows |= timed(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
+        rows |= time_rows(self.targets, rows, artifacts, [t.cpu() for t in inputs], self.runs)
         size = sum(t.numel() * t.element_size() for t in network.state_dict().values())
         return Sweep(scored_by, best, size, tuple(rows[name] for name in self.targets))
 
@@ -224,12 +225,12 @@ class _Study:
 
     def _results(self, tasks: list[Task]) -> Generator[tuple[SweepRow, Artifact | None], None, None]:
         if self.executor is None:
-            yield from map(measured, tasks)
+            yield from map(measure_row, tasks)
             return
         futures = dict[Any, str]()
         for task in tasks:
             try:
-                futures[self.executor.submit(measured, task)] = task.name
+                futures[self.executor.submit(measure_row, task)] = task.name
             except Exception as e:  # of an executor that can run no more, because a process of it died
                 yield SweepRow(task.name, why=f"sweep, executor: {first_line(e)}"), None
         try:

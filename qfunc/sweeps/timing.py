@@ -16,7 +16,7 @@ from qfunc.sweeps.measure import reason
 from qfunc.sweeps.report import SweepRow
 
 
-def timed(
+def time_rows(
     targets: Mapping[str, Target],
     rows: Mapping[str, SweepRow],
     artifacts: Mapping[str, Artifact],
@@ -50,4 +50,4 @@ def timed(
     return found | {name: evolve(rows[name], why=why) for name, why in failed.items()}
 
 
-__all__ = ["timed"]
+__all__ = ["time_rows"]

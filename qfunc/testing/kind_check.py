@@ -10,7 +10,7 @@ from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
 from qfunc.specs.selectors import Selector
 from qfunc.testing.large_sums import large_sums
 from qfunc.testing.one_op import KINDS, networks_of, require_kind
-from qfunc.testing.shares import shared
+from qfunc.testing.shares import gather_results
 from qfunc.testing.target_check import Run, check_target
 from qfunc.transforms.validate import require_target_value
 
@@ -68,7 +68,7 @@ def check_each_kind(
                 found[kind] = str(e)
         return found
 
-    found = {kind: text for part in shared(check, ranks(group), AssertionError) for kind, text in part.items()}
+    found = {kind: text for part in gather_results(check, ranks(group), AssertionError) for kind, text in part.items()}
     return {kind: found[kind] for kind in checked if kind in found}
 
 

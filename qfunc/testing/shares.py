@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def shared(work: Callable[[int, int], Result], group: ProcessGroup | None, error: Callable[[str], Exception]) -> list[Result]:
+def gather_results(
+    work: Callable[[int, int], Result], group: ProcessGroup | None, error: Callable[[str], Exception]
+) -> list[Result]:
     """Return the results of work(rank, number of ranks) of all ranks, in order of rank.
 
     Args:
@@ -21,7 +23,7 @@ def shared(work: Callable[[int, int], Result], group: ProcessGroup | None, error
         group: The result of `distributed.ranks`; None for this process alone.
         error: The exception of the other ranks, from a text that names the rank that failed.
 
-    >>> shared(lambda rank, ranks: (rank, ranks), None, RuntimeError)
+    >>> gather_results(lambda rank, ranks: (rank, ranks), None, RuntimeError)
     [(0, 1)]
     """
     if group is None:
@@ -50,4 +52,4 @@ def _text(failure: Exception | None) -> str:
     return str(failure) if isinstance(failure, AssertionError) and str(failure) else f"{type(failure).__name__}: {failure}"
 
 
-__all__ = ["shared"]
+__all__ = ["gather_results"]

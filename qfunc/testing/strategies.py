@@ -18,8 +18,8 @@ from torch import Tensor
 from qfunc import specs
 from qfunc.numerics import minifloat
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, ZeroPoint, edit
-from qfunc.specs.microscaling import READY
+from qfunc.specs import Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scheme, Target, ZeroPoint, edit, formats
+from qfunc.specs.formats import READY
 from qfunc.testing.one_op import networks_of
 from qfunc.testing.oracle import MODES
 from qfunc.testing.small_models import Block, SmallNet
@@ -198,8 +198,8 @@ def _weights_estimator_everywhere(target: Target) -> Target:
 
 
 FLOATS = (
-    specs.E4M3FN, specs.E5M2, specs.E4M3FNUZ, specs.E5M2FNUZ, specs.E3M2, specs.E2M3, specs.E2M1, specs.FLOAT16,
-    specs.BFLOAT16, specs.FLOAT32, specs.E8M0,
+    formats.E4M3FN, formats.E5M2, formats.E4M3FNUZ, formats.E5M2FNUZ, formats.E3M2, formats.E2M3, formats.E2M1, specs.FLOAT16,
+    specs.BFLOAT16, specs.FLOAT32, formats.E8M0,
 )  # fmt: skip
 """The named small floats."""
 
@@ -237,7 +237,7 @@ def floats_near_ties(draw: st.DrawFn, *, fmt: Float) -> float:
 
 @st.composite
 def block_schemes(draw: st.DrawFn, *, shape: tuple[int, ...]) -> Scheme:
-    """Draw the predefined schemes of `specs.microscaling`, and log and codebook formats, with a granularity for the shape.
+    """Draw the predefined schemes of `specs.formats`, and log and codebook formats, with a granularity for the shape.
 
     Shrinks to MXFP8_E4M3 per tensor.
     """

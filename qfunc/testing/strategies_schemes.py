@@ -8,11 +8,24 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from qfunc import specs
-from qfunc.specs import E8M0, Float, Int, Levels, Log, Scale, Scheme, ZeroPoint
+from qfunc.specs import Float, Int, Levels, Log, Scale, Scheme, ZeroPoint, formats
+from qfunc.specs.formats import E8M0
 from qfunc.testing.oracle import MODES
 from qfunc.testing.strategies import granularities, int_formats, zero_points
 
-FLOATS = (specs.E4M3FN, specs.E5M2, specs.E4M3FNUZ, specs.E5M2FNUZ, specs.E3M2, specs.E2M3, specs.E2M1, specs.FLOAT16)
+FLOATS = (
+    formats.E4M3FN,
+    formats.E5M2,
+    formats.E4M3FNUZ,
+    formats.E5M2FNUZ,
+    formats.E3M2,
+    formats.E2M3,
+    formats.E2M1,
+    specs.FLOAT16,
+    specs.BFLOAT16,
+    specs.FLOAT32,
+    formats.E8M0,
+)
 LOGS = (Log(), Log(3, 1), Log(5, 4))
 LEVELS = (Levels((-1.0, -0.25, 0.0, 0.5, 1.0)), Levels((0.0, 1.0, 3.0)))
 KINDS = ("symmetric", "affine", "fixed zero point", "float", "log", "levels", "mx", "two levels")
@@ -33,7 +46,7 @@ def all_schemes(draw: st.DrawFn, *, shape: tuple[int, ...], max_bits: int = 16) 
     zero_anywhere = kind in ("affine", "fixed zero point")
     fmt: Any = draw(_formats(kind, max_bits).filter(lambda f: zero_anywhere or not isinstance(f, Int) or f.qmin <= 0 <= f.qmax))
     if kind == "two levels":
-        return Scheme(fmt, Scale(shared, format=specs.E4M3FN, within=Scale()))
+        return Scheme(fmt, Scale(shared, format=formats.E4M3FN, within=Scale()))
     if kind == "mx":
         rounding = draw(st.sampled_from(("ceil", "floor", "half_even")))
         divisors = ("qmax", "emax", "emax_rounded") if isinstance(fmt, Float) else ("qmax", "emax")

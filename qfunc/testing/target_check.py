@@ -23,7 +23,7 @@ from qfunc.testing.laws.placement import TRIAL_LAWS, transforms_are_pure
 from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
 from qfunc.testing.pipeline import BEFORE_TIES, BESIDE_POWERS, BESIDE_TIES, POWERS, Example, Pipeline
-from qfunc.testing.shares import shared
+from qfunc.testing.shares import gather_results
 from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
@@ -114,7 +114,7 @@ def check_target(
     def share(rank: int, number: int) -> _Found:
         return _check_models(target, run, models, examples, settings, exempt, rank, number)
 
-    found = shared(share, ranks(group), AssertionError)
+    found = gather_results(share, ranks(group), AssertionError)
     if models is None or isinstance(models, SearchStrategy):
         _warn_if_coarse(target, [kinds for part in found for kinds in part[0]])
     _warn_if_alone(target, [alone for part in found for alone in part[1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from attrs import frozen
 from torch import fx, nn
 from torch.optim import Optimizer
 
+from qfunc._transform import Transform
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.execution.batches import warn_caller
 from qfunc.graph.constants import computable, read_attr
@@ -190,8 +192,8 @@ def freeze_batch_norm(model: nn.Module, after: int = 0, optimizer: Optimizer | N
     return model
 
 
-def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
-    """Return a quantized model whose BatchNorms, trained with `TrainBatchNorm`, are folded into its weights for good.
+def fold_batch_norm() -> Callable[[fx.GraphModule], fx.GraphModule]:
+    """Return a transform of a quantized model that folds BatchNorms, trained with `TrainBatchNorm`, into the weights.
 
     The result computes the same bits as the model in evaluation; a model without such BatchNorms is copied.
 
@@ -201,9 +203,13 @@ def fold_batch_norm(model: fx.GraphModule) -> fx.GraphModule:
     >>> import qfunc
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
     >>> quantized = qfunc.quantize(qfunc.targets.onnxruntime, batch_norm=TrainBatchNorm())(net)
-    >>> [name for name, _ in fold_batch_norm(quantized).named_parameters()]
+    >>> [name for name, _ in fold_batch_norm()(quantized).named_parameters()]
     ['0.weight', '0.bias']
     """
+    return Transform(fold_batch_norm, {}, _folded)
+
+
+def _folded(model: fx.GraphModule) -> fx.GraphModule:
     require_stage(model, "quantized", "fold_batch_norm")
     with torch.inference_mode(False):
         folded = evaluation_form(model)

@@ -16,7 +16,7 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import QuantizerNode
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
-from qfunc.passes.unfold_batch_norm import unquantized
+from qfunc.passes.unfold_batch_norm import replacement
 from qfunc.placement.fusion import FusedGroups, match_fusions, with_roots
 from qfunc.placement.ties import derivations
 from qfunc.placement.without_effect.unmatched_selectors import require_match
@@ -85,7 +85,7 @@ def remove_quantizers(view: QuantizedModel, quantizers: Sequence[QuantizerNode])
     model = copy.deepcopy(view.model)
     for node in list(model.graph.nodes):
         if node.op == "call_module" and node.target in paths:
-            node.replace_all_uses_with(unquantized(model, node))
+            node.replace_all_uses_with(replacement(model, node))
             model.graph.erase_node(node)
             model.delete_submodule(str(node.target))
     model.recompile()

@@ -17,7 +17,7 @@ from qfunc.execution.batches import require_batches, warn_caller
 from qfunc.execution.distributed import gather_counts, merge, propagate_errors, ranks, require_group, require_mergeable
 from qfunc.execution.feed import Observe, feeder
 from qfunc.execution.observers import Observer, statistics
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.execution.stored_statistics import StoredStatistics
 from qfunc.execution.tensor_ranges.losses import range_warnings
 from qfunc.execution.tensor_ranges.parts import joins
@@ -78,7 +78,7 @@ class Calibration:
             ]
             stored = StoredStatistics(self.resume, observers, group)
             done = stored.load()
-            shown = tracked(self.batches, "calibrate", "batch", self.progress, skipped=done)
+            shown = track(self.batches, "calibrate", "batch", self.progress, skipped=done)
             for count, batch in enumerate(shown, 1):
                 if stored.has(batch, count):
                     continue

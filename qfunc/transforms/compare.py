@@ -45,7 +45,7 @@ def compare(
     Args:
         batches: As for `calibrate`.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        group: As for `calibrate`; the figures are those of the batches of all its processes.
+        group: As for `calibrate`; the figures cover the batches of all its processes.
     Raises:
         CalibrationError: there are no batches, or a batch has a wrong structure, or the model is not calibrated.
     Source: the ratio as in Lin, Talathi and Annapureddy, arXiv:1511.06393, section 3.

@@ -220,7 +220,7 @@ def _inputs(model: fx.GraphModule, record: Record, example_inputs: Any) -> tuple
     needed = [n.name for n in placeholders if not n.args]
     if not given and needed:
         do = "Pass deploy(target, example_inputs=(...,)), or calibrate the model."
-        raise DeployError(where="deploy", found="no shapes of the inputs", wanted=f"those of {', '.join(needed)}", do=do)
+        raise DeployError(where="deploy", found="no shapes of the inputs", wanted=f"the shapes of {', '.join(needed)}", do=do)
     if (keyed := [n.name for n in placeholders if dict_key(n) is not None]) or not len(needed) <= len(given) <= len(
         placeholders
     ):

@@ -36,7 +36,7 @@ def emulate(target: Target) -> Callable[[Model], Model]:
         target: The hardware that the model was quantized for.
     Raises:
         EmulationError: the vendor's arithmetic is not public (the error names the nearest target with public
-            arithmetic), or the hardware of the target is not that of the model (the error shows the difference).
+            arithmetic), or the hardware of the target is not the model's hardware (the error shows the difference).
         CalibrationError: the model is not calibrated.
 
     >>> import qfunc, torch

@@ -168,7 +168,7 @@ def _insert(network: fx.GraphModule, placed: PlacedSite, record: Record) -> tupl
     if isinstance(site.value, FixedQParams):
         module.set_qparams(fixed(site.value, module))
     elif value is not None and not isinstance(site.value, DerivedQParams):
-        module.set_qparams(estimated(site, value), value)
+        module.set_qparams(estimate_qparams(site, value), value)
     return node, evolve(record.facts.get(tensor.name, NodeInfo(name)), path=name)
 
 
@@ -178,10 +178,10 @@ def _estimate_as_trained(network: fx.GraphModule, node: fx.Node, trained: Traine
     site: Site = module.site
     norm = copy.copy(network.get_submodule(str(trained.norm.target))).train()
     value = folded_weight(read_attr(network, trained.weight).detach(), norm, trained.groups).detach()
-    module.set_qparams(estimated(site, value), value)
+    module.set_qparams(estimate_qparams(site, value), value)
 
 
-def estimated(site: Site, value: Tensor) -> Affine:
+def estimate_qparams(site: Site, value: Tensor) -> Affine:
     """Return the qparams that the estimator of a site finds for a constant."""
     state = site.estimator.update(site.estimator.init(site.scheme, value), value, site.scheme)
     found: Affine = site.estimator.finalize(state, site.scheme)

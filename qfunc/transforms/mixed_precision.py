@@ -76,9 +76,9 @@ def mixed_precision(
     batches: Iterable[Any],
     bits: Sequence[int],
     budget: Budget,
-    loss: Loss = OutputMse(),
     progress: bool = True,
     *,
+    loss: Loss = OutputMse(),
     group: ProcessGroup | None = None,
 ) -> Callable[[nn.Module], Mixture]:
     """Return a function from a calibrated model to the bits of its weights with the least loss within a budget.
@@ -95,9 +95,9 @@ def mixed_precision(
         batches: As for `calibrate`; iterated once.
         bits: The widths to choose from, each from 2 to 16, such as (2, 4).
         budget: The limit on the cost of the weights.
-        loss: The loss of a weight with fewer bits.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        group: As for `calibrate`; the losses are those of the batches of all its processes, of which each needs one.
+        loss: The loss of a weight with fewer bits.
+        group: As for `calibrate`; the losses cover the batches of all its processes, of which each needs one.
     Raises:
         CalibrationError: no batches, or a model that is not calibrated; or a loss whose `watch` has no `state` and `join`,
             in several processes; or no output is a floating-point tensor that depends on a weight.
@@ -146,7 +146,7 @@ def mixed_precision(
 
     return Transform(
         mixed_precision,
-        {"batches": batches, "bits": bits, "budget": budget, "loss": loss, "progress": progress, "group": group},
+        {"batches": batches, "bits": bits, "budget": budget, "progress": progress, "loss": loss, "group": group},
         transform,
     )
 

@@ -15,7 +15,7 @@ from qfunc.placement.fused_readers import share_scales
 from qfunc.placement.shift_limits import limit_qparams
 from qfunc.placement.ties import derivations, derived_qparams
 from qfunc.specs import DerivedQParams, Scheme
-from qfunc.transforms.insert_quantizers import estimated
+from qfunc.transforms.insert_quantizers import estimate_qparams
 
 
 def reconcile(view: QuantizedModel, found: dict[str, Affine]) -> dict[str, Affine]:
@@ -79,7 +79,7 @@ def _before_adjustment(view: QuantizedModel, current: dict[str, Affine]) -> dict
     target = view.record.target
     if loaded and all(s.module.ready for s in view.quantizers) and target is not None and (derivations(view) or target.limits):
         # The values of a file do not show what adjusted them: adjust the estimates again, and compare.
-        estimates = {path: estimated(constants[path].site, _constant(view, path)) for path in loaded}
+        estimates = {path: estimate_qparams(constants[path].site, _constant(view, path)) for path in loaded}
         result = reconcile(view, {**current, **estimates})
         known |= {path: (estimates[path], result[path]) for path in loaded}
     return {path: _where_equal(current[path], after, before) for path, (before, after) in known.items()}
@@ -108,7 +108,7 @@ def bias_qparams(view: QuantizedModel) -> dict[str, Affine]:
     """Return the qparams of biases with scales of their own, by path, estimated from their present values."""
     own = [q for q in view.quantizers if q.module.site.slot == "bias" and isinstance(q.module.site.value, Scheme)]
     constant = [q for q in own if q.module.site.constant and not q.module.dynamic]
-    return {q.path: estimated(q.module.site, _constant(view, q.path)) for q in constant}
+    return {q.path: estimate_qparams(q.module.site, _constant(view, q.path)) for q in constant}
 
 
 def _constant(view: QuantizedModel, path: str) -> Tensor:

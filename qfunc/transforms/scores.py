@@ -15,10 +15,10 @@ Score = Callable[[list[Tensor], Any], Any]
 """(the outputs in the model's order, the original batch) -> one number per example, or one for all."""
 
 
-def raised(error: Exception, where: str, kind: type[QfuncError]) -> QfuncError:
+def user_error(error: Exception, where: str, kind: type[QfuncError]) -> QfuncError:
     """Return the error that tells of an exception of the user's function.
 
-    >>> raised(KeyError("digit"), "verify, score", VerifyError).found
+    >>> user_error(KeyError("digit"), "verify, score", VerifyError).found
     "KeyError: 'digit'"
     """
     do = "Its arguments are the list of all output tensors, in the model's order, and the batch."
@@ -53,7 +53,7 @@ class Scores:
         try:
             found = self.score(outputs, self.batch)
         except Exception as e:
-            raise raised(e, "verify, score", VerifyError) from e
+            raise user_error(e, "verify, score", VerifyError) from e
         try:
             self.found.setdefault(name, []).append(torch.as_tensor(found, dtype=torch.float64).flatten().cpu())
         except (TypeError, ValueError, RuntimeError) as e:
@@ -66,4 +66,4 @@ class Scores:
         return tuple((name, float(torch.cat(values).mean())) for name, values in self.found.items())
 
 
-__all__ = ["Score", "Scores", "raised"]
+__all__ = ["Score", "Scores", "user_error"]

@@ -42,7 +42,7 @@ def sensitivity(
     Args:
         batches: As for `calibrate`; a few are enough for the order of the sites.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        group: As for `calibrate`; the figures are those of the batches of all its processes.
+        group: As for `calibrate`; the figures cover the batches of all its processes.
     Raises:
         CalibrationError: there are no batches, or a batch has a wrong structure, or the model is not calibrated.
     Source: Wu, Judd, Zhang, Isaev and Micikevicius, arXiv:2004.09602, section 6.1 (one at a time).

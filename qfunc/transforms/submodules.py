@@ -16,7 +16,7 @@ from torch import fx, nn
 from qfunc.errors import CalibrationError, CaptureError, QfuncError, SpecError, a_or_an, first_line
 from qfunc.execution.feed import positional
 from qfunc.frontend.options import leaf_classes, require_arguments
-from qfunc.frontend.source_location import has_module_name, qualified
+from qfunc.frontend.source_location import has_module_name, qualified_name
 from qfunc.graph.hooks import without_hooks
 from qfunc.graph.record import attach, record_of, within_module
 from qfunc.graph.selectors import Context, matches
@@ -162,7 +162,7 @@ def inputs_of(outer: nn.Module, chosen: Mapping[str, nn.Module], example_inputs:
     except QfuncError:
         raise
     except Exception as e:
-        do = f"Pass the positional inputs of the {type(outer).__name__}, not those of the submodules."
+        do = f"Pass the positional inputs of the {type(outer).__name__}, not the inputs of the submodules."
         raise CaptureError(where=where, found=first_line(e), wanted="inputs on which the model runs", do=do) from e
     for path in chosen:
         if path not in calls:
@@ -231,7 +231,7 @@ def enclosing_classes(outer: nn.Module, path: str) -> tuple[str, ...]:
     ('torch.nn.modules.container.Sequential', 'torch.nn.modules.container.Sequential')
     """
     words = path.split(".")
-    return tuple(qualified(type(outer.get_submodule(".".join(words[:i])))) for i in range(len(words)))
+    return tuple(qualified_name(type(outer.get_submodule(".".join(words[:i])))) for i in range(len(words)))
 
 
 def capture_submodule(

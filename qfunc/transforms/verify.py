@@ -32,7 +32,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     """Return a function (calibrated, batches) -> `Report` that compares the artifact, run by the runtime, with the emulation.
 
     First it compares the runtime's own partition into integer and float units with the predicted one, unit by unit;
-    then every tensor of codes, at full optimisation; then the outputs, also those of the simulation. For a target
+    then every tensor of codes, at full optimisation; then the outputs, also the simulation's. For a target
     without public arithmetic it compares the outputs with the simulation only. Each submodule that
     `quantize(submodules=)` quantized is verified on the inputs that it has in the whole model.
 
@@ -81,7 +81,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             require_target(part, target, "verify")
         runner = target.runtime.runner if runtime is None else runtime
         if runner is None:
-            found, do = "no runtime that can be run here", _road(target, next(iter(each.values())))
+            found, do = "no runtime that can be run here", _runner_remedy(target, next(iter(each.values())))
             raise VerifyError(where=f"verify({target.name})", found=found, wanted="a runner", do=do)
         if score is not None and "" not in each:
             found, do = f"a model of quantized parts: {as_list(each)}", "Leave it out: the runtime has no outputs of the whole."
@@ -94,13 +94,13 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         shown = near if scores is None else scores.watched(near)
 
         def check(path: str) -> Callable[[tuple[Any, ...], int], Any]:
-            def see(arguments: tuple[Any, ...], number: int) -> Any:
+            def add_batch(arguments: tuple[Any, ...], number: int) -> Any:
                 if path not in checks:
                     sized = with_sizes_of(each[path], arguments, target)
                     checks[path] = Verification(sized, target, runner, scores)
                 return checks[path].add(arguments, number)
 
-            return see
+            return add_batch
 
         if not feed_all(calibrated, {path: check(path) for path in each}, shown, "verify", progress=False):
             do = "Pass a non-empty iterable, not one already used up."
@@ -147,7 +147,7 @@ def _of_known_shapes(part: fx.GraphModule, target: Target) -> bool:
     return record is not None and bool(record.inputs) and not fixes_sizes(target, axes_of(record, record.inputs))
 
 
-def _road(target: Target, part: fx.GraphModule) -> str:
+def _runner_remedy(target: Target, part: fx.GraphModule) -> str:
     # ONNX Runtime evaluates Q/DQ as the operators are defined. Only the tools of vendors read tables of qparams.
     own = "runtime=run, where run(artifact, inputs) -> outputs."
     if not _of_known_shapes(part, target) or b"QuantizeLinear" not in _model_file(target, part):

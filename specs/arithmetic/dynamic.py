@@ -7,7 +7,7 @@ from attrs import field, frozen
 from qfunc.specs._check import instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
-from qfunc.specs.formats import BFLOAT16, FLOAT16, FLOAT32, Float, Int
+from qfunc.specs.number_format import BFLOAT16, FLOAT16, FLOAT32, Float, Int
 from qfunc.specs.scheme import PerBlock, PerToken, Scheme
 
 

@@ -15,7 +15,7 @@ from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.operators import (
     NormFixed,
 )
-from qfunc.specs.formats import Float, Format, Int, Levels, Log
+from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
 from qfunc.specs.protocols import Dequantization, Quantization

@@ -26,7 +26,7 @@ from qfunc.specs.edit._rewrites import (
 )
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
-from qfunc.specs.formats import Int
+from qfunc.specs.number_format import Int
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.specs._check import ROUNDINGS, implements, instance_of, integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
-from qfunc.specs.formats import Float, Format, Int, Levels
+from qfunc.specs.number_format import Float, Format, Int, Levels
 from qfunc.specs.placement import Rule
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint

@@ -18,12 +18,7 @@ from qfunc.functions import Fixed
 from qfunc.lowering import CompressedTensorsLowering, TransformersRunner
 from qfunc.specs import (
     BFLOAT16,
-    E2M1,
-    E4M3FN,
-    E8M0,
     FLOAT32,
-    MXFP4_ROUNDED,
-    NVFP4,
     Algorithm,
     DynamicProduct,
     Int,
@@ -41,6 +36,7 @@ from qfunc.specs import (
     ZeroPoint,
 )
 from qfunc.specs.arguments import entry, made
+from qfunc.specs.formats import E2M1, E4M3FN, E8M0, MXFP4_ROUNDED, NVFP4
 
 SMALLEST = 1 / (448 * 512)
 INT4 = Scheme(Int(4), Scale(PerBlock(-1, 128), format=BFLOAT16, divisor="half_range"))

@@ -12,7 +12,6 @@ from qfunc.functions import Fixed
 from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
 from qfunc.specs import (
     FLOAT32,
-    MATMUL_4BITS,
     Algorithm,
     AnyInput,
     AppendCodes,
@@ -43,6 +42,7 @@ from qfunc.specs import (
     cpus,
 )
 from qfunc.specs.arguments import made, of_kind
+from qfunc.specs.formats import MATMUL_4BITS
 from qfunc.targets.onnxruntime import FLOAT_KERNELS, IN_FLOAT
 
 BLOCK_PRODUCTS = (("input", (FLOAT32,)), ("weight", (Int(8), Int(8, signed=False))), ("output", (FLOAT32,)))

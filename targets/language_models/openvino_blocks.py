@@ -12,7 +12,6 @@ from qfunc.functions import Fixed
 from qfunc.lowering import OpenVinoBlocksLowering, OpenVinoBlocksRunner
 from qfunc.specs import (
     FLOAT32,
-    MATMUL_4BITS,
     Algorithm,
     Attr,
     BrgemmChunks,
@@ -31,6 +30,7 @@ from qfunc.specs import (
     cpus,
 )
 from qfunc.specs.arguments import made, of_kind
+from qfunc.specs.formats import MATMUL_4BITS
 
 GROUP = 32
 INPUT = Scheme(Int(8, low=-127), Scale(PerBlock(-1, GROUP), dynamic=True), division=False)

@@ -51,7 +51,7 @@ def reports() -> dict[str, tuple[Any, str]]:
         "sensitivity": (qfunc.sensitivity(batches, progress=False)(model), "2.weight"),
         "verify": (qfunc.verify(targets.onnxruntime)(model, batches), "output 0"),
         "mixed_precision": (mixture(model), "2.weight"),
-        "equalization_pairs": (qfunc.equalization_pairs(net), "relu"),
+        "equalization_pairs": (qfunc.corrections.equalization_pairs(net), "relu"),
     }
 
 

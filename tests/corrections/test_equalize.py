@@ -22,7 +22,7 @@ def test_the_float_function_stays_and_the_names_do(net, exported):
     model = unequal(net)
     x, state = images(model), copy.deepcopy(model.state_dict())
     equal = qfunc.equalize()(qfunc.capture((x,))(model) if exported else model).eval()
-    assert len(qfunc.equalization_pairs(model).rows) == PAIRS[net]
+    assert len(qfunc.corrections.equalization_pairs(model).rows) == PAIRS[net]
     assert equal.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
     # The weights of each op are rounded at most twice, gamma and beta once: on no path more often than on all together.
@@ -151,7 +151,7 @@ def test_a_network_with_a_scale_a_tensor_loses_less():
         return next(r.sqnr for r in rows if r.tensor == "17" and r.slot == "output")
 
     equal = qfunc.equalize()(model)
-    shares = [[p.first for p in qfunc.equalization_pairs(m).rows] for m in (model, equal)]
+    shares = [[p.first for p in qfunc.corrections.equalization_pairs(m).rows] for m in (model, equal)]
     assert len(shares[0]) == 5
     assert sum(shares[1]) > 1.2 * sum(shares[0])
     collapsed, recovered = error(model, target), error(equal, target)
@@ -203,12 +203,12 @@ def test_nothing_to_equalize(make, why):
 def test_a_clip_becomes_a_relu_on_purpose():
     model = mobile()
     bounded = nn.Sequential(*[nn.ReLU6() if isinstance(m, nn.ReLU) else m for m in model]).eval()
-    open_ = qfunc.replace_relu6()(bounded).eval()
-    assert len(qfunc.equalization_pairs(open_).rows) == 5
+    open_ = qfunc.corrections.replace_relu6()(bounded).eval()
+    assert len(qfunc.corrections.equalization_pairs(open_).rows) == 5
     x = torch.randn(2, 3, 17, 17)
     assert torch.equal(open_(x), model(x))
     with pytest.raises(SpecError) as e:
-        qfunc.replace_relu6()(nn.Sequential(nn.ReLU()))
+        qfunc.corrections.replace_relu6()(nn.Sequential(nn.ReLU()))
     assert str(e.value) == (
         "replace_relu6: found no clip from 0, wanted at least one ReLU6 or clamp(0, c). Remove qfunc.replace_relu6."
     )

@@ -81,7 +81,7 @@ def test_no_sum_overflows_afterwards(net: str, name: str) -> None:
     calibrated, x, _ = made(net, target)
     before = {k: v.clone() for k, v in calibrated.state_dict().items()}
     assert qfunc.explain(calibrated).overflows
-    fitted = qfunc.fit_accumulators()(calibrated)
+    fitted = qfunc.corrections.fit_accumulators()(calibrated)
     assert qfunc.explain(fitted).overflows == ()
     emulation = qfunc.emulate(target)(fitted)
     assert not any("held" in n.name for n in emulation.graph.nodes)
@@ -93,7 +93,7 @@ def test_no_sum_overflows_afterwards(net: str, name: str) -> None:
 
 def test_only_the_channels_at_risk_change() -> None:
     calibrated, _, _ = made("linear", TARGETS["channels"])
-    fitted = qfunc.fit_accumulators()(calibrated)
+    fitted = qfunc.corrections.fit_accumulators()(calibrated)
     old, new = (
         next(q.module.qparams().scale for q in QuantizedModel(m).quantizers if q.module.site.slot == "weight")
         for m in (calibrated, fitted)
@@ -106,7 +106,7 @@ def test_only_the_channels_at_risk_change() -> None:
 
 def test_a_model_without_risk_is_copied() -> None:
     calibrated, x, _ = made("conv", chip(FloatMultiplier(accumulator=32)))
-    assert torch.equal(qfunc.fit_accumulators()(calibrated)(x), calibrated(x))
+    assert torch.equal(qfunc.corrections.fit_accumulators()(calibrated)(x), calibrated(x))
 
 
 def test_explain_lists_the_largest_sum() -> None:
@@ -135,7 +135,7 @@ def test_products_of_activations_are_listed_by_length() -> None:
     for bits, channels in ((16, ["all, from 2 products on"]), (32, [])):
         target = chip(FloatMultiplier(accumulator=bits))
         calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Attention()))
-        fitted = qfunc.fit_accumulators()(calibrated)
+        fitted = qfunc.corrections.fit_accumulators()(calibrated)
         assert [row.channels for row in qfunc.explain(fitted).overflows] == channels
 
 
@@ -148,7 +148,7 @@ def test_a_limit_that_holds_the_scale_is_refused() -> None:
     target = evolve(chip(Shift("floor", accumulator=8), PerTensor(), powers=True), limits=(limit,))
     calibrated = qfunc.calibrate([torch.ones(1, 64)], progress=False)(qfunc.quantize(target)(layer))
     with pytest.raises(SpecError) as caught:
-        qfunc.fit_accumulators()(calibrated)
+        qfunc.corrections.fit_accumulators()(calibrated)
     assert str(caught.value) == (
         "fit_accumulators, unit 'linear': found sums that still overflow, wanted sums that a larger weight scale makes fit. "
         "Make the accumulator wider, or the target's limits."
@@ -164,4 +164,4 @@ def test_a_bias_with_its_own_scale_fits() -> None:
     target = chip(Shift("floor", accumulator=8), powers=True, bias=Scheme(Int(16), Scale(power_of_two=True)))
     calibrated = qfunc.calibrate([torch.ones(1, 2)], progress=False)(qfunc.quantize(target)(layer))
     assert qfunc.explain(calibrated).overflows
-    assert qfunc.explain(qfunc.fit_accumulators()(calibrated)).overflows == ()
+    assert qfunc.explain(qfunc.corrections.fit_accumulators()(calibrated)).overflows == ()

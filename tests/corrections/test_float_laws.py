@@ -88,7 +88,7 @@ def test_each_op_stays(change, net, seed):
 @given(seed=SEEDS, alpha=st.floats(0, 1))
 def test_smoothing_keeps_each_op(seed, alpha):
     model = qfunc.capture()(unequal(Tokens, seed))
-    smooth = qfunc.smooth_quant([images(Tokens, 3)], alpha, progress=False)(model)
+    smooth = qfunc.smooth_quant([images(Tokens, 3)], alpha=alpha, progress=False)(model)
     worst, op = worst_violation(model, smooth, (images(Tokens, 2),))
     assert worst <= 1, (op, worst)
     assert not torch.equal(smooth.get_parameter("norm.weight"), model.get_parameter("norm.weight"))
@@ -162,7 +162,7 @@ def test_every_channel_meets_its_clip():
     assert str(e.value) == (
         "equalize: found every channel reaches its clip within 1000.0 deviations (after 'one', 'two'), wanted a channel that "
         "stays below its clip, so that it can be scaled. Lower deviations, or replace the clips by ReLUs with "
-        "qfunc.replace_relu6()."
+        "qfunc.corrections.replace_relu6()."
     )
 
 

@@ -104,7 +104,7 @@ def test_rows_and_columns_of_folded_weights_are_equal(reader, spelling, front):
     columns = by_channel(equal.get_parameter("b.weight").detach().double(), op, factor(last))
     # The last step of each s is within 1e-3 of 1, and weights are rounded to float32.
     assert rows == pytest.approx(columns, rel=2.1e-3)
-    pairs = qfunc.equalization_pairs(net).rows
+    pairs = qfunc.corrections.equalization_pairs(net).rows
     stored = (
         (net.a.weight.detach().double() * factor(net.na).view(-1, 1, 1, 1) * along.view(1, -1, 1, 1)).abs().flatten(1).amax(1)
     )
@@ -143,7 +143,7 @@ def token_block(seed: int) -> nn.Sequential:
 @pytest.mark.parametrize("seed", range(3))
 def test_smoothing_takes_the_weight_with_the_norm_after_it(seed):
     net, x = token_block(seed), torch.randn(32, 6)
-    smooth = qfunc.smooth_quant([x], 0.4, progress=False)(net)
+    smooth = qfunc.smooth_quant([x], alpha=0.4, progress=False)(net)
     largest = net[0](x).double().abs().amax(0)
     weight = (net[1].weight.double() * factor(net[2])[:, None]).abs().amax(0)
     s = largest**0.4 / weight**0.6

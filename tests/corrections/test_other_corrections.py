@@ -32,7 +32,7 @@ def block(padding=0):
 
 def test_absorbed_where_all_values_are_above():
     net, x = block(), torch.rand(2, 3, 7, 6)
-    absorbed = qfunc.absorb_high_bias()(net).eval()
+    absorbed = qfunc.corrections.absorb_high_bias()(net).eval()
     shift = torch.tensor([2.5, 1.1, 0.0, 0.0])  # max(0, beta - 3 |gamma|)
     assert torch.allclose(absorbed.get_parameter("1.bias"), net[1].bias - shift, rtol=0, atol=2**-22)
     wanted = (net[3].weight.double() * shift.double().reshape(-1, 1, 1)).sum((1, 2, 3))
@@ -47,7 +47,7 @@ def test_absorbed_where_all_values_are_above():
 
 def test_nothing_is_absorbed_beside_padding():
     with pytest.raises(SpecError) as e:
-        qfunc.absorb_high_bias()(block(padding=1))
+        qfunc.corrections.absorb_high_bias()(block(padding=1))
     assert str(e.value) == (
         "absorb_high_bias: found no such pair ('1', at 'its readers': its reader also reads padding, which a bias does not "
         "shift; '3', at 'output': it is an output of the model), wanted an op with a BatchNorm and a ReLU, read only by ops "
@@ -78,7 +78,7 @@ def test_biases_take_back_what_norms_expect(act):
     net[1].weight.data.copy_(torch.tensor([0.5, -0.3, 2.0, 4.0]))
     net[1].bias.data.copy_(torch.tensor([1.0, -2.0, 0.5, 5.0]))
     quantized = qfunc.quantize(edit.weights(bits=3)(targets.onnxruntime))(net)
-    corrected = qfunc.correct_bias_analytic(net)(quantized)
+    corrected = qfunc.corrections.correct_bias_analytic(net)(quantized)
     means = [by_sum(act, float(b), abs(float(g))) for g, b in zip(net[1].weight.detach(), net[1].bias.detach(), strict=True)]
     weight = next(s.module for s in quantizer_nodes(quantized) if s.module.site.name == "4.weight")(net[4].weight).detach()
     for o in range(5):
@@ -94,7 +94,7 @@ def test_biases_of_another_float_model():
     net = block()
     quantized = qfunc.quantize(targets.onnxruntime)(qfunc.equalize()(net))
     with pytest.raises(CalibrationError) as e:
-        qfunc.correct_bias_analytic(net)(quantized)
+        qfunc.corrections.correct_bias_analytic(net)(quantized)
     assert str(e.value) == (
         "correct_bias_analytic: found op '_0', whose weight differs from the given float model's, wanted the float model "
         "that was quantized. Pass the model that qfunc.quantize was given; after training use "
@@ -123,7 +123,7 @@ def test_smoothed(alpha):
     net = Attention().eval()
     net.norm.weight.data.copy_(10 ** torch.empty(6).uniform_(-1, 2))
     batches = [torch.randn(2, 3, 6), torch.randn(5, 6)]
-    smooth = qfunc.smooth_quant(iter(batches), alpha, progress=False)(net).eval()
+    smooth = qfunc.smooth_quant(iter(batches), alpha=alpha, progress=False)(net).eval()
     with torch.no_grad():
         seen = torch.cat([net.norm(x).reshape(-1, 6) for x in batches]).double()
         for j in range(6):
@@ -138,7 +138,7 @@ def test_smoothed(alpha):
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, True, "0.5", math.nan])
 def test_alpha(alpha):
     with pytest.raises(SpecError) as e:
-        qfunc.smooth_quant([torch.rand(1, 6)], alpha)
+        qfunc.smooth_quant([torch.rand(1, 6)], alpha=alpha)
     assert str(e.value) == (
         f"smooth_quant, alpha: found {alpha!r}, wanted a number from 0 to 1. Write qfunc.smooth_quant(batches, alpha=0.5)."
     )

@@ -61,13 +61,13 @@ def test_every_answer_is_the_model_s_and_the_runtime_s(name: str, kind: str) -> 
     prompts = [torch.randint(3, 64, (3, length), generator=generator) for length in (6, 16, 5)]
     small = qfunc.decoder(32)(own)
     answer = own.generate(prompts[0], max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0)[:, 6:]
-    assert torch.equal(qfunc.generate(small.module, small.inputs(prompts[0]), 9, progress=False), answer)
+    assert torch.equal(qfunc.generate(9, progress=False)(small.module, small.inputs(prompts[0])), answer)
     mask = (torch.arange(6) >= torch.tensor([[0], [4], [1]])).long()
     answer = own.generate(
         prompts[0], attention_mask=mask, max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
     )[:, 6:]
     ragged = small.inputs(prompts[0], attention_mask=mask)
-    assert torch.equal(qfunc.generate(small.module, ragged, 9, progress=False), answer)
+    assert torch.equal(qfunc.generate(9, progress=False)(small.module, ragged), answer)
 
     quantized = qfunc.quantize(target)(small.program)
     calibrated = qfunc.calibrate([small.inputs(p) for p in prompts[1:]], progress=False)(quantized)

@@ -61,7 +61,7 @@ def test_every_answer_is_the_model_s_and_the_runtime_s(name: str, kind: str) -> 
     given = {} if name == "whisper" else {"attention_mask": torch.ones_like(source)}
     answer = own.generate(source, decoder_input_ids=ids, max_new_tokens=9, do_sample=False, eos_token_id=None, **given)
     cross = both.encoder_module(source)
-    found = qfunc.generate(both.decoder.module, both.decoder.inputs(ids, cross), 9, progress=False)
+    found = qfunc.generate(9, progress=False)(both.decoder.module, both.decoder.inputs(ids, cross))
     assert torch.equal(found, answer[:, -9:])
     assert len(set(found.flatten().tolist())) > 1
 

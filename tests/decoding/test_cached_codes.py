@@ -99,8 +99,8 @@ def test_rows_of_several_lengths_are_those_alone(bits: int) -> None:
     calibrated, artifact = made("wide", bits)
     small, run = decoder("wide")[1], target(bits).runtime.runner.loaded(artifact)
     rows = [tokens(1, length, length)[0] for length in (5, 1, 9, 2)]
-    together = qfunc.generate(run, small.inputs(rows), 5, progress=False)
-    alone = [qfunc.generate(run, small.inputs([row]), 5, progress=False) for row in rows]
+    together = qfunc.generate(5, progress=False)(run, small.inputs(rows))
+    alone = [qfunc.generate(5, progress=False)(run, small.inputs([row])) for row in rows]
     assert torch.equal(together, torch.cat(alone))
     report = qfunc.verify_tokens(target(bits), 5)(calibrated, small.inputs(rows))
     assert (report.mismatches, report.report.mismatches) == (0, 0)
@@ -129,7 +129,7 @@ def test_positions_that_the_operator_does_not_take_are_refused(kind: str) -> Non
     given = [tokens(2, 3), torch.tensor(positions), *(torch.as_tensor(v) for v in run(prompt)[1:])]
     for call in (
         lambda: run(given),
-        lambda: qfunc.generate(run, given, 1, progress=False),
+        lambda: qfunc.generate(1, progress=False)(run, given),
         lambda: qfunc.verify(target(8))(calibrated, [tuple(given)]),
     ):
         with pytest.raises(VerifyError) as e:

@@ -79,9 +79,9 @@ def test_the_codes_are_those_that_attention_reads_anyway() -> None:
     target, calibrated, artifact = made("llama", "static")
     inputs = decoder("llama")[1].inputs(tokens(3, 5))
     plain = plainly_made("llama")
-    emulated = qfunc.generate(qfunc.emulate(target)(calibrated), inputs, 8, progress=False)
-    assert torch.equal(emulated, qfunc.generate(plain.emulated, inputs, 8, progress=False))
-    ran = qfunc.generate(target.runtime.runner.loaded(artifact), inputs, 8, progress=False)
+    emulated = qfunc.generate(8, progress=False)(qfunc.emulate(target)(calibrated), inputs)
+    assert torch.equal(emulated, qfunc.generate(8, progress=False)(plain.emulated, inputs))
+    ran = qfunc.generate(8, progress=False)(target.runtime.runner.loaded(artifact), inputs)
     assert torch.equal(ran, emulated)
 
 

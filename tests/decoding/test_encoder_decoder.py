@@ -105,8 +105,8 @@ def test_encoder_and_decoder_answer_as_emulated(kind: str) -> None:
         mine, runtime = both.decoder.inputs(ids, qfunc.emulate(target)(encoder)(audio)), run_encoder([audio])
         assert all(torch.equal(a, torch.as_tensor(b)) for a, b in zip(mine[6:], runtime, strict=True))
     inputs = both.decoder.inputs(ids, run_encoder([audio]))
-    answer = qfunc.generate(run, inputs, 9, progress=False)
-    assert torch.equal(qfunc.generate(emulated, inputs, 9, progress=False), answer)
+    answer = qfunc.generate(9, progress=False)(run, inputs)
+    assert torch.equal(qfunc.generate(9, progress=False)(emulated, inputs), answer)
     assert len(set(answer.flatten().tolist())) > 3
     tokens_report = qfunc.verify_tokens(target, 4)(small, inputs)
     assert (tokens_report.tokens, tokens_report.mismatches, tokens_report.report.disagreements) == (12, 0, ())

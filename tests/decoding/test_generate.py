@@ -36,7 +36,7 @@ def runner(all_of_it: Made):  # type: ignore[no-untyped-def]
 def test_the_answer_of_the_float_model_is_that_without_a_cache(name: str) -> None:
     model, small = decoder(name)
     prompt = tokens(3, 5, 7)
-    found = qfunc.generate(small.module, small.inputs(prompt), 11, progress=False)
+    found = qfunc.generate(11, progress=False)(small.module, small.inputs(prompt))
     assert torch.equal(found, answered(model, prompt, 11))
     assert len(set(found.flatten().tolist())) > 5
 
@@ -49,8 +49,8 @@ def test_the_runtime_answers_as_emulated(name: str, kind: str) -> None:
     it = made(name, kind)
     for rows, length in ((3, 5), (1, 1), (2, 9)):
         inputs = it.decoder.inputs(tokens(rows, length, length))
-        emulated = qfunc.generate(it.emulated, inputs, 7, progress=False)
-        assert torch.equal(qfunc.generate(runner(it), inputs, 7, progress=False), emulated)
+        emulated = qfunc.generate(7, progress=False)(it.emulated, inputs)
+        assert torch.equal(qfunc.generate(7, progress=False)(runner(it), inputs), emulated)
         assert emulated.shape == (rows, 7)
 
 
@@ -59,22 +59,20 @@ def test_drawn_answers_are_those_of_the_generator() -> None:
     it, generator = made("llama"), torch.Generator().manual_seed(3)
     before, inputs = generator.get_state(), it.decoder.inputs(tokens(4, 5))
     drawn = [
-        qfunc.generate(m, inputs, 8, temperature=0.8, generator=generator, progress=False) for m in (it.emulated, runner(it))
+        qfunc.generate(8, temperature=0.8, generator=generator, progress=False)(m, inputs) for m in (it.emulated, runner(it))
     ]
     assert torch.equal(drawn[0], drawn[1])
     assert torch.equal(generator.get_state(), before)
     other = torch.Generator().manual_seed(4)
-    assert not torch.equal(qfunc.generate(it.emulated, inputs, 8, temperature=0.8, generator=other, progress=False), drawn[0])
+    assert not torch.equal(qfunc.generate(8, temperature=0.8, generator=other, progress=False)(it.emulated, inputs), drawn[0])
 
 
 def test_draws_have_the_probabilities_of_the_softmax() -> None:
     """4000 rows of one token: each frequency is within five standard deviations, sqrt(p (1 - p) / 4000), of softmax(l / t)."""
     logits = torch.tensor([0.0, 1.0, 2.0])
     inputs = torch.zeros(4000, 1, dtype=torch.int64), torch.zeros(4000, 1, dtype=torch.int64), torch.zeros(4000, 1, 2, 1)
-    drawn = qfunc.generate(
-        lambda given: (logits.expand(4000, 1, 3), *given[2:]), inputs, 1,
-        temperature=2.0, generator=torch.Generator().manual_seed(0), progress=False,
-    )  # fmt: skip
+    draw = qfunc.generate(1, temperature=2.0, generator=torch.Generator().manual_seed(0), progress=False)
+    drawn = draw(lambda given: (logits.expand(4000, 1, 3), *given[2:]), inputs)
     expected = torch.tensor([1.0, 2.718281828**0.5, 2.718281828])
     expected = expected / expected.sum()
     found = torch.bincount(drawn.flatten(), minlength=3) / 4000
@@ -84,7 +82,7 @@ def test_draws_have_the_probabilities_of_the_softmax() -> None:
 def test_a_simulation_in_training_mode_answers_in_evaluation_mode() -> None:
     it = made("llama")
     inputs = it.decoder.inputs(tokens(2, 5))
-    simulated = qfunc.generate(it.calibrated, inputs, 6, progress=False)
+    simulated = qfunc.generate(6, progress=False)(it.calibrated, inputs)
     assert simulated.shape == (2, 6)
     assert it.calibrated.training is made("llama").calibrated.training
 
@@ -138,6 +136,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
 def test_what_is_refused(wrong, message) -> None:  # type: ignore[no-untyped-def]
+    arguments = {"model": lambda given: given, "inputs": PROMPT, "count": 3} | wrong
+    model, inputs = arguments.pop("model"), arguments.pop("inputs")
     with pytest.raises(VerifyError) as e:
-        qfunc.generate(**({"model": lambda given: given, "inputs": PROMPT, "count": 3} | wrong))
+        qfunc.generate(**arguments)(model, inputs)
     assert str(e.value) == message

@@ -111,10 +111,10 @@ def test_generate_refuses_ids_outside_of_the_vocabulary() -> None:
     run = ONNXRUNTIME.runtime.runner.loaded(qfunc.deploy(ONNXRUNTIME)(calibrated))
     for model, place in ((calibrated, "generate, input 'ids'"), (run, "OnnxRuntimeRunner, input 'ids'")):
         with pytest.raises(QfuncError) as error:
-            qfunc.generate(model, (prompt[0] + 6, *prompt[1:]), 2, progress=False)
+            qfunc.generate(2, progress=False)(model, (prompt[0] + 6, *prompt[1:]))
         assert str(error.value).startswith(f"{place}: found the id 8, wanted ids from 0 to 7, as the table ")
         with pytest.raises(QfuncError) as error:
-            qfunc.generate(model, (prompt[0] - 2, *prompt[1:]), 2, progress=False)
+            qfunc.generate(2, progress=False)(model, (prompt[0] - 2, *prompt[1:]))
         assert (
             str(error.value)
             == "generate, inputs: found the id -1, wanted ids from 0 on. Pass ids of the model's own tokenizer."
@@ -126,7 +126,7 @@ def test_generate_refuses_ids_outside_of_the_vocabulary() -> None:
 def test_a_cache_beyond_the_table_of_positions_is_refused(first: int, by_index: bool) -> None:
     model = Learned(first, by_index).eval()
     decoder = qfunc.decoder(PLACES)(model)
-    ids = qfunc.generate(decoder.module, decoder.inputs(torch.tensor([[1, 2]])), PLACES - 2, progress=False)
+    ids = qfunc.generate(PLACES - 2, progress=False)(decoder.module, decoder.inputs(torch.tensor([[1, 2]])))
     assert ids.shape == (1, PLACES - 2)
     with pytest.raises(CaptureError) as error:
         qfunc.decoder(PLACES + 3)(model)
@@ -154,8 +154,8 @@ def test_a_window_that_depends_on_the_length_of_the_cache_is_refused() -> None:
     with pytest.raises(CaptureError) as error:
         qfunc.decoder(PLACES)(model)
     assert re.sub(r"differ by \d\S*", "differ by D", str(error.value)) == (
-        "decoder, Windowed: found logits of three tokens that differ by D with a cache of the whole length, wanted those of "
-        "the model itself. If its attention has a window that it finds by the length of the cache, choose a length of at most "
+        "decoder, Windowed: found logits of three tokens that differ by D with a cache of the whole length, wanted the model's "
+        "own logits. If its attention has a window that it finds by the length of the cache, choose a length of at most "
         "this window."
     )
 
@@ -237,8 +237,8 @@ WRONG = {
     "twice": ([[2, 0, 1], [3, 4, 3]], "the position 3 twice in row 1"),
 }
 IN_CALLS = {
-    "generate": ("generate, inputs", lambda made, given: qfunc.generate(made[0].module, given, 1, progress=False)),
-    "generate, runner": ("generate, inputs", lambda made, given: qfunc.generate(made[3], given, 1, progress=False)),
+    "generate": ("generate, inputs", lambda made, given: qfunc.generate(1, progress=False)(made[0].module, given)),
+    "generate, runner": ("generate, inputs", lambda made, given: qfunc.generate(1, progress=False)(made[3], given)),
     "verify_tokens": ("verify_tokens, inputs", lambda made, given: qfunc.verify_tokens(made[2], 1)(made[1], given)),
     "calibrate": (
         "calibrate, batch, input 'positions'",

@@ -82,9 +82,9 @@ def test_a_prompt_of_one_token_with_static_scales() -> None:
 def test_the_float_answers_are_those_of_each_prompt(name: str) -> None:
     _, small = decoder(name)
     prompts = rows_of((3, 8, 1, 5), 2)
-    together = qfunc.generate(small.module, small.inputs(prompts), 7, progress=False)
+    together = qfunc.generate(7, progress=False)(small.module, small.inputs(prompts))
     assert together.tolist() == [
-        qfunc.generate(small.module, small.inputs(p[None]), 7, progress=False)[0].tolist() for p in prompts
+        qfunc.generate(7, progress=False)(small.module, small.inputs(p[None]))[0].tolist() for p in prompts
     ]
 
 
@@ -164,9 +164,9 @@ REFUSED = [
     ),
     (
         IDS, torch.ones(2, 4),
-        f"Decoder.inputs, attention_mask: found the shape [2, 4], wanted [2, 3], that of the tokens. {LEFT}",
+        f"Decoder.inputs, attention_mask: found the shape [2, 4], wanted [2, 3], the shape of the tokens. {LEFT}",
     ),
-    (IDS, [[1]], f"Decoder.inputs, attention_mask: found a list, wanted [2, 3], that of the tokens. {LEFT}"),
+    (IDS, [[1]], f"Decoder.inputs, attention_mask: found a list, wanted [2, 3], the shape of the tokens. {LEFT}"),
     (
         IDS, torch.tensor([[1, 1, 1], [1, 1, 0]]),
         f"Decoder.inputs, attention_mask: found [1, 1, 0] in row 1, {ONES}. {LEFT}",

@@ -141,4 +141,4 @@ def test_the_answer_is_the_model_s(family: str, kind: str, factor: float, limit:
         torch.testing.assert_close(small.module(*small.inputs(ids))[0], own(ids).logits, rtol=1e-4, atol=1e-4)
     count = length - 4
     answer = own.generate(ids[:, :5], max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0)[:, 5:]
-    assert torch.equal(qfunc.generate(small.module, small.inputs(ids[:, :5]), count, progress=False), answer)
+    assert torch.equal(qfunc.generate(count, progress=False)(small.module, small.inputs(ids[:, :5])), answer)

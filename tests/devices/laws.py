@@ -17,7 +17,8 @@ from qfunc.errors import QfuncError
 from qfunc.numerics import fake_quantize
 from qfunc.numerics.qparams import of_tensor
 from qfunc.ops.opset import OPS
-from qfunc.specs import E4M3FN, Int, PerBlock, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
+from qfunc.specs import Int, PerBlock, PerChannel, PerTensor, Scale, Scheme, Target, ZeroPoint, edit
+from qfunc.specs.formats import E4M3FN
 from tests.execution.processes import ESTIMATORS, TARGET
 
 Counts = tuple[int, int]

@@ -143,7 +143,7 @@ def of_super_blocks(scheme: specs.Scheme) -> Callable[[], int]:
 
 def micro(name: str, theirs: str, emax: int) -> Callable[[], int]:
     """The check of an MX scheme."""
-    return blocks(getattr(specs, name), mx(getattr(ml_dtypes, theirs), emax))
+    return blocks(getattr(specs.formats, name), mx(getattr(ml_dtypes, theirs), emax))
 
 
 MX = (("MXFP8_E4M3", "float8_e4m3fn", 8), ("MXFP8_E5M2", "float8_e5m2", 15), ("MXFP6_E3M2", "float6_e3m2fn", 4),
@@ -151,18 +151,18 @@ MX = (("MXFP8_E4M3", "float8_e4m3fn", 8), ("MXFP8_E5M2", "float8_e5m2", 15), ("M
 ROWS = (
     *(Row(n, "OCP Microscaling Formats 1.0, section 6.3", "loop with ml_dtypes", micro(n, t, e)) for n, t, e in MX),
     Row("MXFP4_ROUNDED", "compressed-tensors, mxfp_utils.py", "loop with float32's bits",
-        blocks(specs.MXFP4_ROUNDED, mx_rounded)),
-    Row("MXINT8", "OCP Microscaling Formats 1.0, section 5.3.4", "loop in float64", blocks(specs.MXINT8, mx_int8)),
-    Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.NVFP4, nvfp4)),
+        blocks(specs.formats.MXFP4_ROUNDED, mx_rounded)),
+    Row("MXINT8", "OCP Microscaling Formats 1.0, section 5.3.4", "loop in float64", blocks(specs.formats.MXINT8, mx_int8)),
+    Row("NVFP4", "NVIDIA TensorRT Model Optimizer", "loop with ml_dtypes", blocks(specs.formats.NVFP4, nvfp4)),
     Row("GGUF_MXFP4", "llama.cpp, ggml-quants.c", "loop with ml_dtypes", micro("GGUF_MXFP4", "float4_e2m1fn", 2)),
-    Row("GGUF_Q4_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q4_0, q4_0)),
-    Row("GGUF_Q5_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q5_0, q5_0)),
-    *(Row(n, "llama.cpp, ggml-quants.c", "loop in NumPy's float32", of_ends(getattr(specs, n)))
+    Row("GGUF_Q4_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.formats.GGUF_Q4_0, q4_0)),
+    Row("GGUF_Q5_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.formats.GGUF_Q5_0, q5_0)),
+    *(Row(n, "llama.cpp, ggml-quants.c", "loop in NumPy's float32", of_ends(getattr(specs.formats, n)))
       for n in ("GGUF_Q4_1", "GGUF_Q5_1")),
-    *(Row(n, "llama.cpp, ggml-quants.c", "nearest codes in float64", of_super_blocks(getattr(specs, n)))
+    *(Row(n, "llama.cpp, ggml-quants.c", "nearest codes in float64", of_super_blocks(getattr(specs.formats, n)))
       for n in ("GGUF_Q2_K", "GGUF_Q3_K", "GGUF_Q4_K", "GGUF_Q5_K", "GGUF_Q6_K")),
-    Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.GGUF_Q8_0, q8_0)),
-    Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.MATMUL_4BITS, four_bits)),
+    Row("GGUF_Q8_0", "llama.cpp, ggml-quants.c", "loop in float64", blocks(specs.formats.GGUF_Q8_0, q8_0)),
+    Row("MATMUL_4BITS", "ONNX Runtime, q4_dq.cpp", "loop in float64", blocks(specs.formats.MATMUL_4BITS, four_bits)),
     Row("MATMUL_4BITS_AFFINE", "ONNX Runtime, q4_dq.cpp", "loop in float64",
-        blocks(specs.MATMUL_4BITS_AFFINE, four_bits_affine)),
+        blocks(specs.formats.MATMUL_4BITS_AFFINE, four_bits_affine)),
 )  # fmt: skip

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from qfunc import functions as f
 from qfunc.numerics import Affine
-from qfunc.specs import GGUF_Q4_1, Int, Log, Scheme
+from qfunc.specs import Int, Log, Scheme
+from qfunc.specs.formats import GGUF_Q4_1
 from tests.equations.blocks import of_ends
 from tests.equations.row import S4, U4, Row
 from tests.functions.test_adaround import by_hand as ada

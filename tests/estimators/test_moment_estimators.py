@@ -17,7 +17,8 @@ from qfunc.errors import SpecError
 from qfunc.estimators import LsqInit, LsqPlusInit, StdClip
 from qfunc.estimators.moments import Moments, mean_and_std, merged, moments, no_moments
 from qfunc.numerics import from_range
-from qfunc.specs import E2M1, E4M3FN, Int, Levels, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, Levels, Log, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E2M1, E4M3FN
 
 SHAPE = (2, 3, 10)
 VALUES = st.lists(st.floats(-(2.0**20), 2.0**20, width=32), min_size=1, max_size=8)

@@ -25,7 +25,8 @@ from qfunc.estimators.sketch import of_values
 from qfunc.numerics import from_range
 from qfunc.numerics.affine import fake_quantized_value
 from qfunc.numerics.qparams import blocks, filled
-from qfunc.specs import E2M1, E4M3FN, MXFP4, Int, Levels, Log, PerBlock, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, Levels, Log, PerBlock, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E2M1, E4M3FN, MXFP4
 from qfunc.testing.strategies_schemes import all_schemes
 
 SMALL, LARGE = 501, 9000

@@ -14,7 +14,8 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Ema, Mse, OrtEntropy, PotMode, PowerOfTwo
 from qfunc.estimators.replace_fields import replace_fields
 from qfunc.numerics.qparams import Affine
-from qfunc.specs import E4M3FN, E8M0, NVFP4, Int, Levels, PerBlock, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, Levels, PerBlock, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN, E8M0, NVFP4
 from qfunc.testing.laws.estimator import compiled
 
 BLOCKS = Scale(PerBlock(-1, 16))

@@ -140,7 +140,9 @@ MIXED_LOSSES = {"mse": qfunc.OutputMse(), "trace": qfunc.HessianTrace(draws=3, s
 def mixed(parts: Any, model: Any, **how: Any) -> dict[str, Any]:
     """What `mixed_precision` finds by each loss, at a budget in multiply-accumulates."""
     budget = qfunc.BitOpsBudget(share=0.6)
-    run = {n: qfunc.mixed_precision(parts, (2, 4), budget, loss, progress=False, **how) for n, loss in MIXED_LOSSES.items()}
+    run = {
+        n: qfunc.mixed_precision(parts, (2, 4), budget, loss=loss, progress=False, **how) for n, loss in MIXED_LOSSES.items()
+    }
     return {n: (found.losses, found.bits, found.cost) for n, each in run.items() for found in (each(model),)}
 
 
@@ -270,7 +272,7 @@ def cases(rank: int) -> dict[str, Any]:
     results["mixed, no batches on rank 0"] = qfunc_error(
         lambda: qfunc.mixed_precision(own if rank else [], (4,), budget)(model)
     )
-    results["mixed, no merge"] = qfunc_error(lambda: qfunc.mixed_precision(own, (4,), budget, Unmergeable())(model))
+    results["mixed, no merge"] = qfunc_error(lambda: qfunc.mixed_precision(own, (4,), budget, loss=Unmergeable())(model))
     results["rounded"] = rounded(own)
     results["rounded, NaN on rank 1"] = qfunc_error(lambda: rounded([own[0], own[1] * (torch.nan if rank else 1)]))
     results["rounded, no batches on rank 0"] = qfunc_error(lambda: rounded(own if rank else []))

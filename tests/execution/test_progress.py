@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from qfunc.execution.progress import Progress, tracked
+from qfunc.execution.progress import Progress, track
 
 
 class Clock:
@@ -107,6 +107,6 @@ def test_items_that_have_no_length() -> None:
         def __len__(self) -> int:
             raise NotImplementedError
 
-    assert list(tracked((i for i in range(3)), "calibrate", "batch")) == [0, 1, 2]
-    assert list(tracked(Stream([4, 5]), "calibrate", "batch")) == [4, 5]
-    assert list(tracked(Unimplemented([4, 5]), "calibrate", "batch")) == [4, 5]
+    assert list(track((i for i in range(3)), "calibrate", "batch")) == [0, 1, 2]
+    assert list(track(Stream([4, 5]), "calibrate", "batch")) == [4, 5]
+    assert list(track(Unimplemented([4, 5]), "calibrate", "batch")) == [4, 5]

@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.execution.tensor_ranges.measure import Range, measured, merged
+from qfunc.execution.tensor_ranges.measure import Range, range_of, union
 from qfunc.specs import edit
 
 
@@ -186,6 +186,6 @@ def test_ranges_are_those_of_sorted_values(seed):
         far = far if len(far) <= max(1, len(values) // 1000) else []
         near = [v for v in values if v not in far]
         rows.append((min(values), max(values), min(near), max(near), len(far), len(values)))
-        found = merged(found, measured(x))
+        found = union(found, range_of(x))
     low, high, inner_low, inner_high, far, total = zip(*rows, strict=True)
     assert Range(*found.tolist()) == Range(min(low), max(high), min(inner_low), max(inner_high), sum(far), sum(total))

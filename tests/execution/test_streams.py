@@ -76,7 +76,7 @@ STEPS: dict[str, Callable[..., str]] = {
     ),
     "diagnose": lambda b: str(qfunc.diagnose(ONNXRUNTIME, b, progress=False)(net())),
     "sweep": lambda b: repr(
-        [row.value for row in qfunc.sweep([ONNXRUNTIME], b, lambda y, x: y[0].mean(1), progress=False)(net()).rows]
+        [row.value for row in qfunc.sweep([ONNXRUNTIME], b, metric=lambda y, x: y[0].mean(1), progress=False)(net()).rows]
     ),
 }
 PAGE = (ROOT / "docs/data.md").read_text()

@@ -17,7 +17,8 @@ from torch import Tensor
 from qfunc.errors import SpecError
 from qfunc.functions import AdaRound, DoReFa, Fixed, QDrop
 from qfunc.numerics import Affine, dequantize, fake_quantize, quantize
-from qfunc.specs import E4M3FN, Int, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN
 from qfunc.testing import oracle, strategies
 
 S4, U4 = Scheme(Int(4)), Scheme(Int(4, signed=False), zero_point=ZeroPoint())

@@ -16,22 +16,8 @@ from qfunc.functions import AdaRound, DoReFa, Fixed, GgmlBlocks, NnieLog, QDrop
 from qfunc.numerics import Affine, dequantize, quantize
 from qfunc.numerics._grads import straight_through
 from qfunc.numerics.affine import in_range
-from qfunc.specs import (
-    FLOAT16,
-    GGUF_Q2_K,
-    GGUF_Q3_K,
-    GGUF_Q4_1,
-    GGUF_Q5_K,
-    GGUF_Q6_K,
-    Float,
-    Int,
-    Log,
-    PerBlock,
-    PerChannel,
-    Scale,
-    Scheme,
-    ZeroPoint,
-)
+from qfunc.specs import FLOAT16, Float, Int, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import GGUF_Q2_K, GGUF_Q3_K, GGUF_Q4_1, GGUF_Q5_K, GGUF_Q6_K
 from qfunc.testing import check_function
 from qfunc.testing.function_check import LAWS
 

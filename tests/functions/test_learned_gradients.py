@@ -19,7 +19,8 @@ from qfunc.functions.pact import Clipping
 from qfunc.functions.tqt import Threshold
 from qfunc.numerics import Affine
 from qfunc.numerics.qparams import blocks, qparams_shape
-from qfunc.specs import E2M1, E4M3FN, Float, Int, Levels, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs import Float, Int, Levels, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E2M1, E4M3FN
 from qfunc.testing import oracle, strategies
 
 S4, U4 = Int(4), Int(4, signed=False)

@@ -17,21 +17,8 @@ from qfunc.numerics import Affine, dequantize
 from qfunc.numerics.affine import quantize
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.numerics.scales import nearest_scale
-from qfunc.specs import (
-    E2M1,
-    E4M3FN,
-    Int,
-    Levels,
-    Log,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    Scale,
-    Scheme,
-    ZeroPoint,
-    from_json,
-    to_json,
-)
+from qfunc.specs import Int, Levels, Log, PerBlock, PerChannel, PerTensor, Scale, Scheme, ZeroPoint, from_json, to_json
+from qfunc.specs.formats import E2M1, E4M3FN
 from qfunc.testing import strategies
 
 SHAPE = (2, 3, 10)

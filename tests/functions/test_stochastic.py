@@ -18,7 +18,8 @@ from qfunc.errors import SpecError
 from qfunc.functions import AdaRound, Fixed, Stochastic
 from qfunc.numerics import Affine, fake_quantize
 from qfunc.numerics.noise import uniform
-from qfunc.specs import E4M3FN, Float, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import Float, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN
 from qfunc.testing import oracle, strategies
 
 LAST = 1 - 2.0**-24  # the largest noise

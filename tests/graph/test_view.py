@@ -105,7 +105,7 @@ def calibrated_again(model: fx.GraphModule) -> Any:
 
 def folded(model: fx.GraphModule) -> Any:
     """The state of the model with its BatchNorm folded."""
-    return {k: v.tolist() for k, v in qfunc.fold_batch_norm(model).state_dict().items()}
+    return {k: v.tolist() for k, v in qfunc.fold_batch_norm()(model).state_dict().items()}
 
 
 @pytest.mark.thorough

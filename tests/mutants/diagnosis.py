@@ -109,13 +109,13 @@ DIAGNOSIS = (
     ),
     Mutation(
         "ranges-of-the-last-batch", "qfunc.execution.observers:Observer.observe",
-        "merged(self.ranges.get(name), measured(value))",
-        "merged(None, measured(value))",
+        "union(self.ranges.get(name), range_of(value))",
+        "union(None, range_of(value))",
         "tests/analysis/test_unmet_requests.py::test_tied_tensors_of_unlike_ranges",
     ),
     Mutation(
         "ranges-of-one-rank", "qfunc.execution.distributed:merge",
-        "observer.ranges[name] = merged(observer.ranges.get(name), span.to(observer.device))",
+        "observer.ranges[name] = union(observer.ranges.get(name), span.to(observer.device))",
         "pass",
         "tests/execution/test_distributed.py::test_unlike_ranges_are_those_of_both_ranks",
     ),

@@ -38,8 +38,8 @@ LOWERINGS_RUNTIMES = (
     ),
     Mutation(
         "vitis-without-weights", "qfunc.lowering.toolchains.vitis:VitisLowering.lower",
-        "in by_tensor(proto, sites).items()}",
-        'in by_tensor(proto, sites).items() if site.role == "activation"}',
+        "in by_tensor(proto, program.tensors).items()}",
+        'in by_tensor(proto, program.tensors).items() if site.role == "activation"}',
         "tests/lowering/toolchains/test_vitis_files.py::test_every_tensor_has_a_fix_position",
     ),
     Mutation(

@@ -17,7 +17,7 @@ MERGING = (
     ),
     Mutation(
         "inputs-of-the-last-rank", "qfunc.execution.distributed:_first_nonempty",
-        "return b if b and (not a or any(0 in i.shape for i in a)) else joined(a, b)",
+        "return b if b and (not a or any(0 in i.shape for i in a)) else join_sizes(a, b)",
         "return b if b else a",
         "tests/execution/test_distributed.py::test_two_ranks_are_one_process_over_all_batches",
     ),

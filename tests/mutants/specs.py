@@ -20,7 +20,7 @@ SPECS = (
         IMPOSSIBLE,
     ),
     Mutation(
-        "empty-range-of-codes", "qfunc.specs.formats:Int.__attrs_post_init__",
+        "empty-range-of-codes", "qfunc.specs.number_format:Int.__attrs_post_init__",
         "full.qmin <= self.qmin < self.qmax <= full.qmax",
         "full.qmin <= self.qmin <= self.qmax <= full.qmax",
         IMPOSSIBLE,
@@ -32,7 +32,7 @@ SPECS = (
         IMPOSSIBLE,
     ),
     Mutation(
-        "signed-width", "qfunc.specs.formats:Int.__attrs_post_init__",
+        "signed-width", "qfunc.specs.number_format:Int.__attrs_post_init__",
         "(1 << self.bits - self.signed) - 1",
         "(1 << self.bits - 1) - 1",
         "tests/targets/test_datasheets_mutants.py::test_onnxruntime_activations_are_affine_bytes",

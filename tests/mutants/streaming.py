@@ -12,7 +12,7 @@ STREAMING = (
     ),
     Mutation(
         "stream-matches-the-quantized-network",
-        "qfunc.streaming.piece:calibrated",
+        "qfunc.streaming.piece:calibrate_piece",
         "float_batches=inputs",
         "float_batches=rounded_inputs",
         "tests/streaming/test_streamed_equals_whole.py::test_gptq_sees_what_the_rounded_layers_compute",

@@ -5,7 +5,7 @@ from mutants.mutation import Mutation
 SWEEPS = (
     Mutation(
         "a-score-against-the-corrected-network",
-        "qfunc.sweeps.measure:measured",
+        "qfunc.sweeps.measure:measure_row",
         "QuantizedModel(task.calibrated).float_network",
         "QuantizedModel(calibrated).float_network",
         "tests/sweeps/test_sweep.py::test_then_is_applied_to_each_calibrated_model",
@@ -75,7 +75,7 @@ SWEEPS = (
     ),
     Mutation(
         "sizes-with-the-report",
-        "qfunc.sweeps.measure:measured",
+        "qfunc.sweeps.measure:measure_row",
         "if name != REPORT",
         "if name",
         "tests/sweeps/test_sweep.py::test_the_rows_are_those_of_the_single_steps",

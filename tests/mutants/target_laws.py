@@ -85,7 +85,7 @@ TARGET_LAWS = (
     ),
     Mutation(
         "the-model-may-change", "qfunc.testing.laws.artifact:lowering_is_pure_and_deterministic",
-        "model.SerializeToString(deterministic=True) == before, f",
+        "program.model.SerializeToString(deterministic=True) == before, f",
         "True, f",
         CAUGHT, case="a-lowering-that-edits-its-input",
     ),

@@ -97,7 +97,7 @@ TRAINING = (
         "tests/training/test_scale_following.py::test_a_kept_weight_follows_its_norm",
     ),
     Mutation(
-        "folded-for-good-and-yet-following", "qfunc.transforms.batch_norm:fold_batch_norm",
+        "folded-for-good-and-yet-following", "qfunc.transforms.batch_norm:_folded",
         "quantizer.module.stop_following()",
         "quantizer.module.stored_params()",
         "tests/training/test_scale_following.py::test_the_chip_has_the_codes_of_training",

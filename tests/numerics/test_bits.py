@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from qfunc.errors import SpecError
 from qfunc.numerics.bits import from_bits, pack_nibbles, to_bits, unpack_nibbles
 from qfunc.numerics.minifloat import nearest
-from qfunc.specs import (
-    E2M1,
-    E4M3FN,
-    E4M3FNUZ,
-    E8M0,
-    FLOAT16,
-    FLOAT32,
-    Float,
-)  # fmt: skip
+from qfunc.specs import FLOAT16, FLOAT32, Float
+from qfunc.specs.formats import E2M1, E4M3FN, E4M3FNUZ, E8M0
 from qfunc.testing import strategies
 from tests.numerics.test_minifloat import KINDS
 

@@ -20,7 +20,8 @@ from onnxruntime.capi import _pybind_state
 from qfunc.numerics import dequantize, fake_quantize, quantize
 from qfunc.numerics.bits import pack_nibbles, to_bits
 from qfunc.numerics.qparams import of_tensor, qparams_shape
-from qfunc.specs import (
+from qfunc.specs import PerBlock, PerChannel, PerTensor, PerToken, Scheme
+from qfunc.specs.formats import (
     E2M1,
     E4M3FN,
     E8M0,
@@ -36,13 +37,8 @@ from qfunc.specs import (
     MXFP8_E5M2,
     MXINT8,
     NVFP4,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    PerToken,
-    Scheme,
-)  # fmt: skip
-from qfunc.specs.microscaling import READY
+    READY,
+)
 from qfunc.testing import oracle, strategies
 
 MX = {

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from qfunc.numerics import Affine, fake_quantize
 from qfunc.numerics._grads import masked_straight_through
-from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN
 from qfunc.testing import oracle
 
 # torch._dynamo itself instantiates any autograd.Function that it traces, and warns about it.

@@ -21,7 +21,6 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.sums.dynamic import weight_sums
 from qfunc.specs import (
     BFLOAT16,
-    E8M0,
     FLOAT16,
     FLOAT32,
     Algorithm,
@@ -39,6 +38,7 @@ from qfunc.specs import (
     WeightSums,
     ZeroPoint,
 )
+from qfunc.specs.formats import E8M0
 
 NEAREST = Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(nudge="nearest"), division=False)
 TOKEN = Scheme(Int(8, signed=False), Scale(PerToken(), dynamic=True), ZeroPoint(), division=False)

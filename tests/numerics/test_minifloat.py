@@ -16,23 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from qfunc.errors import SpecError
 from qfunc.numerics import Affine, quantize
 from qfunc.numerics.minifloat import nearest
-from qfunc.specs import (
-    BFLOAT16,
-    E2M1,
-    E2M3,
-    E3M2,
-    E4M3FN,
-    E4M3FNUZ,
-    E5M2,
-    E5M2FNUZ,
-    E8M0,
-    FLOAT16,
-    FLOAT32,
-    Float,
-    Levels,
-    Log,
-    Scheme,
-)  # fmt: skip
+from qfunc.specs import BFLOAT16, FLOAT16, FLOAT32, Float, Levels, Log, Scheme
+from qfunc.specs.formats import E2M1, E2M3, E3M2, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0
 from qfunc.testing import oracle
 
 KINDS: dict[str, tuple[Float, Any]] = {

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfunc.numerics.minifloat import nearest
-from qfunc.specs import E4M3FN, Float
+from qfunc.specs import Float
+from qfunc.specs.formats import E4M3FN
 from qfunc.testing import oracle, strategies
 
 MODES = [*(m for m in oracle.MODES if not m.endswith("_on_index")), "stochastic"]

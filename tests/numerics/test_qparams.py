@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfunc.numerics import from_range
-from qfunc.specs import E4M3FN, Int, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN
 from qfunc.testing import oracle, strategies
 
 RANGES = st.tuples(

@@ -17,25 +17,8 @@ from qfunc.errors import SpecError
 from qfunc.numerics import from_range
 from qfunc.numerics.qparams import of_tensor, qparams_shape
 from qfunc.numerics.scales import nearest_scale
-from qfunc.specs import (
-    BFLOAT16,
-    E2M1,
-    E2M3,
-    E4M3FN,
-    E5M2,
-    E8M0,
-    FLOAT16,
-    NVFP4,
-    Float,
-    Int,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    PerToken,
-    Scale,
-    Scheme,
-    ZeroPoint,
-)  # fmt: skip
+from qfunc.specs import BFLOAT16, FLOAT16, Float, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E2M1, E2M3, E4M3FN, E5M2, E8M0, NVFP4
 from qfunc.testing import oracle
 
 POSITIVE = st.floats(2.0**-100, 2.0**100, width=32)

@@ -16,7 +16,6 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import (
     FLOAT16,
     FLOAT32,
-    GGUF_Q2_K,
     Algorithm,
     DynamicProduct,
     Int,
@@ -32,6 +31,7 @@ from qfunc.specs import (
     TokenGroups,
     TokenTiles,
 )
+from qfunc.specs.formats import GGUF_Q2_K
 from tests.numerics.test_dynamic_products import rounded
 
 OUTPUTS = 12

@@ -1,4 +1,4 @@
-"""Writes the table of docs/targets.md from the targets themselves: `python -m tests.pages.targets_page`."""
+"""Writes the table of docs/target_table.md from the targets themselves: `python -m tests.pages.targets_page`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.specs import Cases, FixedQParams, Float, Int, Log, PerBlock, PerChannel, PerToken, Scheme, Target, Unknown
 
-PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "target_table.md"
 START, END = "<!-- table of targets: python -m tests.pages.targets_page -->\n", "<!-- end of the table -->\n"
 CALLS = {
     "academic": "academic(4, 4)",

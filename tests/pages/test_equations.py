@@ -21,7 +21,8 @@ def test_nothing_is_without_a_row() -> None:
     """Estimators, functions, formats and ready schemes by their public names, and every rounding."""
     named = {row.name.split(",")[0] for row in ROWS}
     public = {*estimators.__all__, *functions.__all__} - {"WithGradient"}  # the class that with_gradient makes
-    public |= {name for name in specs.__all__ if isinstance(getattr(specs, name), specs.Float | specs.Scheme)}
+    for module in (specs, specs.formats):
+        public |= {name for name in module.__all__ if isinstance(getattr(module, name), specs.Float | specs.Scheme)}
     public |= {f"rounding {mode}" for mode in specs.ROUNDINGS}
     assert public - named == set()
 

@@ -26,7 +26,7 @@ def test_twenty_lines_are_twenty():
 
 
 def test_what_is_proven_is_said_of_targets_that_exist():
-    """All targets are in docs/targets.md, which test_targets_page.py reads."""
+    """All targets are in docs/target_table.md, which test_targets_page.py reads."""
     rows = set(re.findall(r"^\| `targets\.(\w+)`", README, re.MULTILINE))
 
     assert rows <= set(targets.__all__)

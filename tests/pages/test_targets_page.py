@@ -1,4 +1,4 @@
-"""The table of docs/targets.md is what the targets say."""
+"""The table of docs/target_table.md is what the targets say."""
 
 import pytest
 

@@ -106,7 +106,7 @@ def quantized(order: str, mode: Any) -> tuple[nn.Module, Tensor, Any]:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_norm_with_two_callers_calibrates_trains_and_shares_its_weight(order: str, mode: Any) -> None:
     model, x, calibrated = quantized(order, mode)
-    nets = [calibrated] if mode == MODES[0] else [calibrated, qfunc.fold_batch_norm(calibrated)]
+    nets = [calibrated] if mode == MODES[0] else [calibrated, qfunc.fold_batch_norm()(calibrated)]
     for net in nets:
         assert nn.functional.cosine_similarity(net.eval()(x).flatten(), model(x).flatten(), 0) > 0.99  # 8 bits
     left = [n for n, p in nets[-1].named_parameters() if tuple(p.shape) == (CHANNELS, 1, 1, 1)]

@@ -133,7 +133,7 @@ def test_a_step_moves_the_parameter_and_the_chip_gets_its_formula(road: Any, nor
         copy.deepcopy(student),
         pickle.loads(pickle.dumps(student)),
         qfunc.load(tmp_path)(net) if road is None else qfunc.load(tmp_path, road)(net),
-        qfunc.fold_batch_norm(student),
+        qfunc.fold_batch_norm()(student),
         qfunc.emulate(target)(student),
     )
     assert all(torch.equal(each(X), y) for each in same)

@@ -7,7 +7,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.lowering import QdqLowering, TfliteLowering
-from qfunc.specs import E4M3FN, DerivedQParams, Int, PerBlock, PerChannel, Scale, Scheme, edit
+from qfunc.specs import DerivedQParams, Int, PerBlock, PerChannel, Scale, Scheme, edit
+from qfunc.specs.formats import E4M3FN
 from tests.placement.refusals import Net, refusal
 
 
@@ -21,7 +22,7 @@ from tests.placement.refusals import Net, refusal
         (13, Scheme(Int(16)), True, "QdqLowering(opset=21): QuantizeLinear has 16-bit integers"),
         (13, Scheme(Int(12)), True, "QdqLowering(opset=21): QuantizeLinear has 16-bit integers"),
         (18, Scheme(E4M3FN), False, "QdqLowering(opset=19): QuantizeLinear has 8-bit floats"),
-        (13, Scheme(qfunc.specs.E5M2), True, "QdqLowering(opset=19): QuantizeLinear has 8-bit floats"),
+        (13, Scheme(qfunc.specs.formats.E5M2), True, "QdqLowering(opset=19): QuantizeLinear has 8-bit floats"),
         (19, Scheme(Int(8), Scale(PerBlock(-1, 4))), True, "QdqLowering(opset=21): QuantizeLinear has scales per block"),
         (
             13,

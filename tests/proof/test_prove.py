@@ -150,7 +150,7 @@ def test_mistakes_are_one_line() -> None:
     with pytest.raises(DeployError) as d:
         qfunc.prove(ARM, artifact=qfunc.deploy(ARM)(foreign))(model, X)
     assert str(d.value) == (
-        "prove, artifact: found other qparams in its report, wanted those of the model. Pass the artifact of the calibrated "
+        "prove, artifact: found other qparams in its report, wanted the model's qparams. Pass the artifact of the calibrated "
         "model, or leave it out."
     )
     with pytest.raises(EmulationError):

@@ -207,7 +207,7 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
     model = net()
     qfunc.reconstruct(ONE, X, resume=tmp_path / "units")(model)
     where = f"reconstruct, resume={str(tmp_path / 'units')!r}: found"
-    other = "wanted those of this {}. Use another directory."
+    other = "wanted the units of this {}. Use another directory."
     for how, word in (
         (lambda: qfunc.reconstruct(qfunc.adaround(iterations=2), X, resume=tmp_path / "units")(model), "method"),
         (lambda: qfunc.reconstruct(ONE, [images(5)], resume=tmp_path / "units")(model), "set of images"),

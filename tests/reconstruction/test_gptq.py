@@ -16,7 +16,8 @@ from qfunc import functions, targets
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.view import QuantizedModel
-from qfunc.specs import MATMUL_4BITS_AFFINE, MXFP4, NVFP4, edit
+from qfunc.specs import edit
+from qfunc.specs.formats import MATMUL_4BITS_AFFINE, MXFP4, NVFP4
 from tests.reconstruction.small_nets import Chain, images
 from tests.reconstruction.test_exported_language_models import export, tokens
 

@@ -171,8 +171,8 @@ def test_what_a_killed_process_leaves_goes_on(found: Found) -> None:
     with pytest.raises(qfunc.errors.CalibrationError) as e:
         qfunc.reconstruct(METHODS["qdrop"], batches("resnet"), progress=False, resume=copy)(given)
     assert str(e.value) == (
-        f"reconstruct, resume={str(copy)!r}: found units of another division into parts, wanted those of this division into "
-        "parts. Use another directory."
+        f"reconstruct, resume={str(copy)!r}: found units of another division into parts, wanted the units of this division "
+        "into parts. Use another directory."
     )
 
 

@@ -12,7 +12,6 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.numerics.qparams import from_range
 from qfunc.specs import (
-    E4M3FN,
     AnyOf,
     Build,
     Cases,
@@ -41,8 +40,9 @@ from qfunc.specs import (
     ZeroPoint,
     cpus,
     edit,
-)  # fmt: skip
+)
 from qfunc.specs.edit._keywords import ActivationProperties, Slots
+from qfunc.specs.formats import E4M3FN
 from qfunc.targets.onnxruntime import onnxruntime
 
 ORT = onnxruntime

@@ -37,8 +37,9 @@ def test_new_garbage_is_collected_and_old_garbage_before() -> None:
         frozen = gc.get_freeze_count()
         Ring()
         gc.collect()
-        assert (Ring.collected, gc.get_freeze_count()) == (2, frozen)
-    assert frozen > 0 == gc.get_freeze_count()
+        assert Ring.collected == 2
+        assert 0 < gc.get_freeze_count() <= frozen  # other threads may release some of the frozen objects
+    assert gc.get_freeze_count() == 0
 
 
 def test_an_error_releases_what_was_frozen() -> None:
@@ -51,5 +52,5 @@ def test_what_the_caller_froze_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     with older_objects_skipped():
-        assert gc.get_freeze_count() == frozen
-    assert gc.get_freeze_count() == frozen > 0
+        assert 0 < gc.get_freeze_count() <= frozen
+    assert 0 < gc.get_freeze_count() <= frozen

@@ -246,7 +246,7 @@ class Once:
 
 
 def test_batches_that_are_used_up_are_refused_before_calibration() -> None:
-    run = qfunc.sweep(CHOSEN, Once(), lambda outputs, _: outputs[0].argmax(1) == 0, calibration=Once())
+    run = qfunc.sweep(CHOSEN, Once(), metric=lambda outputs, _: outputs[0].argmax(1) == 0, calibration=Once())
     with pytest.raises(CalibrationError) as caught:
         run(model())
     assert str(caught.value) == (

@@ -78,7 +78,7 @@ def accuracy() -> float:
     ("batches", "metric", "calibration"), [(DICTS, of_dicts, None), (DICTS, of_dicts, DICTS), (TUPLES, of_tuples, None)]
 )
 def test_a_sweep_is_that_of_the_single_steps(batches: Any, metric: Any, calibration: Any) -> None:
-    run = qfunc.sweep([COARSE], batches, metric, calibration=calibration, example_inputs=EXAMPLE, progress=False)
+    run = qfunc.sweep([COARSE], batches, metric=metric, calibration=calibration, example_inputs=EXAMPLE, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = run(model())
@@ -94,7 +94,7 @@ def test_a_model_of_one_dict(exported: bool) -> None:
     if exported:
         sizes = {"batch": {"features": {0: torch.export.Dim("n")}, "shift": {0: torch.export.Dim("n")}}}
         given = torch.export.export(given, example, dynamic_shapes=sizes)
-    report = qfunc.sweep([COARSE], DICTS, of_dicts, example_inputs=None if exported else example, progress=False)(given)
+    report = qfunc.sweep([COARSE], DICTS, metric=of_dicts, example_inputs=None if exported else example, progress=False)(given)
     assert report.rows[0].value == accuracy()
 
 
@@ -109,7 +109,7 @@ def test_a_diagnosis_of_dicts_is_that_of_tuples() -> None:
 
 def test_an_optional_argument_may_be_left_out() -> None:
     given = [{"labels": batch["labels"], "features": batch["features"]} for batch in DICTS]
-    report = qfunc.sweep([COARSE], given, of_dicts, progress=False)(model())
+    report = qfunc.sweep([COARSE], given, metric=of_dicts, progress=False)(model())
     with torch.no_grad():
         right = torch.cat([model()(x).argmax(1) == y for x, _, y in TUPLES])
     assert report.best == float(right.double().mean()) < 1.0
@@ -127,7 +127,7 @@ WRONG = {
 def test_missing_and_misspelt_arguments_are_refused(case: str, step: str) -> None:
     example = None if case.startswith("optional") else EXAMPLE
     run: Any = {
-        "sweep": qfunc.sweep([COARSE], [WRONG[case]], of_dicts, example_inputs=example, progress=False),
+        "sweep": qfunc.sweep([COARSE], [WRONG[case]], metric=of_dicts, example_inputs=example, progress=False),
         "diagnose": qfunc.diagnose(COARSE, [WRONG[case]], metric=of_dicts, example_inputs=example, progress=False),
     }[step]
     with pytest.raises(CalibrationError) as caught:
@@ -143,7 +143,7 @@ def test_without_a_metric_no_key_is_ignored() -> None:
 
 def test_other_labels_are_measured_again(tmp_path: Path) -> None:
     run: Any = qfunc.sweep
-    first = run([COARSE], DICTS, of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
+    first = run([COARSE], DICTS, metric=of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
     others = [{**batch, "labels": torch.zeros(32)} for batch in DICTS]
-    second = run([COARSE], others, of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
+    second = run([COARSE], others, metric=of_dicts, folder=tmp_path, example_inputs=EXAMPLE, progress=False)(model())
     assert first.rows[0].value != second.rows[0].value

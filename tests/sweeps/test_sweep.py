@@ -77,7 +77,7 @@ def alone(target: Any, batches: Any) -> tuple[float, int]:
 
 def test_the_rows_are_those_of_the_single_steps() -> None:
     batches = labelled()
-    report = qfunc.sweep(CHOSEN, batches, top1, progress=False)(model())
+    report = qfunc.sweep(CHOSEN, batches, metric=top1, progress=False)(model())
     assert [row.name for row in report.rows] == list(CHOSEN)
     assert report.metric == "top1"
     assert report.best == 1.0
@@ -133,9 +133,9 @@ EXECUTORS = {
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_executors_give_the_same_rows(kind: str) -> None:
     batches = labelled(1)
-    here = qfunc.sweep(CHOSEN, batches, top1, progress=False)(model())
+    here = qfunc.sweep(CHOSEN, batches, metric=top1, progress=False)(model())
     with EXECUTORS[kind]() as executor:
-        there = qfunc.sweep(CHOSEN, batches, top1, executor=executor, progress=False)(model())
+        there = qfunc.sweep(CHOSEN, batches, metric=top1, executor=executor, progress=False)(model())
     assert there.rows == here.rows
 
 
@@ -148,16 +148,16 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return top1(outputs, batch)
 
-    here = qfunc.sweep(CHOSEN, batches, top1, progress=False)(model())
+    here = qfunc.sweep(CHOSEN, batches, metric=top1, progress=False)(model())
     with pytest.raises(KeyboardInterrupt):  # the float network is the first call, and the second target the third
-        qfunc.sweep(CHOSEN, batches, partial(counted, stop=3), folder=tmp_path, progress=False)(model())
+        qfunc.sweep(CHOSEN, batches, metric=partial(counted, stop=3), folder=tmp_path, progress=False)(model())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["onnxruntime", "onnxruntime.json"]
     calls.clear()
     metric = partial(counted, stop=0)
-    rows = qfunc.sweep(CHOSEN, batches, metric, folder=tmp_path / "2", progress=False)(model()).rows
+    rows = qfunc.sweep(CHOSEN, batches, metric=metric, folder=tmp_path / "2", progress=False)(model()).rows
     assert (rows, len(calls)) == (here.rows, 4)
     calls.clear()
-    assert qfunc.sweep(CHOSEN, batches, metric, folder=tmp_path / "2", progress=False)(model()).rows == rows
+    assert qfunc.sweep(CHOSEN, batches, metric=metric, folder=tmp_path / "2", progress=False)(model()).rows == rows
     assert len(calls) == 1  # the float network
     assert (tmp_path / "2" / "3 bits" / "qfunc.json").is_file()
 
@@ -200,7 +200,7 @@ def test_an_edited_metric_is_measured_again(tmp_path: Path) -> None:
 
     texts = ("outputs[0].sum(1)", "outputs[0].sum(1) * 2", "outputs[0].mean(1)")
     for text in (*texts, *reversed(texts)):
-        run = partial(qfunc.sweep, [COARSE], [x for x, _ in labelled(1)], metric_of(text), progress=False)
+        run = partial(qfunc.sweep, [COARSE], [x for x, _ in labelled(1)], metric=metric_of(text), progress=False)
         assert run(folder=tmp_path)(model()).rows == run()(model()).rows
 
 
@@ -212,7 +212,7 @@ def test_a_function_without_a_digest_is_measured_again_with_a_warning(tmp_path: 
             calls.append(1)
             return outputs[0].sum(1)
 
-    run = qfunc.sweep([COARSE], batches, locked, folder=tmp_path, progress=False)
+    run = qfunc.sweep([COARSE], batches, metric=locked, folder=tmp_path, progress=False)
     for _ in range(2):
         calls.clear()
         text = r"^sweep, metric: no digest can be made of a lock, so rows are measured again\.$"
@@ -231,7 +231,7 @@ class Metric:
     def __init__(self, names): self.names = names
     def __call__(self, outputs, batch): return outputs[0].sum(1)
 then = qfunc.correct_bias(loader, progress=False)
-run = qfunc.sweep([targets.tensorrt], loader, Metric({"a", "b", "c"}), then=then, folder=sys.argv[1], progress=False)
+run = qfunc.sweep([targets.tensorrt], loader, metric=Metric({"a", "b", "c"}), then=then, folder=sys.argv[1], progress=False)
 print(run(model).rows[0].value)
 """
 
@@ -317,7 +317,7 @@ def test_damaged_and_impossible_folders(tmp_path: Path) -> None:
 
 def test_an_error_of_a_metric_is_that_of_sweep() -> None:
     with pytest.raises(QfuncError) as caught:
-        qfunc.sweep([COARSE], [torch.randn(2, 3, 8, 8)], lambda outputs, batch: "high", progress=False)(model())
+        qfunc.sweep([COARSE], [torch.randn(2, 3, 8, 8)], metric=lambda outputs, batch: "high", progress=False)(model())
     assert str(caught.value).startswith("sweep, metric: found 'high', wanted one number per example.")
 
 
@@ -325,12 +325,14 @@ def test_an_error_of_a_metric_is_that_of_sweep() -> None:
 def test_a_metric_without_a_number(value: Any, found: str) -> None:
     batches = [torch.randn(2, 3, 8, 8)]
     with pytest.raises(CalibrationError) as caught:
-        qfunc.sweep([COARSE], batches, lambda outputs, batch: value, progress=False)(model())
+        qfunc.sweep([COARSE], batches, metric=lambda outputs, batch: value, progress=False)(model())
     reason = f"sweep, metric: found {found}, wanted one number per example"
     do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
     assert str(caught.value) == f"{reason}. {do}"
     best = model()(batches[0])
-    of_float = qfunc.sweep([COARSE], batches, lambda outputs, _: 1.0 if outputs[0].equal(best) else value, progress=False)
+    of_float = qfunc.sweep(
+        [COARSE], batches, metric=lambda outputs, _: 1.0 if outputs[0].equal(best) else value, progress=False
+    )
     report = of_float(model())
     assert report.rows == (SweepRow("tensorrt", why=reason),)
     assert report.front == ()

@@ -13,7 +13,8 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.specs import MATMUL_4BITS, Target
+from qfunc.specs import Target
+from qfunc.specs.formats import MATMUL_4BITS
 
 NEEDED: dict[str, tuple[Any, ...]] = {
     "academic": (8, 8),

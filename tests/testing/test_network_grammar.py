@@ -17,11 +17,11 @@ from torch import nn
 from qfunc import targets
 from qfunc.testing.grammar.draft import BATCH, LARGEST, Draft, MisfitError, replay
 from qfunc.testing.grammar.families import EDITS, FAMILIES, common_program, program
-from qfunc.testing.grammar.naming import COMMON, renamed
+from qfunc.testing.grammar.naming import COMMON, rename_parts
 from qfunc.testing.grammar.program import Input, Program
 from qfunc.testing.grammar.pruning import attribute_of, names_assigned
 from qfunc.testing.grammar.rare import RARE
-from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
+from qfunc.testing.grammar.rearrangements import SINGLE_OPS, size_formula
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 from tests.installed import ROOT
 
@@ -115,7 +115,7 @@ def test_a_block_that_does_not_fit_leaves_the_draft_as_it_was():
 
 @pytest.mark.parametrize("shape", ["n", "n, 3", "n, 4, 6", "n, 4, 6, 6", "n, 2, 4, 6, 6"])
 def test_blocks_that_a_family_mixes_fit_or_do_not_fit_a_tensor_of_any_rank(shape):
-    for block in {*WINDOW_BLOCKS, *SINGLE_OPS, sized}:
+    for block in {*WINDOW_BLOCKS, *SINGLE_OPS, size_formula}:
         for seed in range(8):
             draft = Draft(str(seed))
             draft.attempt(block, draft.input(f"torch.randn({shape})"))
@@ -131,7 +131,7 @@ def scopes(one: Program) -> tuple[list[str], list[str]]:
 def test_a_renamed_network_computes_the_same(seed):
     before = common_program(seed)
     for number in range(3):
-        after = renamed(before, random.Random(number))
+        after = rename_parts(before, random.Random(number))
         one, two = before.build(), after.build()
         with torch.no_grad():
             pairs = zip(_tuple(one["model"](*one["batches"][0])), _tuple(two["model"](*two["batches"][0])), strict=True)
@@ -139,7 +139,7 @@ def test_a_renamed_network_computes_the_same(seed):
 
 
 def test_names_meet_between_scopes_and_never_within_one():
-    renamings = [renamed(common_program(seed), random.Random(seed)) for seed in range(60)]
+    renamings = [rename_parts(common_program(seed), random.Random(seed)) for seed in range(60)]
     found = [scopes(one) for one in renamings]
     assert all(len(set(names)) == len(names) for scope in found for names in scope)
     assert sum(bool({*attributes} & {*values}) for attributes, values in found) > 25

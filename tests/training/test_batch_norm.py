@@ -161,7 +161,7 @@ def test_what_was_trained_is_what_is_deployed(name: str, target: str) -> None:
         optimizer.step()
     quantized.eval()
     x = torch.randn(shape)
-    folded = qfunc.fold_batch_norm(quantized)
+    folded = qfunc.fold_batch_norm()(quantized)
     assert torch.equal(folded(x), quantized(x))
     assert not any("norm" in key for key in folded.state_dict() if "quantizers" not in key)
     assert qfunc.deploy(where)(quantized).files == qfunc.deploy(where)(folded).files

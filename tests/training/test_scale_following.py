@@ -80,7 +80,7 @@ def test_the_chip_has_the_codes_of_training(target: Target, paths: str) -> None:
     """Training's w_hat / s' and the folded model's codes, of weights off their ties; their scales are s' |f|."""
     model = trained(quantized(target))
     assert [p.split(".")[1] for p, m in weights(model).items() if m.norm] == paths.split()
-    folded = weights(qfunc.fold_batch_norm(model.eval()))
+    folded = weights(qfunc.fold_batch_norm()(model.eval()))
     model.train()
     groups = {n.target: n.args[2] for n in model.graph.nodes if n.op == "call_module" and len(n.args) == 3}
     for path, module in weights(model).items():
@@ -107,7 +107,7 @@ def test_the_chip_has_the_codes_of_training(target: Target, paths: str) -> None:
 def test_evaluation_emulation_and_the_folded_model_agree() -> None:
     """After training with following scales: equal simulations, bit for bit, equal artifacts; derived biases are theirs."""
     model = trained(quantized()).eval()
-    folded = qfunc.fold_batch_norm(model)
+    folded = qfunc.fold_batch_norm()(model)
     with torch.no_grad():
         assert torch.equal(model(X), folded(X))
     files = [qfunc.deploy(FOUR)(m).files["model.onnx"] for m in (model, folded)]
@@ -130,7 +130,7 @@ def test_scales_that_cannot_follow_stay_their_own(why: str, change: Any) -> None
     """The parameters are then those of the folded weight, and training divides by f."""
     model = quantized(change(FOUR))
     assert all(m.norm == () for m in weights(model).values())
-    folded: Tensor = qfunc.fold_batch_norm(trained(model).eval())(X)
+    folded: Tensor = qfunc.fold_batch_norm()(trained(model).eval())(X)
     assert torch.equal(model.eval()(X), folded)
 
 

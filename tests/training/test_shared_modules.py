@@ -31,6 +31,6 @@ def test_a_block_that_is_called_twice_trains_as_one(norms: Any) -> None:
         optimizer.zero_grad()
         student(x).square().mean().backward()
         optimizer.step()
-    folded = qfunc.fold_batch_norm(student.eval())
+    folded = qfunc.fold_batch_norm()(student.eval())
     assert torch.equal(folded(x), student(x))
     assert [n for n, _ in folded.named_parameters() if n.startswith("0")] == ["0.0.weight", "0.0.bias"]

@@ -219,7 +219,7 @@ UNFIT: dict[str, tuple[Any, Any, str]] = {
         (LSQ, BATCH),
         (LSQ, FOLDED),
         "found a state with BatchNorms that train ('norm1', 'norm2'), wanted one with folded BatchNorms. Quantize with "
-        "batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm(model).",
+        "batch_norm=qfunc.TrainBatchNorm(), load the state, and fold it: qfunc.fold_batch_norm()(model).",
     ),
     "folded norms, where they train": (
         (LSQ, FOLDED),

@@ -126,7 +126,7 @@ def test_biases_follow_the_scales_that_train() -> None:
     for seed in range(3):
         step(model, optimizer, seed)
     model.eval()
-    folded = qfunc.fold_batch_norm(model)
+    folded = qfunc.fold_batch_norm()(model)
     scale_x = model.get_submodule("quantizers.mean.output").qparams().scale
     assert scale_x != before
     scale_w = model.get_submodule("quantizers.head.weight").qparams().scale.flatten()

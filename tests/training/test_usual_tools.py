@@ -76,7 +76,7 @@ def test_averaged_weights_deploy(use_buffers: bool) -> None:
     assert len({id(m.scale) for m in quantizers(averaged) if m.site.tie}) == 1
     update_bn([batch(seed) for seed in range(3)], averaged)
     evaluated = averaged.module.eval()
-    assert torch.equal(qfunc.fold_batch_norm(evaluated)(batch(9)), evaluated(batch(9)))
+    assert torch.equal(qfunc.fold_batch_norm()(evaluated)(batch(9)), evaluated(batch(9)))
     assert qfunc.deploy(target)(evaluated).files != qfunc.deploy(target)(model.eval()).files
     fresh = qfunc.quantize(target, batch_norm=qfunc.TrainBatchNorm())(net())
     fresh.load_state_dict(evaluated.state_dict())

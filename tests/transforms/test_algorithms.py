@@ -14,7 +14,8 @@ import qfunc
 from qfunc import estimators, functions, targets
 from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import NVFP4, Log, Op, PerChannel, PerToken, Rule, Scale, Scheme, edit
+from qfunc.specs import Log, Op, PerChannel, PerToken, Rule, Scale, Scheme, edit
+from qfunc.specs.formats import NVFP4
 from tests.transforms.nets import network
 
 ESTIMATORS = sorted(estimators.__all__)

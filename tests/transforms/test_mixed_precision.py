@@ -172,7 +172,7 @@ def test_the_trace_is_that_of_the_jacobian(x: Tensor) -> None:
     rows = x[:1, 0, 0].reshape(1, 6)
     calibrated = qfunc.calibrate([rows], progress=False)(qfunc.quantize(targets.tensorrt)(model))
     loss = qfunc.HessianTrace(draws=2)
-    found = dict(qfunc.mixed_precision([rows], (4,), qfunc.SizeBudget(8), loss, progress=False)(calibrated).losses)
+    found = dict(qfunc.mixed_precision([rows], (4,), qfunc.SizeBudget(8), loss=loss, progress=False)(calibrated).losses)
     for path in ("0.weight", "2.weight"):
         weight = model.get_parameter(path).detach()
         slope = torch.autograd.functional.jacobian(lambda w, p=path: torch.func.functional_call(model, {p: w}, (rows,)), weight)
@@ -183,11 +183,11 @@ def test_the_trace_is_that_of_the_jacobian(x: Tensor) -> None:
 
 def test_signs_average_to_the_trace(calibrated: Any, model: Net, x: Tensor) -> None:
     """Many draws come near ||J||^2, seeds repeat bit for bit, and several outputs are told apart from one."""
-    few = [dict(qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(8, seed),
+    few = [dict(qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), loss=qfunc.HessianTrace(8, seed),
     progress=False)(calibrated).losses) for seed in (0, 0, 1)]  # fmt: skip
     assert few[0] == few[1] != few[2]
     many = dict(
-        qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(300), progress=False)(calibrated).losses
+        qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), loss=qfunc.HessianTrace(300), progress=False)(calibrated).losses
     )
     weight = model.last.weight.detach()
     slope = torch.autograd.functional.jacobian(lambda w: torch.func.functional_call(model, {"last.weight": w}, (x,)), weight)
@@ -260,7 +260,7 @@ def test_the_units_between_submodules_do_not_matter(loss: Any) -> None:
         net.a[2].bias.div_(k)
         quantized = qfunc.quantize(targets.tensorrt, submodules=("a", "b"))(net)
         calibrated = qfunc.calibrate([rows], progress=False)(quantized)
-        results.append(qfunc.mixed_precision([rows], (2, 4), qfunc.SizeBudget(5), loss, progress=False)(calibrated))
+        results.append(qfunc.mixed_precision([rows], (2, 4), qfunc.SizeBudget(5), loss=loss, progress=False)(calibrated))
     assert results[0].bits == results[1].bits == results[2].bits
     assert [r.loss for r in results] == [pytest.approx(results[0].loss, rel=1e-6)] * 3
     if loss == qfunc.OutputMse():
@@ -287,14 +287,14 @@ NO_FLOATS = "outputs: found outputs of int64 only, wanted at least one floating-
 MEASURES = {
     "mse": (lambda x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), progress=False), torch.int64,
             f"mixed_precision, {NO_FLOATS}Return the scores, too, of which they are computed."),
-    "trace": (lambda x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(1), progress=False),
+    "trace": (lambda x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), loss=qfunc.HessianTrace(1), progress=False),
               torch.int64, f"mixed_precision, {NO_FLOATS}Return the scores, too, of which they are computed."),
     "sensitivity": (lambda x: qfunc.sensitivity([x], progress=False), torch.int64,
                     f"sensitivity, {NO_FLOATS}Return the scores, too, of which they are computed."),
     "classes as floats": (lambda x: qfunc.mixed_precision([x], (7,), qfunc.SizeBudget(8), progress=False), torch.float32,
                           "mixed_precision: found a loss of 0 for every weight and number of bits, wanted outputs that depend "
                           "on a weight. Use other batches, or return the scores of the model."),
-    "no slope": (lambda x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), qfunc.HessianTrace(1), progress=False),
+    "no slope": (lambda x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), loss=qfunc.HessianTrace(1), progress=False),
                  torch.float32, "mixed_precision: found a loss of 0 for every weight and number of bits, wanted outputs that "
                  "depend on a weight. Use other batches, or return the scores of the model."),
 }  # fmt: skip
@@ -326,8 +326,8 @@ def test_nothing_that_was_given_changes(calibrated: Any, x: Tensor) -> None:
     """Tensors, modes and gradients; in training mode, too."""
     trained = copy.deepcopy(calibrated).train()
     before = {k: v.clone() for k, v in trained.state_dict().items()}
-    one = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), qfunc.HessianTrace(2), progress=False)(trained)
-    other = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), qfunc.HessianTrace(2), progress=False)(calibrated)
+    one = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), loss=qfunc.HessianTrace(2), progress=False)(trained)
+    other = qfunc.mixed_precision([x], (2, 4), qfunc.SizeBudget(4), loss=qfunc.HessianTrace(2), progress=False)(calibrated)
     assert one == other
     assert all(torch.equal(v, before[k]) for k, v in trained.state_dict().items())
     assert all(m.training for m in trained.modules())
@@ -382,7 +382,7 @@ WRONG = {
                 "from bits. There are times for fc."),
     "no batches": (lambda m, x: qfunc.mixed_precision([], (4,), qfunc.SizeBudget(5), progress=False)(m),
                    "mixed_precision: found no batches, wanted batches of inputs. Pass at least one batch."),
-    "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), NoLoss(), progress=False)(m),
+    "nan": (lambda m, x: qfunc.mixed_precision([x], (2,), qfunc.SizeBudget(8), loss=NoLoss(), progress=False)(m),
             "mixed_precision, 'first.weight' with 2 bits: found a loss of nan, wanted a finite loss. "
             "Look for NaN or infinities in the model's outputs."),
 }  # fmt: skip

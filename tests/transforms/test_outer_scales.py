@@ -16,7 +16,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import E4M3FN, PerBlock, PerChannel, Rule, Scale, Scheme
+from qfunc.specs import PerBlock, PerChannel, Rule, Scale, Scheme
+from qfunc.specs.formats import E4M3FN
 
 TARGET = targets.compressed_tensors("NVFP4")
 

@@ -206,7 +206,7 @@ def test_a_state_dict_makes_a_fresh_model_ready() -> None:
     with pytest.raises(qfunc.errors.DeployError) as caught:
         qfunc.deploy(TARGET)(fresh)
     assert str(caught.value) == (
-        "deploy: found no shapes of the inputs, wanted those of x. "
+        "deploy: found no shapes of the inputs, wanted the shapes of x. "
         "Pass deploy(target, example_inputs=(...,)), or calibrate the model."
     )
 

@@ -31,7 +31,7 @@ MADE: dict[str, tuple[Any, Any]] = {
     "sensitivity": (lambda: qfunc.sensitivity(BATCHES), lambda: qfunc.sensitivity(BATCHES, progress=False)),
     "correct_bias": (lambda: qfunc.correct_bias(BATCHES), lambda: qfunc.correct_bias(BATCHES, progress=False)),
     "gptq": (lambda: qfunc.gptq(BATCHES), lambda: qfunc.gptq(BATCHES, damping=0.1)),
-    "smooth_quant": (lambda: qfunc.smooth_quant(BATCHES), lambda: qfunc.smooth_quant(BATCHES, 0.25)),
+    "smooth_quant": (lambda: qfunc.smooth_quant(BATCHES), lambda: qfunc.smooth_quant(BATCHES, alpha=0.25)),
     "awq": (lambda: qfunc.awq(TARGET, BATCHES), lambda: qfunc.awq(TARGET, BATCHES, candidates=5)),
     "rotate": (lambda: qfunc.rotate(), lambda: qfunc.rotate(1)),
     "stream": (

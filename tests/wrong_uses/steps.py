@@ -48,6 +48,8 @@ ROWS: tuple[Row, ...] = (
      "qfunc.stream(target, checkpoint, output, batches)(model)."),
     ("a model to smooth", lambda w: qfunc.smooth_quant(w.net), "CalibrationError",
      "smooth_quant: found a Sequential, wanted batches first, and then the model. Write qfunc.smooth_quant(batches)(model)."),
+    ("alpha in the place of progress", lambda w: qfunc.smooth_quant([w.x], 0.25), "CalibrationError",
+     "smooth_quant, progress: found a float, wanted True or False. Pass the other arguments by name."),
     ("a model to mix", lambda w: qfunc.mixed_precision(w.net, (4, 8), None), "CalibrationError",
      "mixed_precision: found a Sequential, wanted batches first, and then the model. Write "
      "qfunc.mixed_precision(batches, bits, budget)(model)."),

@@ -55,7 +55,7 @@ def awq(
     Raises:
         SpecError: candidates out of bounds, no such linear layers, or none with a quantized weight.
         CalibrationError: no batches, NaN or infinite values, or a model that is quantized.
-    Source: Lin et al., AWQ, arXiv:2306.00978, section 3.2, equations 4 and 5; the normalization is that of its code.
+    Source: Lin et al., AWQ, arXiv:2306.00978, section 3.2, equations 4 and 5; the normalization follows its code.
 
     >>> import qfunc
     >>> from qfunc import targets

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def smooth_quant(
-    batches: Iterable[Any], alpha: float = 0.5, progress: bool = True, *, group: ProcessGroup | None = None
+    batches: Iterable[Any], progress: bool = True, *, alpha: float = 0.5, group: ProcessGroup | None = None
 ) -> Callable[[nn.Module], fx.GraphModule]:
     """Return a transform of a float model that smooths inputs of linear layers, for per-tensor activation scales.
 
@@ -42,9 +42,9 @@ def smooth_quant(
 
     Args:
         batches: As for `calibrate`.
-        alpha: The share of the ranges that is moved to the weights, 0 to 1; 1/2 makes both ranges equal.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
-        group: As for `calibrate`: the maxima are those of the batches of all its processes.
+        alpha: The share of the ranges that is moved to the weights, 0 to 1; 1/2 makes both ranges equal.
+        group: As for `calibrate`: the maxima cover the batches of all its processes.
     Returns:
         A function from a module, or from the result of `qfunc.capture`, to a captured model for `quantize`.
     Raises:
@@ -86,7 +86,7 @@ def smooth_quant(
             network.recompile()
             return network
 
-    return Transform(smooth_quant, {"batches": batches, "alpha": alpha, "progress": progress, "group": group}, transform)
+    return Transform(smooth_quant, {"batches": batches, "progress": progress, "alpha": alpha, "group": group}, transform)
 
 
 class _Maxima:

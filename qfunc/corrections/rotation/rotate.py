@@ -45,7 +45,7 @@ def rotate(seed: int = 0) -> Callable[[nn.Module], fx.GraphModule]:
         SpecError: a seed that is no integer, or a stream that cannot be rotated, such as one with LayerNorms; the message
             names the op.
         CalibrationError: the model is quantized.
-    Source: Ashkboos et al., QuaRot, arXiv:2404.00456, sections 3 and 4, stage 1; random signs are those of QuIP#.
+    Source: Ashkboos et al., QuaRot, arXiv:2404.00456, sections 3 and 4, stage 1; random signs follow QuIP#.
 
     >>> embedding = nn.Sequential(nn.Embedding(8, 4), nn.RMSNorm(4), nn.Linear(4, 8)).eval()
     >>> embedding[0].weight.data[:, 0] *= 100

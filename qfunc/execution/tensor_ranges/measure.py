@@ -23,13 +23,13 @@ class Range(NamedTuple):
     total: int
 
 
-def measured(x: Tensor) -> Tensor:
+def range_of(x: Tensor) -> Tensor:
     """Return the fields of the `Range` of a tensor in float64.
 
     A value is far if |x| > 16 m, where m is a magnitude that at most one in 64 of the values exceeds, found in a sample.
     If more than one value, and more than one in 1000, is far, none counts as far.
 
-    >>> Range(*measured(torch.tensor([*[-1.0, 2.0] * 8, 1e9])).tolist())
+    >>> Range(*range_of(torch.tensor([*[-1.0, 2.0] * 8, 1e9])).tolist())
     Range(low=-1.0, high=1000000000.0, inner_low=-1.0, inner_high=2.0, far=1.0, total=17.0)
     """
     flat = x.detach().flatten()
@@ -46,7 +46,7 @@ def measured(x: Tensor) -> Tensor:
     return torch.cat([torch.stack([low, high, *inner]).double(), counts])
 
 
-def merged(a: Tensor | None, b: Tensor) -> Tensor:
+def union(a: Tensor | None, b: Tensor) -> Tensor:
     """Return the fields of the range of the values of both."""
     if a is None:
         return b
@@ -54,4 +54,4 @@ def merged(a: Tensor | None, b: Tensor) -> Tensor:
     return torch.cat([low[:1], high[1:2], low[2:3], high[3:4], a[4:] + b[4:]])
 
 
-__all__ = ["Range", "measured", "merged"]
+__all__ = ["Range", "range_of", "union"]

@@ -15,7 +15,8 @@ from qfunc.errors import DeployError
 from qfunc.lowering.compressed_tensors.packing import exponents, pack_halves, pack_words, two_levels
 from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.qdq.reader import QdqModel, copies
-from qfunc.specs import E2M1, Format, Int
+from qfunc.specs import Format, Int
+from qfunc.specs.formats import E2M1
 
 FP4 = {"num_bits": 4, "type": "float", "symmetric": True}
 POWERS = {"strategy": "group", "scale_dtype": "torch.uint8"}

@@ -12,8 +12,9 @@ from qfunc.errors import SpecError
 from qfunc.files.part import Part
 from qfunc.files.stored_tensor import file_of_tensors
 from qfunc.lowering.program import Program
-from qfunc.specs import E2M1, E4M3FN, E8M0, FileFormat, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
+from qfunc.specs import FileFormat, Int, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme
 from qfunc.specs._values import readable
+from qfunc.specs.formats import E2M1, E4M3FN, E8M0
 
 _TENSORS, _CONFIG = "model.safetensors", "config.json"
 
@@ -57,7 +58,8 @@ class CompressedTensorsLowering:
     def stores(self, scheme: Scheme, constant: bool) -> bool:
         """Return True for what is stored beside integers with a scale per tensor or channel.
 
-        >>> from qfunc.specs import MXFP4, Scale
+        >>> from qfunc.specs import Scale
+        >>> from qfunc.specs.formats import MXFP4
         >>> lowering = CompressedTensorsLowering()
         >>> lowering.stores(MXFP4, constant=True), lowering.stores(Scheme(Int(8), Scale(PerToken(), dynamic=True)), False)
         (True, False)

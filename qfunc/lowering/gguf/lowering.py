@@ -9,9 +9,10 @@ from attrs import field, frozen
 
 from qfunc.lowering.gguf.types import WEIGHTS
 from qfunc.lowering.program import Program
-from qfunc.specs import FLOAT16, FLOAT32, GGUF_Q8_0, FileFormat, Float, PerBlock, Scheme
+from qfunc.specs import FLOAT16, FLOAT32, FileFormat, Float, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
+from qfunc.specs.formats import GGUF_Q8_0
 
 _INPUTS = {"Q8_0": (32, FLOAT16), "Q8_1": (32, FLOAT16), "Q8_K": (256, FLOAT32)}
 """Name of a type that ggml quantizes inputs to -> (entries of a block, format of its scale)."""
@@ -57,7 +58,7 @@ class GgufLowering:
         """Return a description of the schemes that the file holds, or "" for one of them."""
         kind = WEIGHTS[self.kind]
         if constant:
-            return "" if kind.holds(scheme) else f"weights in {self.kind}, as specs.GGUF_{self.kind} describes them"
+            return "" if kind.holds(scheme) else f"weights in {self.kind}, as specs.formats.GGUF_{self.kind} describes them"
         scale, (size, number) = scheme.scale, _INPUTS[kind.input]
         stored = scale.shared == PerBlock(-1, size) and scale.format == number and scheme.symmetric
         fits = stored and scale.dynamic and scheme.format == GGUF_Q8_0.format

@@ -10,7 +10,8 @@ from attrs import frozen
 
 from qfunc.lowering.gguf.blocks import pack, pack_mxfp4
 from qfunc.lowering.gguf.super_blocks import pack_q2_k, pack_q3_k, pack_q4_k, pack_q6_k
-from qfunc.specs import (
+from qfunc.specs import Scheme
+from qfunc.specs.formats import (
     GGUF_MXFP4,
     GGUF_Q2_K,
     GGUF_Q3_K,
@@ -22,7 +23,6 @@ from qfunc.specs import (
     GGUF_Q5_K,
     GGUF_Q6_K,
     GGUF_Q8_0,
-    Scheme,
 )
 
 Array = np.ndarray[Any, Any]

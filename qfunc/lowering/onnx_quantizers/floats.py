@@ -10,7 +10,8 @@ from torch import Tensor
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.numerics.minifloat import largest
 from qfunc.placement.encoding import Encoding
-from qfunc.specs import E2M1, E4M3FN, E8M0, Float, PerBlock, PerChannel, Scheme
+from qfunc.specs import Float, PerBlock, PerChannel, Scheme
+from qfunc.specs.formats import E2M1, E4M3FN, E8M0
 
 STORED = (E4M3FN, E2M1)
 """The formats whose values are values of FLOAT8E4M3FN."""

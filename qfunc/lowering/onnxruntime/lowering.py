@@ -61,7 +61,7 @@ class MatMulNBitsLowering:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what `QdqLowering.refuses` returns.
 
-        >>> from qfunc.specs import MATMUL_4BITS
+        >>> from qfunc.specs.formats import MATMUL_4BITS
         >>> MatMulNBitsLowering().refuses(MATMUL_4BITS, constant=True)
         ''
         """

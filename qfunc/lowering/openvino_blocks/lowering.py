@@ -56,7 +56,7 @@ class OpenVinoBlocksLowering:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return what `QdqLowering.refuses` returns.
 
-        >>> from qfunc.specs import MATMUL_4BITS
+        >>> from qfunc.specs.formats import MATMUL_4BITS
         >>> OpenVinoBlocksLowering().refuses(MATMUL_4BITS, constant=True)
         ''
         """

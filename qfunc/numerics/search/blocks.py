@@ -15,7 +15,7 @@ from qfunc.specs import Int, PerBlock, Scheme
 def qparams_of(x: Tensor, scheme: Scheme) -> Affine:
     """Return the qparams of x [..., K] in a scheme with minimums or integers of scales, in blocks of its last axis.
 
-    >>> from qfunc.specs import GGUF_Q4_1
+    >>> from qfunc.specs.formats import GGUF_Q4_1
     >>> qparams_of(torch.arange(32.0)[None] - 1, GGUF_Q4_1).minimum
     tensor([[-1.]])
     """
@@ -37,7 +37,7 @@ def qparams_of(x: Tensor, scheme: Scheme) -> Affine:
 def codes_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Return the codes of x [..., K] as llama.cpp stores them: where the scale of a block is 0, those of the search.
 
-    >>> from qfunc.specs import GGUF_Q4_1
+    >>> from qfunc.specs.formats import GGUF_Q4_1
     >>> x = torch.arange(32.0)[None] * 3
     >>> codes_of(x, qparams_of(x, GGUF_Q4_1), GGUF_Q4_1)[0, :5]
     tensor([0., 0., 1., 1., 2.])
@@ -55,7 +55,7 @@ def codes_of(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
 def nearest_codes(x: Tensor, qparams: Affine, scheme: Scheme) -> Tensor:
     """Return the codes of x [..., K] with the nearest values; where the scale of a block is 0, any.
 
-    >>> from qfunc.specs import GGUF_Q4_1
+    >>> from qfunc.specs.formats import GGUF_Q4_1
     >>> x = torch.arange(32.0)[None] * 3
     >>> nearest_codes(x, qparams_of(x, GGUF_Q4_1), GGUF_Q4_1)[0, :5]
     tensor([0., 0., 1., 1., 2.])

@@ -81,7 +81,7 @@ def gptq(
         float_batches: For a model that is a part of a network: what the part reads in the float network, for each of
             `batches`, which is then what it reads in the quantized one.  None if both are the same.  Only
             counted for earlier_errors=0.
-        group: As for `calibrate`: the sums are those of the batches of all its processes, of which each needs one, added in
+        group: As for `calibrate`: the sums cover the batches of all its processes, of which each needs one, added in
             order of rank in float64.  All processes get the same model.
     Raises:
         CalibrationError: no batches, NaN or infinite inputs of a layer, a site without qparams, parameters of 16 bits, or
@@ -89,7 +89,7 @@ def gptq(
         SpecError: damping, passes or earlier_errors out of bounds, a selector that matches no such layer, a weight with a
             function that Compensation cannot wrap, or a group that is none.
     Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323; W' is that of GPTAQ with its factor a, Li et al.,
-        arXiv:2504.02692, in closed form; the passes are those of QuantEase, arXiv:2309.01885.
+        arXiv:2504.02692, in closed form; the passes follow QuantEase, arXiv:2309.01885.
 
     >>> import qfunc
     >>> from qfunc import targets
@@ -120,7 +120,7 @@ def gptq(
         for part in parts.values():
             require_float32(part, "gptq")
         with torch.inference_mode(False), torch.no_grad():
-            graphs = {path: _Graph(fold_batch_norm(part), select) for path, part in parts.items()}
+            graphs = {path: _Graph(fold_batch_norm()(part), select) for path, part in parts.items()}
             _require_layers(graphs.values(), select)
             with propagate_errors(processes):
                 calls = _calls(calibrated, parts, batches)

@@ -40,7 +40,7 @@ def round_in_order(weight: Tensor, hessian: Tensor, round_column: Round) -> Tens
         round_column: R.
     Returns:
         V, [out, in].
-    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323, algorithm 1; the order is that of their code.
+    Source: Frantar, Ashkboos, Hoefler, Alistarh, arXiv:2210.17323, algorithm 1; the order follows their code.
     """
     order = hessian.diagonal().argsort(descending=True, stable=True)
     factor = inverse_factor(hessian.double()[order][:, order]).to(weight)

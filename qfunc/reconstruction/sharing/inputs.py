@@ -1,4 +1,4 @@
-"""The inputs of a graph on the images of this process, compared with those of the others."""
+"""The inputs of a graph on the images of this process, compared with the inputs of the others."""
 
 from __future__ import annotations
 

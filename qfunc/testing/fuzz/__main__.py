@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 from qfunc.errors import QfuncError
 from qfunc.execution.distributed import ranks
-from qfunc.execution.progress import tracked
+from qfunc.execution.progress import track
 from qfunc.specs import Target
 from qfunc.testing.fuzz.campaign import Result, campaign, failed_elsewhere, read_results, runnable_target
 from qfunc.testing.fuzz.outcome import summary
-from qfunc.testing.shares import shared
+from qfunc.testing.shares import gather_results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,13 +47,13 @@ def _main(parsed: argparse.Namespace) -> int:
         return target, [r for r in before if r.seed in seeds]
 
     try:
-        target, results = shared(begin, processes, failed_elsewhere)[0]
+        target, results = gather_results(begin, processes, failed_elsewhere)[0]
         left = sorted(set(seeds) - {r.seed for r in results})
         shown = {r.outcome.signature for r in results}
         running = campaign(
             parsed.target, target, left, jobs=parsed.jobs, limit=parsed.limit, shrinking=parsed.shrink, known=shown
         )  # fmt: skip
-        for result in tracked(running, parsed.target, "network", first, total=len(left)):
+        for result in track(running, parsed.target, "network", first, total=len(left)):
             results.append(result)
             if parsed.file and first:
                 with parsed.file.open("a", encoding="utf-8") as file:

@@ -19,7 +19,7 @@ from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.fuzz.process import run_in_process
 from qfunc.testing.fuzz.shrink import shrink
 from qfunc.testing.grammar.families import program
-from qfunc.testing.shares import shared
+from qfunc.testing.shares import gather_results
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -154,7 +154,7 @@ def _spread(
     pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Sequence[Item], processes: ProcessGroup
 ) -> list[Result]:
     # The result of each item, in order, each computed by one process.
-    parts = shared(lambda rank, number: list(pool.map(work, items[rank::number])), processes, failed_elsewhere)
+    parts = gather_results(lambda rank, number: list(pool.map(work, items[rank::number])), processes, failed_elsewhere)
     return [parts[place % len(parts)][place // len(parts)] for place in range(len(items))]
 
 

@@ -10,11 +10,11 @@ from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_n
 from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
 from qfunc.testing.grammar.draft import Draft, MisfitError
 from qfunc.testing.grammar.ends import apply_blocks, head, image_input, input_range
-from qfunc.testing.grammar.naming import renamed
+from qfunc.testing.grammar.naming import rename_parts
 from qfunc.testing.grammar.program import Program
 from qfunc.testing.grammar.pruning import prune
 from qfunc.testing.grammar.rare import RARE, with_zeros
-from qfunc.testing.grammar.rearrangements import SINGLE_OPS, sized
+from qfunc.testing.grammar.rearrangements import SINGLE_OPS, size_formula
 from qfunc.testing.grammar.windows import WINDOW_BLOCKS
 
 EDITS = (
@@ -124,7 +124,7 @@ def program(seed: int) -> Program:
     drawn = _drawn(seed, RARE, f"{seed}, rare") if source.random() < 0.4 else common_program(seed)
     if source.random() < 0.1:
         drawn = with_zeros(drawn, source)
-    return renamed(drawn, source) if source.random() < 0.25 else drawn
+    return rename_parts(drawn, source) if source.random() < 0.25 else drawn
 
 
 def common_program(seed: int) -> Program:
@@ -152,7 +152,7 @@ def _completed(d: Draft, outputs: tuple[str, ...], seed: int) -> Program:
     edits = (d.pick(*EDITS),) if d.chance(0.2) else ()
     export, wide = d.chance(0.5), "1e10" if d.chance(0.05) else "2"
     if d.chance(0.15) and d.is_tensor(outputs[0]) and len(d.shape(outputs[0])) > 1:
-        outputs = (d.attempt(sized, outputs[0]), *outputs[1:])
+        outputs = (d.attempt(size_formula, outputs[0]), *outputs[1:])
     layers, steps = tuple(d.layers), tuple(d.steps)
     return prune(Program(tuple(d.inputs), layers, steps, outputs, changes, edits, export, seed, wide))
 

@@ -24,13 +24,13 @@ TAKEN = ("self", "torch", "nn", "F", "math", "n", "float", "tuple", "slice", "tr
 """Names that a program uses itself."""
 
 
-def renamed(program: Program, source: random.Random) -> Program:
+def rename_parts(program: Program, source: random.Random) -> Program:
     """Return the program with some names replaced by those of other parts; it computes the same.
 
     Attributes of `self` are one scope, inputs and values the other.  A name may be in both scopes, and in neither twice.
 
     >>> one = Program((Input("x", "torch.randn(n, 3)"),), ("self.fc1 = nn.Linear(3, 3)",), ("y2 = self.fc1(x)",), ("y2",))
-    >>> renamed(one, random.Random(5)).steps
+    >>> rename_parts(one, random.Random(5)).steps
     ('y2 = self.x(fc1)',)
     """
     attributes = [attribute_of(s) for s in program.layers]
@@ -88,4 +88,4 @@ def _with_names(program: Program, names: Mapping[str, str]) -> Program:
     )
 
 
-__all__ = ["renamed", "substitute"]
+__all__ = ["rename_parts", "substitute"]

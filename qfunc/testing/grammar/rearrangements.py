@@ -55,7 +55,7 @@ def move(d: Draft, x: str) -> str:
     return _formula(d, x, d.pick(*MOVES))
 
 
-def sized(d: Draft, x: str) -> str:
+def size_formula(d: Draft, x: str) -> str:
     """Compute with numbers from the tensor's own sizes."""
     return _formula(d, x, d.pick(*SIZED))
 
@@ -106,4 +106,4 @@ def combine(d: Draft, x: str) -> str:
 SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, constant, combine)
 """Single ops, the common ones more than once."""
 
-__all__ = ["SINGLE_OPS", "curve", "sized"]
+__all__ = ["SINGLE_OPS", "curve", "size_formula"]

@@ -19,7 +19,7 @@ from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
 from qfunc.specs import AveragePool, Log
 from qfunc.specs.protocols import FlippingRunner, InspectableRunner
-from qfunc.testing.laws.first_difference import described, first_difference
+from qfunc.testing.laws.first_difference import first_difference, qparams_text
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.verify import verify
@@ -135,7 +135,7 @@ class _TeacherForced(fx.Interpreter):
             at = tuple(int(i) for i in far.nonzero()[0])
             raise AssertionError(
                 f"simulation and emulation differ by more than 1 LSB at {quantizer.module.site.name!r}{list(at)}: codes "
-                f"{simulated[at]:g} and {emulated[at]:g} ({described(encoding)}); {int(far.sum())} of {far.numel()} elements"
+                f"{simulated[at]:g} and {emulated[at]:g} ({qparams_text(encoding)}); {int(far.sum())} of {far.numel()} elements"
             )
         return (emulated - encoding.zero_point) * encoding.qparams.scale
 

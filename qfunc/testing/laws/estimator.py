@@ -13,7 +13,7 @@ from qfunc.errors import first_line
 from qfunc.numerics.qparams import Affine, qparams_shape
 from qfunc.specs import PerChannel, PerTensor, Scheme
 from qfunc.specs.protocols import MergeableEstimator
-from qfunc.testing.laws.qparams import cancelled, close, feasible, leaves, plain, same
+from qfunc.testing.laws.qparams import cancellation_error, close, feasible, leaves, plain, same
 
 
 @frozen
@@ -134,7 +134,7 @@ def merge_equals_the_fold(case: EstimatorCase) -> None:
         parts = (case.fold(*part, scheme=scheme) for part in (case.batches[:cut], case.batches[cut:]))
         found = estimator.finalize(estimator.merge(*parts), scheme)
         what = f"merged after batch {cut} it is not the fold of all batches"
-        close(found, estimator.finalize(whole, scheme), scheme, what, cancelled(case.batches, scheme))
+        close(found, estimator.finalize(whole, scheme), scheme, what, cancellation_error(case.batches, scheme))
     for merged in (estimator.merge(nothing, whole), estimator.merge(whole, nothing)):
         assert same(merged, whole), "init is not an identity of merge"
 

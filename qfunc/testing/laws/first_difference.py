@@ -37,11 +37,11 @@ def first_difference(report: Report, trial: Pipeline) -> str:
         lines.append(f"There in the emulation: {batches[first.first.batch].described(first.first.at)}")
     lines += summary(batches)
     lines.append(f"Its unit: {unit.path}, {unit.kernel!r}")
-    lines += [f"  {name}: {described(encoding)}" for name, encoding in _encodings(check.partition, unit)]
+    lines += [f"  {name}: {qparams_text(encoding)}" for name, encoding in _encodings(check.partition, unit)]
     return "\n".join(lines)
 
 
-def described(encoding: Encoding) -> str:
+def qparams_text(encoding: Encoding) -> str:
     """Return the qparams of a tensor as text."""
     scale, zero = encoding.qparams.scale.flatten().tolist(), encoding.qparams.zero_point.flatten().tolist()
     shown = (
@@ -67,4 +67,4 @@ def _unit_of(name: str, partition: Partition) -> Unit | None:
     return next((u for u in partition.units if index < len(leaves) and u.group.output is leaves[index]), None)
 
 
-__all__ = ["described", "first_difference"]
+__all__ = ["qparams_text", "first_difference"]

@@ -13,7 +13,8 @@ from qfunc.errors import SpecError
 from qfunc.numerics.affine import dequantize, quantize, step
 from qfunc.numerics.qparams import Affine, of_tensor
 from qfunc.quantizers.params import flatten, template, unflatten
-from qfunc.specs import E4M3FN, Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs import Int, Levels, Log, PerBlock, PerChannel, Scale, Scheme, ZeroPoint
+from qfunc.specs.formats import E4M3FN
 from qfunc.specs.protocols import LearnedFunction, RelaxedFunction
 
 SHAPE = (3, 5, 8)

@@ -60,7 +60,7 @@ def plain(scheme: Scheme, shared: PerTensor | PerChannel | PerBlock | PerToken) 
     return evolve(scheme, scale=scale, zero_point=zero)
 
 
-def cancelled(batches: Iterable[Tensor], scheme: Scheme) -> Tensor:
+def cancellation_error(batches: Iterable[Tensor], scheme: Scheme) -> Tensor:
     """Return the cancellation error allowed to averages of ranges: 2^-20 of the scale of the largest magnitude."""
     tops = [torch.maximum(-low, high) for low, high in (observed(x, scheme) for x in batches)]
     top = torch.stack(tops).amax(0)
@@ -97,4 +97,4 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
-__all__ = ["TOLERANCE", "cancelled", "close", "feasible", "leaves", "plain", "same"]
+__all__ = ["TOLERANCE", "cancellation_error", "close", "feasible", "leaves", "plain", "same"]

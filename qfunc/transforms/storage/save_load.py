@@ -39,11 +39,11 @@ from qfunc.transforms.quantize import simulation_of
 from qfunc.transforms.storage.stored_weights import (
     CodedWeights,
     FloatWeights,
+    code_planes,
     format_of,
-    packed,
     readers,
     require_form,
-    unpacked,
+    weight_of_planes,
 )
 from qfunc.transforms.submodules import capture_submodule
 from qfunc.transforms.validate import require_directory
@@ -80,7 +80,7 @@ def save(
         record = require_stage(model, "quantized", "save")
         tensors = _tensors(model)
         codes = weights.codes(model, tensors)
-        state = {k: packed(codes[k], v) if k in codes else v.detach().clone().contiguous() for k, v in tensors.items()}
+        state = {k: code_planes(codes[k], v) if k in codes else v.detach().clone().contiguous() for k, v in tensors.items()}
         # Codes have no rounding errors, from which another correction could compute the shifts.
         corrected = () if codes else record.corrected
         report = {
@@ -183,7 +183,7 @@ def load(
             for name in state.keys() - kept:
                 tensors[name].copy_(state[name])
             for name, codes in planes.items():
-                tensors[name].copy_(unpacked(found[name][0], codes, tensors[name], name, file))
+                tensors[name].copy_(weight_of_planes(found[name][0], codes, tensors[name], name, file))
         inputs = tuple(TensorInfo(tuple(i["shape"]), i["dtype"], tuple(i.get("other", ()))) for i in report["inputs"])
         record = require_stage(quantized, "quantized", "load")
         biases = tuple(CorrectedBias(p, v, tensors[p].detach().clone()) for p, v in originals.items())

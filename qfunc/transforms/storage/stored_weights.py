@@ -98,13 +98,13 @@ def readers(model: fx.GraphModule, tensors: Mapping[str, Tensor]) -> dict[str, l
     return found
 
 
-def packed(quantizer: FakeQuantize, value: Tensor) -> Tensor:
+def code_planes(quantizer: FakeQuantize, value: Tensor) -> Tensor:
     """Return the planes of the codes of a weight, from its lowest code up."""
     codes = quantizer.export(value)[0] - format_of(quantizer).qmin
     return torch.from_numpy(pack(codes.to(torch.uint8).cpu().numpy(), format_of(quantizer).bits))
 
 
-def unpacked(quantizer: FakeQuantize, planes: Tensor, like: Tensor, where: str, file: str) -> Tensor:
+def weight_of_planes(quantizer: FakeQuantize, planes: Tensor, like: Tensor, where: str, file: str) -> Tensor:
     """Return the value of a weight from its planes, of the shape and dtype of `like`.
 
     Raises:
@@ -151,4 +151,4 @@ def format_of(quantizer: FakeQuantize) -> Int:
     return fmt
 
 
-__all__ = ["CodedWeights", "FloatWeights", "format_of", "packed", "readers", "require_form", "unpacked"]
+__all__ = ["CodedWeights", "FloatWeights", "format_of", "code_planes", "readers", "require_form", "weight_of_planes"]

@@ -40,7 +40,7 @@ from qfunc.transforms.verification.tallies import Tallies
 from qfunc.transforms.verification.units import (
     compared_exactly,
     summed_products,
-    uncompared,
+    units_not_compared,
     wrong_executions,
     wrong_predictions,
 )
@@ -216,7 +216,7 @@ class Verification:
         floats = () if self.reason else tuple((u.path, u.reason) for u in self.unknown_units)
         compared = self.tallies.names("codes", "real")
         shown = None if self.inside is None else frozenset(self.inside.tensors)
-        skipped = () if self.reason else tuple(uncompared(self.partition, compared, shown))
+        skipped = () if self.reason else tuple(units_not_compared(self.partition, compared, shown))
         in_float = {u.tensor for u in self.partition.units if not u.integer}
         exact = compared_exactly(self.partition, compared, {u.tensor for u in self.unknown_units})
         products = self.products or {}

@@ -36,7 +36,7 @@ class Tallies:
                 self._named.setdefault(name, []).append(node)
 
     def of(self, name: str, kind: str) -> Tally:
-        """Return the tally of a tensor; the kinds are those of `Comparison`."""
+        """Return the tally of a tensor; the kinds are the kinds of `Comparison`."""
         return self._found.setdefault(f"{kind}:{name}", Tally(name, kind))
 
     def add_alone(

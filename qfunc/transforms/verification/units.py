@@ -93,7 +93,7 @@ def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
     return not coded and unit.kind in partition.target.commuting and only_moves_codes(root)
 
 
-def uncompared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:
+def units_not_compared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:
     """Yield (path of the output, reason) for each integer unit whose result was not compared.
 
     Args:
@@ -140,4 +140,4 @@ def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) ->
     return "the runtime shows no tensor of this name"
 
 
-__all__ = ["compared_exactly", "summed_products", "uncompared", "wrong_executions", "wrong_predictions"]
+__all__ = ["compared_exactly", "summed_products", "units_not_compared", "wrong_executions", "wrong_predictions"]

@@ -20,7 +20,8 @@ from qfunc.lowering.onnx_quantizers.floats import is_small_float, write_dynamic_
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics import fake_quantize, of_tensor
 from qfunc.placement.encoding import encoding_of
-from qfunc.specs import E2M1, E4M3FN, E5M2, PerToken, Scale, Scheme
+from qfunc.specs import PerToken, Scale, Scheme
+from qfunc.specs.formats import E2M1, E4M3FN, E5M2
 from tests.lowering.compressed_tensors.checkpoints import deployed, e4m3, layers, read
 
 VALUES = sorted({e4m3(code) for code in range(256) if code & 127 != 127})

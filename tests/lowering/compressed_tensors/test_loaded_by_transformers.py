@@ -17,7 +17,8 @@ from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import TransformersRunner
-from qfunc.specs import E2M1, Int, edit
+from qfunc.specs import Int, edit
+from qfunc.specs.formats import E2M1
 from tests.lowering.compressed_tensors.checkpoints import SCHEMES, deployed, layers
 
 MISSING = TransformersRunner().missing()

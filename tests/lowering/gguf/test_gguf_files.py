@@ -22,7 +22,8 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.functions import Fixed
 from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
-from qfunc.specs import GGUF_Q4_1, edit
+from qfunc.specs import edit
+from qfunc.specs.formats import GGUF_Q4_1
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -139,7 +140,7 @@ def test_a_scheme_that_the_file_does_not_have_is_refused() -> None:
         qfunc.quantize(edit.weights(bits=6)(targets.gguf("Q8_0")))(nn.Linear(32, 4))
     assert str(caught.value) == (
         "target 'gguf_q8_0', op 'linear', weight 'weight': found Int(6, low=-31) for GgufLowering(), wanted weights in Q8_0, "
-        "as specs.GGUF_Q8_0 describes them. Set it with edit.deploy(...), or edit the scheme."
+        "as specs.formats.GGUF_Q8_0 describes them. Set it with edit.deploy(...), or edit the scheme."
     )
 
 

@@ -114,7 +114,7 @@ def test_the_file_answers_as_the_emulation() -> None:
     emulated, prompt = qfunc.emulate(target)(model), found.inputs(tokens(2, 5, d))
     run = LlamaCppRunner().loaded(qfunc.deploy(target)(model))
 
-    answers = [qfunc.generate(m, prompt, 8, progress=False) for m in (emulated, run)]
+    answers = [qfunc.generate(8, progress=False)(m, prompt) for m in (emulated, run)]
     assert torch.equal(*answers)
 
     ids, _, *state = prompt

@@ -23,7 +23,8 @@ from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering import OpenVinoBlocksRunner
-from qfunc.specs import MATMUL_4BITS, MATMUL_4BITS_AFFINE, edit
+from qfunc.specs import edit
+from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
 from qfunc.testing import check_target
 from tests.decoding.decoders import Shape, Small, tokens
 from tests.lowering.drawn_law import EXAMPLES

@@ -10,7 +10,6 @@ from torch import nn
 from qfunc.estimators import MinMax
 from qfunc.functions import GgmlBlocks
 from qfunc.specs import (
-    E4M3FN,
     FLOAT16,
     Algorithm,
     FixedQParams,
@@ -28,6 +27,7 @@ from qfunc.specs import (
     Target,
     ZeroPoint,
 )
+from qfunc.specs.formats import E4M3FN
 from tests.specs.witnesses.witness import (
     ACTIVATION,
     CONV,
