@@ -1,6 +1,9 @@
-"""What an arithmetic of your own is made of: the unit that it gets, and the computation that it returns.
+"""Arithmetics: how one unit of a runtime turns codes into codes; and the values of which one of your own is made.
 
-See `specs.Arithmetic` for its two methods.
+`specs.Arithmetic` has the two methods, `UnitSpec` is what they get, `Computation` what `kernel` returns.  Notation: x the input
+codes minus their zero point, acc the sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y, R the
+rounding; every result is then clamped to the codes of the output.  acc is exact unless it needs more bits than its
+`accumulator` has; the accumulator belongs to products, not to means and sums of two tensors.
 """
 
 from qfunc.arithmetic.averages import AverageCodes, AveragePool

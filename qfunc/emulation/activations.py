@@ -33,7 +33,7 @@ def norm(job: UnitContext, _: NormFixed) -> fx.Node:
     arguments = [job.emitter.constant(t, f"{job.unit.path}.{n}") for n, t in (("factors", weight), ("offsets", bias))]
     return job.emitter.call(
         _norm, x.node, x.encoding.zero_point, over, job.unit.kind != "rms_norm", x.encoding.scale, job.output.scale,
-        *arguments, eps, *job.range(), job.unit.path, name=job.name, result=True,
+        *arguments, eps, *job.described().unit.code_range, job.unit.path, name=job.name, result=True,
     )  # fmt: skip
 
 

@@ -12,17 +12,16 @@ from qfunc.emulation.builder import Codes
 from qfunc.emulation.context import UnitContext
 from qfunc.errors import EmulationError
 from qfunc.placement.unit_spec import Edge
-from qfunc.specs import Kernel
 from qfunc.specs.protocols import Arithmetic
 
 
-def computed(job: UnitContext, kernel: Kernel, arithmetic: Arithmetic) -> fx.Node:
+def computed(job: UnitContext, arithmetic: Arithmetic) -> fx.Node:
     """Return the node with the result of a unit.
 
     Raises:
         EmulationError: the arithmetic does not take the unit's scales, or returns no computation.
     """
-    described = job.partition.described(job.unit.group, kernel, job.output_encoding, job.channels_last())
+    described = job.described()
     found = arithmetic.kernel(described.unit)
     if not isinstance(found, Computation | OpItself):
         do = "Return qfunc.arithmetic.Computation(function, arguments)."

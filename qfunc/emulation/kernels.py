@@ -61,7 +61,7 @@ def write(job: UnitContext) -> fx.Node:
     assert kernel is not None
     kind, arithmetic = job.unit.kind, kernel.arithmetic
     if isinstance(arithmetic, Arithmetic):
-        return computed(job, kernel, arithmetic)
+        return computed(job, arithmetic)
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
         wanted = "FloatMatmul, CachedAttention, ExpertSums or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)

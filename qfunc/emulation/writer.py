@@ -5,11 +5,11 @@ from __future__ import annotations
 from attrs import evolve
 from torch import fx, nn
 
-from qfunc.emulation.addition import writes_channels_last
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value, codes_names
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.decoder import DecoderNetwork
 from qfunc.emulation.kernels import write
+from qfunc.emulation.layout import writes_channels_last
 from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach

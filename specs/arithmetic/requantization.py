@@ -1,10 +1,4 @@
-"""Arithmetic: how one unit of a runtime turns exact integer accumulators into codes.
-
-A closed set of parametrised values, each implemented once.  Notation: x the input codes minus their zero
-point, acc the sum of products, s_x s_w s_y the scales, z the output's zero point, M = s_x*s_w/s_y,
-R the rounding; every result is then clamped to the codes of the output.  acc is exact unless it needs more bits than
-its `accumulator` has; the accumulator is that of products, not of means and of sums of two tensors.
-"""
+"""The arithmetics that compute nothing of their own: codes that move, and an arithmetic that is not public."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ from qfunc.arithmetic import Computation, Constant, UnitSpec, bounded, products
 from qfunc.errors import EmulationError, SpecError
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import CodesRunner, QdqLowering
+from qfunc.placement.partition import Partition
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
@@ -260,6 +262,50 @@ def test_it_survives_files(tmp_path: Any) -> None:
     qfunc.save(tmp_path / "saved")(model)
     loaded = qfunc.load(tmp_path / "saved", classes=classes)(network()[0])
     assert torch.equal(qfunc.emulate(CHIP)(loaded)(x), qfunc.emulate(CHIP)(model)(x))
+
+
+@frozen
+class Declares:
+    """An arithmetic that refuses nothing, with what it declares of biases and fused ops."""
+
+    float_bias: bool = False
+    fuses: tuple[str, ...] = ()
+
+    def refuses(self, unit: UnitSpec) -> str:
+        return ""
+
+    def kernel(self, unit: UnitSpec) -> Computation:
+        raise AssertionError
+
+
+class Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) + x
+
+
+NOT_COMPUTED = "its integer kernel does not compute add, which is fused with it"
+
+
+@pytest.mark.parametrize(
+    ("declared", "bias", "fused", "reason"),
+    [
+        (Declares(), KeepFloat(), (), "its bias carries no qparams"),
+        (Declares(float_bias=True), KeepFloat(), (), ""),
+        (Declares(), DerivedQParams(), (FusionStep(Op("add")),), NOT_COMPUTED),
+        (Declares(fuses=("add",)), DerivedQParams(), (FusionStep(Op("add")),), ""),
+    ],
+)
+def test_real_biases_and_fused_ops_need_a_declaration(declared: Any, bias: Any, fused: Any, reason: str) -> None:
+    rules = (Rule(CONV, input=CODES, weight=WEIGHTS, bias=bias, output=CODES),)
+    fusions = (Fusion(CONV, fused),) if fused else ()
+    target = evolve(CHIP, rules=rules, fusions=fusions, kernels=(Kernel(CONV, declared),))
+    model = qfunc.calibrate([torch.randn(1, 2, 4, 4)], progress=False)(qfunc.quantize(target)(Added().eval()))
+    units = {unit.path: unit for unit in Partition(QuantizedModel(model), target).units}
+    assert (units["conv"].reason, units["conv"].integer) == (reason, not reason)
 
 
 def test_refuses_sees_neither_scales_nor_constants() -> None:

@@ -85,15 +85,15 @@ EMULATION = (
         "tests/lowering/xnnpack/test_squares.py::test_the_zero_point_is_added_before_rounding[litert--1]",
     ),
     Mutation(
-        "bounds-are-rounded-without-the-zero-point", "qfunc.emulation.context:UnitContext._code",
-        'before = zero if rule.zero_point == "before" else 0',
+        "bounds-are-rounded-without-the-zero-point", "qfunc.arithmetic.unit:UnitSpec._code",
+        'before = zero if self.bounds.zero_point == "before" else 0',
         "before = 0",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
-        "bounds-are-rounded-as-sums-are", "qfunc.emulation.context:UnitContext._code",
-        "rule = bounds or Bounds(arithmetic.rounding",
-        "rule = Bounds(arithmetic.rounding",
+        "bounds-are-rounded-as-sums-are", "qfunc.placement.unit_spec:describe",
+        "kernel.bounds or _bounds(kernel.arithmetic)",
+        "_bounds(kernel.arithmetic)",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
@@ -127,9 +127,9 @@ EMULATION = (
         "tests/emulation/test_requantize_exact.py::test_through_real_adds_what_is_fused_in_real_units",
     ),
     Mutation(
-        "activation-behind-a-fused-sum-before-it", "qfunc.emulation.context:UnitContext._split_at_sum",
-        "return ([], fused) if position is None else (fused[:position], fused[position + 1 :])",
-        "return ([], fused) if position is None else (fused[position + 1 :], fused[:position])",
+        "activation-behind-a-fused-sum-before-it", "qfunc.arithmetic.unit:UnitSpec.clamps",
+        "return ([], every) if at is None else (every[:at], every[at + 1 :])",
+        "return ([], every) if at is None else (every[at + 1 :], every[:at])",
         "tests/lowering/openvino_cpu/test_openvino_fusions.py::test_the_addition_is_in_real_units_without_rounding_before_it",
     ),
     Mutation(

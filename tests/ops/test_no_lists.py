@@ -20,7 +20,7 @@ ALLOWED = {
     "qfunc/emulation/moment_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/norm_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/sum_bounds.py": "a bound for the formula of each",
-    "qfunc/emulation/addition.py": "where ONNX Runtime keeps its blocked layout",
+    "qfunc/emulation/layout.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/emulation/activations.py": "the arguments of each norm",
     "qfunc/emulation/kernels.py": "the table of writers",
     "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",

@@ -1,23 +1,14 @@
-"""Emulate additions of codes."""
+"""The units that ONNX Runtime stores with channels last, which decides the order of some sums."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
-from qfunc.emulation.context import UnitContext
 from qfunc.ops.node import slots
 from qfunc.placement.units import Unit
 
 # The ops through which ONNX Runtime passes its blocked layout: a choice of the runtime, no trait of the ops.
 _KEEPS_LAYOUT = ("add", "mul", "max_pool", "avg_pool", "global_avg_pool", "concat", "sigmoid", "leaky_relu", "relu", "clip")
-
-
-def shares_layout_with_convolution(job: UnitContext) -> bool:
-    """Return True if only ops that keep the layout are between a unit and an integer convolution before it.
-
-    ONNX Runtime stores their images with channels last, which decides the order of some sums.
-    """
-    return _reads(job.unit, job.emitter.channels_last)
 
 
 def writes_channels_last(unit: Unit, before: Set[str]) -> bool:
