@@ -125,8 +125,8 @@ def test_jedi_goes_to_definitions(way, name, file, text, script):
 
 
 PUBLIC = (
-    "", ".errors", ".estimators", ".functions", ".lowering", ".numerics", ".recipes", ".reconstruction", ".specs",
-    ".specs.cpus", ".specs.edit", ".targets", ".testing", ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
+    "", ".corrections", ".errors", ".estimators", ".functions", ".lowering", ".numerics", ".recipes", ".reconstruction", ".specs",
+    ".specs.cpus", ".specs.edit", ".specs.formats", ".targets", ".testing", ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
 )  # fmt: skip
 AT_RUNTIME = f"""\
 import importlib, sys, types

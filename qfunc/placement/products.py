@@ -25,6 +25,7 @@ def products_of(partition: Partition, unit: Unit) -> Integers | None:
 def accumulator_of(arithmetic: object) -> Accumulator | None:
     """Return the accumulator of an arithmetic, or None if the arithmetic sums exactly.
 
+    >>> from qfunc.specs import Shift
     >>> accumulator_of(Shift("floor", accumulator=16))
     Accumulator(16)
     """

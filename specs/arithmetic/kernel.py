@@ -74,7 +74,7 @@ class Kernel:
         SpecError: no arithmetic, a slot or a format that does not exist, or a slot twice.
 
     >>> from qfunc.specs.selectors import Op
-    >>> from qfunc.specs.arithmetic.requantization import SumFma
+    >>> from qfunc.specs import SumFma
     >>> Kernel(Op("add"), SumFma("half_up"))
     Kernel(Op('add'), arithmetic=SumFma('half_up'))
     """
