@@ -250,16 +250,17 @@ class Partition:
 
     def described(self, group: FusedGroup, kernel: Kernel, output: Encoding | None, channels_last: bool = False) -> Described:
         """Return a unit as its arithmetic sees it, with qparams and constants; `output` is None for real results."""
-        tensors = Tensors(self.encoding, self._run_time_scheme, self._readers)
+        tensors = Tensors(self.encoding, self._run_time_scheme, self._kinds_of_readers.__getitem__)
         return describe(group, kernel, self.context, tensors, output, channels_last)
 
     def _run_time_scheme(self, producer: fx.Node, reader: fx.Node) -> Scheme | None:
         quantizer = self.run_time(producer, reader)
         return None if quantizer is None else quantizer.module.site.scheme
 
-    def _readers(self, node: fx.Node) -> tuple[str, ...]:
-        found = (self.units_by_root.get(reader) for reader in node.users)
-        return tuple(u.kind for u in found if u is not None and u.integer)
+    @cached_property
+    def _kinds_of_readers(self) -> dict[fx.Node, tuple[str, ...]]:
+        readers = {node: [self.units_by_root.get(reader) for reader in node.users] for node in self.network.graph.nodes}
+        return {node: tuple(u.kind for u in units if u is not None and u.integer) for node, units in readers.items()}
 
     def _with_mixtures(self, units: Sequence[Unit], kernel: Kernel) -> Iterator[Unit]:
         inside = {n for m in self.mixtures.values() for n in m.nodes}
