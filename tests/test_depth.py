@@ -1,7 +1,8 @@
 """Deep networks: the work of each transform grows in proportion to the depth, and its recursion does not grow at all.
 
-Counted, not timed: the lines that each function of qfunc executes (each turn of a loop is one more), the inputs of
-nodes that torch.fx copies, and the deepest stack of Python calls.  In dense networks, whose layers read all earlier outputs, the work may grow as the edges do.
+Counted, not timed: the lines that each function of qfunc executes (each turn of a loop is one more), the inputs of nodes
+that torch.fx copies, and the deepest stack of Python calls.  In dense networks, whose layers read all earlier outputs, the
+work may grow as the edges do.
 """
 
 from __future__ import annotations
