@@ -25,7 +25,7 @@ def start_processes(work: Callable[..., None], arguments: tuple[Any, ...], count
 
 
 def exit_codes(work: Callable[..., None], arguments: list[tuple[Any, ...]], seconds: float = 120) -> list[int | None]:
-    """Call `work(*arguments)` in a process for each tuple. If the last process fails, terminate the others, as torchrun does."""
+    """Call `work(*arguments)` in a process for each tuple. If the last one fails, terminate the others, as torchrun does."""
     _share()
     context = multiprocessing.get_context("forkserver")
     processes = [context.Process(target=work, args=each) for each in arguments]
