@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import lowering, targets
 from qfunc.estimators import Mse
-from qfunc.lowering import LlamaCppRunner
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import LlamaCppRunner
 
 AUTO = torch.export.Dim.AUTO
 Gptq = Callable[..., Callable[[Any], Any]]

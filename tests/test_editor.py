@@ -108,8 +108,8 @@ def test_jedi_completes_public_names(way, script):
 @pytest.mark.parametrize(
     ("name", "file", "text"),
     [
-        ("targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
-        ("qfunc.targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
+        ("targets.tensorrt", "targets/tensorrt/target.py", "tensorrt = "),
+        ("qfunc.targets.tensorrt", "targets/tensorrt/target.py", "tensorrt = "),
         ("edit.weights", "specs/edit/_functions.py", "def weights("),
         ("qfunc.quantize", "transforms/quantize.py", "def quantize("),
     ],

@@ -24,7 +24,7 @@ K210 = (
         "tests/targets/test_k210.py::test_the_tables_start_at_the_lowest_code",
     ),
     Mutation(
-        "weights-have-no-zero-point", "qfunc.lowering.toolchains.k210_tables:_entry",
+        "weights-have-no-zero-point", "qfunc.targets.k210.tables:_entry",
         '"arg_x": -zero_w,',
         '"arg_x": 0,',
         "tests/targets/test_k210.py::test_the_tables_have_the_widths_of_the_registers",
@@ -36,13 +36,13 @@ K210 = (
         LAYERS,
     ),
     Mutation(
-        "channels-without-end", "qfunc.targets.k210:k210",
+        "channels-without-end", "qfunc.targets.k210.target:k210",
         "axes=((1, Span(1, 1024)), (2, Span(4, 256)), (3, Span(4, 512))),",
         "axes=((2, Span(4, 256)), (3, Span(4, 512))),",
         "tests/targets/test_k210.py::test_sizes_that_the_kpu_does_not_take",
     ),
     Mutation(
-        "averages-round", "qfunc.targets.k210:k210",
+        "averages-round", "qfunc.targets.k210.target:k210",
         'AverageCodes("floor")',
         'AverageCodes("half_up")',
         "tests/targets/test_k210.py::test_the_chip_keeps_the_laws_of_targets",

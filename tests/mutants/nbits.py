@@ -71,7 +71,7 @@ NBITS = (
     ),
     Mutation(
         "ids-from-the-end",
-        "qfunc.lowering.onnxruntime.looked_up_ids:with_checked_ids",
+        "qfunc.targets.onnxruntime.looked_up_ids:with_checked_ids",
         "low < 0 or high",
         "high",
         "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
@@ -99,7 +99,7 @@ NBITS = (
     ),
     Mutation(
         "positions-of-slices-unchecked",
-        "qfunc.lowering.onnxruntime.written_positions:_inserted",
+        "qfunc.targets.onnxruntime.written_positions:_inserted",
         "min(ends) >= _END",
         "False",
         "tests/decoding/test_ids_and_positions.py::test_positions_outside_of_the_cache_and_twice_are_refused",
@@ -120,7 +120,7 @@ NBITS = (
     ),
     Mutation(
         "cache-of-4-bits-unwritten-is-zero",
-        "qfunc.targets.language_models.onnxruntime_nbits:onnxruntime_nbits",
+        "qfunc.targets.onnxruntime.decoder_target:onnxruntime_nbits",
         "AppendCodes(held.qmin if held.bits == 4 else 0)",
         "AppendCodes()",
         STEPS,
@@ -262,14 +262,14 @@ NBITS = (
     ),
     Mutation(
         "nbits-inputs-are-quantized-before-the-operator",
-        "qfunc.lowering.onnxruntime.block_weights:with_block_products",
+        "qfunc.targets.onnxruntime.block_weights:with_block_products",
         "_without_quantizers(made)",
         "pass",
         "tests/lowering/onnxruntime/test_nbits_target.py::test_the_file_has_what_its_own_packer_writes",
     ),
     Mutation(
         "nbits-level-4-is-assumed",
-        "qfunc.lowering.onnxruntime.block_products:_unit",
+        "qfunc.targets.onnxruntime.block_products:_unit",
         "== -127.0 * 2 ** (bits - 1)",
         "is not None",
         "tests/lowering/onnxruntime/test_nbits_target.py::test_the_level_that_the_session_has_is_compared",

@@ -74,7 +74,7 @@ def log(input: Tensor) -> Tensor:
 
 
 def sqrt(input: Tensor) -> Tensor:
-    """Return (s + x / max(s, 2^-126)) / 2 with s = e^(log(x) / 2), as the file has it: see `lowering/xnnpack/roots.py`.
+    """Return (s + x / max(s, 2^-126)) / 2 with s = e^(log(x) / 2), as the file has it: see `targets/executorch/roots.py`.
 
     >>> sqrt(torch.tensor([0.0, 9.0])).tolist()
     [0.0, 3.0]

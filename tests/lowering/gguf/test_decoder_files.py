@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, EmulationError, SpecError
-from qfunc.lowering import LlamaCppLowering, decoder_config
+from qfunc.targets.runtimes import LlamaCppLowering, decoder_config
 from tests.lowering.gguf.decoders import Network, calibrated, decoder, tokens
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
