@@ -25,7 +25,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Int, Scheme, Target, edit
 from qfunc.targets.runtimes import (
     NcnnLowering,

@@ -6,8 +6,8 @@ from qfunc.targets.academic_nlp import academic_nlp
 from qfunc.targets.cmsis_nn import cmsis_nn, cmsis_nn_16x8
 from qfunc.targets.compressed_tensors.target import compressed_tensors
 from qfunc.targets.edge_tpu import edge_tpu
-from qfunc.targets.executorch.target import executorch_xnnpack
 from qfunc.targets.executorch.decoder_target import executorch_8da4w
+from qfunc.targets.executorch.target import executorch_xnnpack
 from qfunc.targets.ggml.target import gguf
 from qfunc.targets.k210.target import k210
 from qfunc.targets.litert.target import litert, litert_optimised, litert_reference

@@ -230,7 +230,9 @@ def test_the_engine_imports_no_chip():
     """Also inside of functions and for type checkers, but for the files that take targets by name."""
     engine = [p for p in SOURCES if p.relative_to(ROOT).parts[0] == "qfunc"]
     names = {str(p.relative_to(ROOT)): imports(p.read_text(), package_of(p)) for p in engine}
-    assert {name for name, found in names.items() if any(d.startswith("qfunc.targets") for d in found)} == set(ENGINE_WITH_CHIPS)
+    assert {name for name, found in names.items() if any(d.startswith("qfunc.targets") for d in found)} == set(
+        ENGINE_WITH_CHIPS
+    )
 
 
 def test_a_chip_imports_the_chips_of_its_row_only():

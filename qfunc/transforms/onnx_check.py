@@ -37,7 +37,7 @@ def first_difference(
         given: One batch.
         names: The tensor in the ONNX model of each node of the simulation.
     """
-    from qfunc.lowering.qdq.parts import PartwiseModel
+    from qfunc.lowering.onnxruntime.parts import PartwiseModel
 
     activations = [t for t in tensors if t.role == "activation"]
     model = PartwiseModel(proto)
@@ -166,7 +166,7 @@ def require_same_function(
     Raises:
         DeployError: the ONNX model computes something else, or has other inputs.
     """
-    from qfunc.lowering.qdq.parts import PartwiseModel
+    from qfunc.lowering.onnxruntime.parts import PartwiseModel
 
     written = PartwiseModel(proto)
     if len(written.inputs) != len(inputs):

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from qfunc.errors import VerifyError
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.ggml.engine import Engine
 from qfunc.targets.ggml.rewrite import DOMAIN
 

@@ -2,8 +2,8 @@
 
 from qfunc.specs import DecoderConfig, Target
 from qfunc.specs.arguments import made
-from qfunc.targets.ggml.llama_cpp.target import of_decoder
 from qfunc.targets.ggml.layers_target import of_layers
+from qfunc.targets.ggml.llama_cpp.target import of_decoder
 
 
 def gguf(kind: str, decoder: DecoderConfig | None = None) -> Target:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import frozen
 
 from qfunc.lowering.machines.process import Machine, opened
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.onnxruntime.optimized_graph import INTEGER_TYPES, codes_of, element_types, original_name, reader
 
 if TYPE_CHECKING:

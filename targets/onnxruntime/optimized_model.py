@@ -10,7 +10,7 @@ from attrs import frozen
 
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.machines.process import Machine, opened
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.onnxruntime.codes_as_run import CodesAsRun, codes_as_run
 from qfunc.targets.onnxruntime.optimized_graph import (
     INTEGER_TYPES,

@@ -12,7 +12,7 @@ from qfunc.lowering.checked_runtime import CheckedRuntime
 from qfunc.lowering.code_outputs import ModelWithCodes
 from qfunc.lowering.coded_state.ends import with_real_ends
 from qfunc.lowering.machines.process import Machine, is_machine, opened
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.lowering.runner_support import FOURS, SATURATES, files_of, has, loading, other_kernels, this_cpu
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.machines.process import Machine, opened
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 
 
 @frozen(eq=False)

@@ -23,9 +23,9 @@ from qfunc.files.json_text import parse
 from qfunc.files.ncnn_param import input_shapes, read_param
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.proof.saved_check import check_saved
 from qfunc.numerics.qparams import Affine
 from qfunc.proof.package import read_proof
+from qfunc.proof.saved_check import check_saved
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
 from qfunc.targets.executorch import schema as xnnpack

@@ -14,8 +14,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.writer import write_program
-from qfunc.lowering.qdq.parts import PartwiseModel
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.parts import PartwiseModel
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.onnxruntime.target import parts
 from qfunc.transforms.deploy import deployment
 from tests.transforms.checks import arguments, calibrated

@@ -64,7 +64,10 @@ QNN_HTP = (
         "        pass",
         STEPS,
     ),
-    Mutation("htp-takes-products-of-2-to-the-8", "qfunc.targets.qnn_htp.constraints:_require_scale", ">= LIMIT", "> LIMIT", STEPS),
+    Mutation(
+        "htp-takes-products-of-2-to-the-8", "qfunc.targets.qnn_htp.constraints:_require_scale",
+        ">= LIMIT", "> LIMIT", STEPS,
+    ),
     Mutation(
         "htp-products-by-the-smallest-scale", "qfunc.targets.qnn_htp.constraints:_require_scale",
         "np.max(source.constants[n.input[1]])",

@@ -38,7 +38,10 @@ TARGETS = (
         "Scale(PerChannel())",
         "tests/targets/test_mqbench_targets.py::test_ppl_cuda_divides_by_half_the_range",
     ),
-    Mutation("stpu-uses-the-lowest-code", "qfunc.targets.stpu.target:BYTE", "Int(8, low=-127)", "Int(8)", PARITY, case="STPU-stpu"),
+    Mutation(
+        "stpu-uses-the-lowest-code", "qfunc.targets.stpu.target:BYTE",
+        "Int(8, low=-127)", "Int(8)", PARITY, case="STPU-stpu",
+    ),
     Mutation(
         "stpu-concat-of-its-own", "qfunc.targets.stpu.target:stpu",
         'Tie(Op("concat"), ("input", "output"), "output"), ',

@@ -101,7 +101,7 @@ def artifact_computes_the_simulation(trial: Pipeline) -> None:
     be 1/100 of the signal's.  A float model with qparams in a side file is compared with the simulation without the
     quantizers of activations: 10^-8 of the energy, about a thousand float32 roundings.
     """
-    from qfunc.lowering.qdq.session import Session
+    from qfunc.lowering.onnxruntime.session import Session
 
     for name, content in _files(trial).items():
         proto = _models(trial).get(name)

@@ -17,7 +17,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx.shape_inference import Shape
 from qfunc.lowering.onnx_quantizers.floats import is_small_float, write_dynamic_floats, write_float_quantizer
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics import fake_quantize, of_tensor
 from qfunc.placement.encoding import encoding_of
 from qfunc.specs import PerToken, Scale, Scheme

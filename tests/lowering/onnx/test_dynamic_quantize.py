@@ -15,7 +15,7 @@ import qfunc
 from qfunc import specs, targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import QdqLowering
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import (
     BFLOAT16,
     FLOAT16,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from torch import Tensor
 
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics.sums.blocks import block_product, quantize_rows
 from qfunc.targets.onnxruntime.block_weights import packed
 from tests.lowering.drawn_law import EXAMPLES

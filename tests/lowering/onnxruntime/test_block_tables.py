@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Scheme
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
 from qfunc.targets.onnxruntime.block_weights import packed

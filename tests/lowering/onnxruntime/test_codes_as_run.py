@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.targets.onnxruntime.target import optimized_model as module
 from tests.onnxruntime_target import ONNXRUNTIME

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.qdq.session import Session
+from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics.sums.float_products import float_product
 from qfunc.numerics.sums.mlas_matmul import mlas_linear
 from qfunc.specs import Scheme, Target, edit
