@@ -26,7 +26,8 @@ from qfunc.specs.protocols.function import (
     SearchingFunction,
 )
 from qfunc.specs.protocols.lowering import (
-    DecoderLowering,
+    BuildingLowering,
+    BuiltNetwork,
     FormattedLowering,
     Lowering,
     NamingLowering,
@@ -66,7 +67,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         NamingLowering,
         RefusingLowering,
         StoringLowering,
-        DecoderLowering,
+        BuildingLowering,
         StackingLowering,
         PartwiseLowering,
     ),
@@ -86,7 +87,7 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
+    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "BuildingLowering", "BuiltNetwork", "Dequantization",
     "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
     "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
     "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",

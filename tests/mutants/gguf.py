@@ -16,13 +16,13 @@ CACHED = "tests/numerics/test_ggml_attention.py::test_tokens_after_a_cache_see_w
 
 GGUF = (
     Mutation(
-        "llama-cpp-cache-of-the-tokens-alone", "qfunc.numerics.ggml.attention:attend_with_cache",
+        "llama-cpp-cache-of-the-tokens-alone", "qfunc.targets.ggml.attention:attend_with_cache",
         "end = int(places[-1]) + 1",
         "end = len(places)",
         CACHED,
     ),
     Mutation(
-        "llama-cpp-angles-from-zero", "qfunc.numerics.ggml.attention:_rotated",
+        "llama-cpp-angles-from-zero", "qfunc.targets.ggml.attention:_rotated",
         "angles(positions, head_size, base)",
         "angles(positions - positions[0], head_size, base)",
         CACHED,

@@ -50,6 +50,16 @@ class LlamaCppLowering:
             wanted = "a width that 32 divides"
             raise refuse(self, "decoder", f"rows of {self.decoder.width}", wanted, "Leave such a decoder in float.")
 
+    def network(self, partition: Any) -> Any:
+        """Return the decoder that llama.cpp builds, for the emulation.
+
+        Raises:
+            EmulationError: more than token ids as inputs, other outputs than logits, or a part that is missing.
+        """
+        from qfunc.targets.ggml.llama_cpp.network import DecoderNetwork
+
+        return DecoderNetwork(partition, self.decoder)
+
     def types(self) -> dict[str, str]:
         """Return tensor -> type, for the tensors that are quantized."""
         return tensor_types(self.kind, self.decoder)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qfunc.numerics.elementary import libm
-from qfunc.numerics.ggml.attention import TILE, attend, attention
-from qfunc.numerics.ggml.layers import angles, exp, gated, rms_norm, rotate
+from qfunc.targets.ggml.attention import TILE, attend, attention
+from qfunc.targets.ggml.layers import angles, exp, gated, rms_norm, rotate
 from qfunc.targets.runtimes import LlamaCppRunner
 from tests.lowering.gguf.ggml_graphs import INSTALLED, PREVIOUS, computed
 

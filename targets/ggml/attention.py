@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qfunc.errors import EmulationError
 from qfunc.numerics.elementary.libm import expf
-from qfunc.numerics.ggml.layers import angles, exp, halves, rms_norm, rotate
 from qfunc.numerics.kernels.integer import fma
+from qfunc.targets.ggml.layers import angles, exp, halves, rms_norm, rotate
 
 TILE = 64
 """Keys of a tile, and the fewest tokens that are computed in tiles."""

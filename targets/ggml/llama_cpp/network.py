@@ -11,11 +11,11 @@ from torch import fx
 
 from qfunc.errors import EmulationError
 from qfunc.graph.arguments import flatten
-from qfunc.numerics.ggml.attention import attend, attend_with_cache
-from qfunc.numerics.ggml.layers import gated, rms_norm
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
 from qfunc.specs import DecoderConfig
+from qfunc.targets.ggml.attention import attend, attend_with_cache
+from qfunc.targets.ggml.layers import gated, rms_norm
 
 Product = Callable[[Unit, fx.Node], fx.Node]
 """Writes a product or an embedding that reads a value, and returns the node of its result."""
