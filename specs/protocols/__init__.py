@@ -87,8 +87,8 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "BuildingLowering", "BuiltNetwork", "Dequantization",
-    "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
+    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "BuildingLowering", "BuiltNetwork",
+    "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
     "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
     "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
     "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
