@@ -118,7 +118,7 @@ class Session:
         except Exception as e:  # onnxruntime's own classes share no other base
             do = (
                 "Skip the ops that the HTP does not run by edit.skip, or verify with ONNX Runtime: "
-                "runtime=lowering.OnnxRuntimeRunner(False)."
+                "runtime=targets.runtimes.OnnxRuntimeRunner(False)."
             )
             wanted = "a model whose ops all run on the HTP"
             raise VerifyError(where="QnnHtpRunner", found=first_line(e), wanted=wanted, do=do) from e

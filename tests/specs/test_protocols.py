@@ -241,9 +241,9 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert isinstance(estimators.MinMax(), MergeableEstimator)
     assert isinstance(lowering.QdqLowering(), FormattedLowering)
     assert isinstance(lowering.QdqLowering(), RefusingLowering)
-    assert not isinstance(lowering.TensorRtRanges(), FormattedLowering)
-    assert isinstance(lowering.OnnxRuntimeRunner(), InspectableRunner)
-    assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.TensorRtRanges(), FormattedLowering)
+    assert isinstance(targets.runtimes.OnnxRuntimeRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)
 
 
 SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Lowering", "Quantization", "Runner")

@@ -59,7 +59,7 @@ class DecoderNetwork:
             raise EmulationError(where=where, found=found, wanted=wanted, do=do)
         missing = [name for name in (*self.decoder.needed(), "output.weight") if name not in self.units]
         if missing:
-            do = "Describe the network by lowering.decoder_config(config), and return its logits only."
+            do = "Describe the network by targets.runtimes.decoder_config(config), and return its logits only."
             raise EmulationError(where=where, found=f"no {missing[0]!r}", wanted="the tensors of the decoder", do=do)
 
     def write(

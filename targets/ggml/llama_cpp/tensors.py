@@ -64,7 +64,7 @@ def decoder_tensors(parts: Sequence[Part], decoder: DecoderConfig) -> list[GgufT
         del notes[_HEAD]  # llama.cpp multiplies by the table then
     for name in decoder.needed():
         if name not in notes:
-            do = "Describe the network by lowering.decoder_config(config), and export the whole model."
+            do = "Describe the network by targets.runtimes.decoder_config(config), and export the whole model."
             raise DeployError(where=_where(decoder), found=f"no {name!r}", wanted="the tensors of the architecture", do=do)
     names = sorted(notes, key=decoder.place)
     return [GgufTensor(name, notes[name]["kind"], tuple(notes[name]["shape"]), data[name]) for name in names]
