@@ -88,9 +88,9 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 
 __all__ = [
     "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "BuildingLowering", "BuiltNetwork",
-    "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
-    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
-    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
-    "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic",
+    "InspectableRunner", "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator",
+    "NamingLowering", "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView",
+    "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction",
+    "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

@@ -15,7 +15,9 @@ from qfunc.specs.arithmetic.kernel import ARITHMETIC
 from tests.each import failures
 
 ROOT = Path(qfunc.__file__).parent
-OUTSIDE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+ENGINE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+OUTSIDE = [*ENGINE, *(p for p in sorted((ROOT / "targets").resolve().rglob("*/*.py")) if not p.stem.endswith("target"))]
+"""The engine, and the chips without the files that describe them."""
 CLASSES = {
     name: kind for name in qfunc.specs.__all__ if isinstance(kind := getattr(qfunc.specs, name), type) and attrs.has(kind)
 }

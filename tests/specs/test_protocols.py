@@ -220,7 +220,7 @@ def public(module: Any, protocol: type) -> list[type]:
 
 @pytest.mark.parametrize(
     ("module", "protocol", "least"),
-    [(estimators, Estimator, 12), (functions, Function, 10), (lowering, Lowering, 15), (lowering, Runner, 7)],
+    [(estimators, Estimator, 12), (functions, Function, 10), (targets.runtimes, Lowering, 15), (targets.runtimes, Runner, 7)],
 )
 def test_the_librarys_own_fit(module: Any, protocol: type, least: int) -> None:
     found = public(module, protocol)

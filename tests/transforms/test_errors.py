@@ -265,7 +265,8 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
         assert name in (*known, "qdq")
         return
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    onnx = "runtime=targets.runtimes.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them; or "
+    onnx = "runtime=targets.runtimes.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines "
+    onnx += "them; or "
     runs = name in ("academic", "academic_nlp", "ppl_cuda_affine", "tensorrt", "tensorrt_nlp", "vitis")
     text = f"verify({target.name}): found no runtime that can be run here, wanted a runner. Pass {onnx if runs else ''}{own}"
     told(lambda: qfunc.verify(target)(done, [x]), "VerifyError", text)

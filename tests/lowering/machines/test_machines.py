@@ -208,7 +208,7 @@ def test_runners_with_machines_are_json() -> None:
     for machine in (Qemu(cpus.arm64_i8mm, "machines"), Node("machines"), Browser("machines", "chrome")):
         runner = OnnxRuntimeRunner(machine=machine)
         assert from_json(to_json(runner)) == runner
-        assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
+        assert eval(repr(runner), {**vars(qfunc.lowering), **vars(targets.runtimes), "Cpu": cpus.Cpu}) == runner
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=name)
