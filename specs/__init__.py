@@ -25,9 +25,6 @@ from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
-from qfunc.specs.arithmetic.operators import (
-    NormFixed,
-)
 from qfunc.specs.arithmetic.requantization import (
     Copy,
     Unknown,
@@ -119,6 +116,7 @@ from qfunc.arithmetic import (  # noqa: E402
     FloatRequantize,
     GluTable,
     HardSwish16,
+    NormFixed,
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,

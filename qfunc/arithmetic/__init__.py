@@ -15,6 +15,7 @@ from qfunc.arithmetic.float_kernel import FloatKernel
 from qfunc.arithmetic.float_multiplier import FloatMultiplier
 from qfunc.arithmetic.float_requantize import FloatRequantize
 from qfunc.arithmetic.images import Bilinear
+from qfunc.arithmetic.norms import NormFixed
 from qfunc.arithmetic.products import Sums, products
 from qfunc.arithmetic.shift import Shift
 from qfunc.arithmetic.softmaxes import SoftmaxFixed, SoftmaxFloat, SoftmaxTable, SoftmaxTable16
@@ -25,7 +26,7 @@ from qfunc.arithmetic.unit import Coding, FusedOp, Operand, OpItself, UnitSpec
 __all__ = [
     "AverageCodes", "AveragePool", "Bilinear", "Coding", "Computation", "Constant", "DequantizeSum", "FixedBits",
     "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMultiplier", "FloatRequantize", "FusedOp",
-    "GluTable", "HardSwish16", "KPU", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes",
+    "GluTable", "HardSwish16", "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes",
     "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages",
     "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec", "bounded", "products",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from attrs import field, frozen
-from torch import Tensor
+from torch import Tensor, nn
 
 from qfunc.errors import EmulationError
 from qfunc.numerics.affine import dequantize
@@ -163,6 +163,7 @@ class UnitSpec:
         moves_codes: True if the root moves entries and computes nothing.
         readers: The kinds of the integer units that read the result.
         spatial: The number of axes over which a pool slides.
+        module: The module that the root calls, such as an InstanceNorm; None for functions.
     """
 
     path: str
@@ -176,6 +177,7 @@ class UnitSpec:
     moves_codes: bool = False
     readers: tuple[str, ...] = ()
     spatial: int = 2
+    module: nn.Module | None = None
 
     def itself(self) -> OpItself:
         """Return the op of the root on the codes of its first operand."""

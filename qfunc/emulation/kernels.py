@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import fx
 
-from qfunc.emulation import activations
 from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.products.cached_attention import append, attend
@@ -21,7 +20,6 @@ from qfunc.specs import (
     DynamicProduct,
     ExpertSums,
     FloatMatmul,
-    NormFixed,
 )
 from qfunc.specs.protocols import Arithmetic
 
@@ -41,9 +39,6 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (AppendCodes, "index_put"): append,
     (CachedAttention, "cached_attention"): attend,
     (ExpertSums, "linear"): stacked_experts,
-    **dict.fromkeys(
-        ((NormFixed, kind) for kind in ("layer_norm", "group_norm", "instance_norm", "rms_norm")), activations.norm
-    ),
 }
 """(arithmetic, kind of op) -> writer."""
 

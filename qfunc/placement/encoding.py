@@ -18,7 +18,6 @@ from qfunc.specs import (
     Float,
     Int,
     Log,
-    NormFixed,
     PerBlock,
     PerChannel,
     PerTensor,
@@ -84,9 +83,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, NormFixed | DynamicProduct) or (
-        isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias
-    )
+    return isinstance(arithmetic, DynamicProduct) or (isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias)
 
 
 def is_integer_encoding(quantizer: QuantizerNode) -> bool:

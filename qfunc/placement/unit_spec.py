@@ -81,6 +81,7 @@ def describe(
         only_moves_codes(root),
         tensors.readers(group.output),
         1 if root.target in _OVER_ONE_AXIS else 3 if root.target in _OVER_THREE_AXES else 2,
+        context.model.get_submodule(str(root.target)) if root.op == "call_module" else None,
     )
     return Described(unit, edges)
 

@@ -12,9 +12,6 @@ from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
-from qfunc.specs.arithmetic.operators import (
-    NormFixed,
-)
 from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
@@ -22,7 +19,7 @@ from qfunc.specs.protocols import Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    NormFixed | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 _PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}
