@@ -18,7 +18,6 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
-from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
@@ -103,9 +102,11 @@ to_json, from_json = Codec({}).to_json, Codec({}).from_json
 # At the end, because the arithmetics compute, with functions of codes that read specs.
 from qfunc.arithmetic import (  # noqa: E402
     KPU,
+    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     DequantizeSum,
     FixedBits,
     FixedPoint,

@@ -7,6 +7,7 @@ rounding; every result is then clamped to the codes of the output.  acc is exact
 """
 
 from qfunc.arithmetic.averages import AverageCodes, AveragePool
+from qfunc.arithmetic.caches import AppendCodes, CachedAttention
 from qfunc.arithmetic.computation import Computation, Constant, Real, Size, bounded
 from qfunc.arithmetic.conversions import DequantizeSum, QuantizeInt32, QuantizeLanes, QuantizeRange
 from qfunc.arithmetic.curves import GluTable, HardSwish16
@@ -24,9 +25,10 @@ from qfunc.arithmetic.sums import SumFma, SumScaled, SumShifted
 from qfunc.arithmetic.unit import Coding, FusedOp, Operand, OpItself, UnitSpec
 
 __all__ = [
-    "AverageCodes", "AveragePool", "Bilinear", "Coding", "Computation", "Constant", "DequantizeSum", "FixedBits",
-    "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMultiplier", "FloatRequantize", "FusedOp",
-    "GluTable", "HardSwish16", "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes",
-    "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages",
-    "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec", "bounded", "products",
+    "AppendCodes", "AverageCodes", "AveragePool", "Bilinear", "CachedAttention", "Coding", "Computation", "Constant",
+    "DequantizeSum", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMultiplier",
+    "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes",
+    "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat",
+    "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec", "bounded",
+    "products",
 ]  # fmt: skip

@@ -9,14 +9,11 @@ from torch import fx
 
 from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
-from qfunc.emulation.products.cached_attention import append, attend
 from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.emulation.products.experts import stacked_experts
 from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.specs import (
-    AppendCodes,
-    CachedAttention,
     DynamicProduct,
     ExpertSums,
     FloatMatmul,
@@ -36,14 +33,12 @@ KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "matmul"): dynamic_product,
     (FloatMatmul, "matmul"): float_matmul,
     (FloatMatmul, "linear"): float_linear,
-    (AppendCodes, "index_put"): append,
-    (CachedAttention, "cached_attention"): attend,
     (ExpertSums, "linear"): stacked_experts,
 }
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatMatmul | CachedAttention | ExpertSums | DynamicProduct
+_TO_REALS = FloatMatmul | ExpertSums | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -58,7 +53,7 @@ def write(job: UnitContext) -> fx.Node:
     if isinstance(arithmetic, Arithmetic):
         return computed(job, arithmetic)
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatMatmul, CachedAttention, ExpertSums or DynamicProduct"
+        wanted = "FloatMatmul, ExpertSums or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = KERNELS.get((type(arithmetic), kind))
     if writer is None:

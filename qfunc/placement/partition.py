@@ -32,8 +32,8 @@ from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
 from qfunc.placement.unit_spec import Described, Tensors, describe
 from qfunc.placement.units import Unit
-from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
-from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
+from qfunc.specs import DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
+from qfunc.specs.protocols import AppendingArithmetic, DecoderLowering, StackingLowering, StoringLowering
 
 _CONSTANT = "a constant, computed in float"
 
@@ -222,7 +222,7 @@ class Partition:
         """Return True if nothing reads a value but writes into caches, whose operator quantizes it."""
         readers = [self.units_by_root.get(reader) for reader in node.users]
         kernels = [None if unit is None else unit.kernel for unit in readers]
-        return bool(kernels) and all(k is not None and isinstance(k.arithmetic, AppendCodes) for k in kernels)
+        return bool(kernels) and all(k is not None and _quantizes_new(k.arithmetic) for k in kernels)
 
     def keeps_float(self, group: FusedGroup) -> bool:
         """Return True if a rule keeps an op in float, also between tensors of codes; one that only moves codes has no rule."""
@@ -294,6 +294,10 @@ class Partition:
                     found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]
+
+
+def _quantizes_new(arithmetic: object) -> bool:
+    return isinstance(arithmetic, AppendingArithmetic) and arithmetic.quantizes_new
 
 
 def _number_operands(node: fx.Node, context: Context) -> int:

@@ -8,7 +8,6 @@ from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
 from qfunc.specs.arithmetic.float_matmul import FloatMatmul
@@ -19,7 +18,7 @@ from qfunc.specs.protocols import Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
+    DynamicProduct | FloatMatmul | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 _PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}

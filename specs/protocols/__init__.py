@@ -7,6 +7,7 @@ The others declare optional methods.  Callers check for an optional method by `i
 from __future__ import annotations
 
 from qfunc.specs.protocols.arithmetic import (
+    AppendingArithmetic,
     Arithmetic,
     BiasArithmetic,
     Dequantization,
@@ -49,7 +50,7 @@ from qfunc.specs.protocols.runner import (
 )
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
-    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic),
+    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic, AppendingArithmetic),
     Quantization: (),
     Dequantization: (),
     Estimator: (MergeableEstimator,),
@@ -86,10 +87,10 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
     "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
     "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
-    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
-    "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization",
+    "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
+    "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

@@ -96,7 +96,17 @@ class FusingArithmetic(Protocol):
         ...
 
 
+@runtime_checkable
+class AppendingArithmetic(Protocol):
+    """An arithmetic of writes into a cache of codes that declares where new entries become codes."""
+
+    @property
+    def quantizes_new(self) -> bool:
+        """True if the operator of the cache rounds them, so that it reads their real values."""
+        ...
+
+
 __all__ = [
-    "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization", "RoundingArithmetic",
-    "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization",
+    "RoundingArithmetic", "SummingArithmetic",
 ]  # fmt: skip
