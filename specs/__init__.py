@@ -21,7 +21,6 @@ from qfunc.specs.arithmetic.accumulator import (
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
-from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.requantization import (
@@ -113,6 +112,7 @@ from qfunc.arithmetic import (  # noqa: E402
     FixedPointGemv,
     FixedPointLanes,
     FloatKernel,
+    FloatMatmul,
     FloatMultiplier,
     FloatRequantize,
     GluTable,

@@ -13,6 +13,7 @@ from qfunc.arithmetic.conversions import DequantizeSum, QuantizeInt32, QuantizeL
 from qfunc.arithmetic.curves import GluTable, HardSwish16
 from qfunc.arithmetic.fixed_point import FixedBits, FixedPoint, FixedPointGemv, FixedPointLanes, ProductLanes
 from qfunc.arithmetic.float_kernel import FloatKernel
+from qfunc.arithmetic.float_matmul import FloatMatmul
 from qfunc.arithmetic.float_multiplier import FloatMultiplier
 from qfunc.arithmetic.float_requantize import FloatRequantize
 from qfunc.arithmetic.images import Bilinear
@@ -22,13 +23,13 @@ from qfunc.arithmetic.shift import Shift
 from qfunc.arithmetic.softmaxes import SoftmaxFixed, SoftmaxFloat, SoftmaxTable, SoftmaxTable16
 from qfunc.arithmetic.stages import KPU, Stages
 from qfunc.arithmetic.sums import SumFma, SumScaled, SumShifted
-from qfunc.arithmetic.unit import Coding, FusedOp, Operand, OpItself, UnitSpec
+from qfunc.arithmetic.unit import Coding, FusedOp, Inner, Operand, OpItself, UnitSpec
 
 __all__ = [
     "AppendCodes", "AverageCodes", "AveragePool", "Bilinear", "CachedAttention", "Coding", "Computation", "Constant",
-    "DequantizeSum", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMultiplier",
-    "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes",
-    "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat",
-    "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec", "bounded",
-    "products",
+    "DequantizeSum", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMatmul",
+    "FloatMultiplier", "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "Inner", "KPU", "NormFixed", "OpItself",
+    "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed",
+    "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec",
+    "bounded", "products",
 ]  # fmt: skip

@@ -80,6 +80,11 @@ class FloatKernel:
         """True: the bias is a real number."""
         return True
 
+    @property
+    def reads_reals(self) -> bool:
+        """True: a weight with codes is dequantized."""
+        return True
+
     def refuses(self, unit: UnitSpec) -> str:
         """Return "": another kind of op is an error of the target."""
         return ""

@@ -11,12 +11,10 @@ from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
 from qfunc.emulation.products.dynamic import dynamic_product
 from qfunc.emulation.products.experts import stacked_experts
-from qfunc.emulation.products.float_matmul import float_linear, float_matmul
 from qfunc.errors import EmulationError
 from qfunc.specs import (
     DynamicProduct,
     ExpertSums,
-    FloatMatmul,
 )
 from qfunc.specs.protocols import Arithmetic
 
@@ -31,14 +29,12 @@ Writer = Callable[[UnitContext, Any], fx.Node]
 KERNELS: dict[tuple[type, str], Writer] = {
     (DynamicProduct, "linear"): dynamic_product,
     (DynamicProduct, "matmul"): dynamic_product,
-    (FloatMatmul, "matmul"): float_matmul,
-    (FloatMatmul, "linear"): float_linear,
     (ExpertSums, "linear"): stacked_experts,
 }
 """(arithmetic, kind of op) -> writer."""
 
 
-_TO_REALS = FloatMatmul | ExpertSums | DynamicProduct
+_TO_REALS = ExpertSums | DynamicProduct
 
 
 def write(job: UnitContext) -> fx.Node:
@@ -53,7 +49,7 @@ def write(job: UnitContext) -> fx.Node:
     if isinstance(arithmetic, Arithmetic):
         return computed(job, arithmetic)
     if job.output_encoding is None and not isinstance(arithmetic, _TO_REALS):
-        wanted = "FloatMatmul, ExpertSums or DynamicProduct"
+        wanted = "ExpertSums or DynamicProduct"
         raise _unfit(job, f"{type(arithmetic).__name__} for an output without qparams", wanted)
     writer = KERNELS.get((type(arithmetic), kind))
     if writer is None:

@@ -16,13 +16,10 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import channel_axis
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
-from qfunc.placement.matmul_form import matmul_form
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
     DynamicProduct,
-    FloatKernel,
-    FloatMatmul,
     Format,
     FusesOnly,
     InputRatios,
@@ -38,7 +35,7 @@ from qfunc.specs import (
     Scheme,
 )
 from qfunc.specs.placement import Condition
-from qfunc.specs.protocols import Arithmetic, FusingArithmetic
+from qfunc.specs.protocols import Arithmetic, FusingArithmetic, RealArithmetic
 
 __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
 
@@ -205,7 +202,7 @@ def float_kernel(
 def is_float_kernel(kernel: Kernel) -> bool:
     """Return True if a kernel reads real values only: codes are dequantized before it, or by the kernel of a weight."""
     wanted = dict(kernel.formats)
-    if isinstance(kernel.arithmetic, FloatKernel | FloatMatmul):
+    if isinstance(kernel.arithmetic, RealArithmetic) and kernel.arithmetic.reads_reals:
         wanted.pop("weight", None)
     return bool(wanted) and all(formats == (FLOAT32,) for formats in wanted.values())
 
@@ -229,10 +226,8 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
 
 
 def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
-    # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
-    # clamps, as bounds of the codes, and the kinds that their arithmetic declares.
-    if isinstance(kernel.arithmetic, FloatMatmul) and context.kind(group.root) == "matmul":
-        return group.nodes[-1] if matmul_form(group, context) is None else None
+    # Kernels compute their root.  Of the ops fused with it they compute clamps, as bounds of the codes, and the kinds that
+    # their arithmetic declares.
     fuses = kernel.arithmetic.fuses if isinstance(kernel.arithmetic, FusingArithmetic) else ()
     for node in group.nodes[1:]:
         if context.kind(node) not in fuses and not context.has(node, Trait.CLAMPS):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from qfunc.arithmetic import Coding, FusedOp, Operand, Size, UnitSpec
+from qfunc.arithmetic import Coding, FusedOp, Inner, Operand, Size, UnitSpec
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import Context, arguments
@@ -17,6 +17,7 @@ from qfunc.ops.node import is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.placement.transposed import is_transposed
 from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
 from qfunc.specs.protocols import RoundingArithmetic
 
@@ -69,13 +70,15 @@ def describe(
     """
     edges = dict(_operands(group, context, tensors))
     root = group.root
+    tensors_of: dict[fx.Node, Any] = {edge.producer: o for o, edge in reversed(edges.items())}
+    tensors_of |= {n: Inner(at) for at, n in enumerate(group.nodes)}
     unit = UnitSpec(
         context.fact(root).path,
         context.kind(root),
-        _arguments(root, context, {edge.producer: o for o, edge in reversed(edges.items())}),
+        _arguments(root, context, tensors_of),
         tuple(edges),
         None if output is None else _coding(output, tensors.values),
-        tuple(FusedOp(context.kind(n), clamp_bounds(context, n)) for n in group.nodes[1:]),
+        tuple(FusedOp(context.kind(n), clamp_bounds(context, n), _arguments(n, context, tensors_of)) for n in group.nodes[1:]),
         kernel.bounds or _bounds(kernel.arithmetic),
         channels_last,
         only_moves_codes(root),
@@ -113,6 +116,7 @@ def _operand(slot: str, at: int, edge: Edge, context: Context, tensors: Tensors)
         tensors.run_time(*edge),
         tensors.readers(edge.producer),
         None if stored is None or not tensors.values else partial(_stored, stored, encoding),
+        partial(is_transposed, edge.producer, context),
     )
 
 
@@ -125,12 +129,12 @@ def _coding(encoding: Encoding, values: bool) -> Coding:
     return Coding(site.scheme, encoding.qparams if values else None, isinstance(site.value, DerivedQParams))
 
 
-def _arguments(root: fx.Node, context: Context, operands: dict[fx.Node, Operand]) -> dict[str, Any]:
-    op, own = op_of(root), context.user_op(root)
-    pairs = zip(op.parameters, root.args, strict=False) if op else arguments(own, root) if own else root.kwargs.items()
+def _arguments(node: fx.Node, context: Context, tensors: dict[fx.Node, Any]) -> dict[str, Any]:
+    op, own = op_of(node), context.user_op(node)
+    pairs = zip(op.parameters, node.args, strict=False) if op else arguments(own, node) if own else node.kwargs.items()
 
     def argument(node: fx.Node) -> Any:
-        return operands.get(node) or Size(node.name)
+        return tensors.get(node) or Size(node.name)
 
     return {name: fx.map_arg(value, argument) for name, value in pairs}
 

@@ -10,7 +10,6 @@ from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.dynamic import DynamicProduct
 from qfunc.specs.arithmetic.expert_sums import ExpertSums
-from qfunc.specs.arithmetic.float_matmul import FloatMatmul
 from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
 from qfunc.specs.protocols import Arithmetic as OpenArithmetic
@@ -18,7 +17,7 @@ from qfunc.specs.protocols import Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
 Arithmetic = (
-    DynamicProduct | FloatMatmul | ExpertSums
+    DynamicProduct | ExpertSums
 )  # fmt: skip
 ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
 _PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}
@@ -56,8 +55,8 @@ class Kernel:
 
     A unit without a kernel runs in float: dequantize, op, quantize.  FLOAT32 is the format of a tensor without qparams.  A
     kernel with FLOAT32 as the format of its output dequantizes its accumulators.  A kernel that accepts only FLOAT32
-    computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes; a
-    FloatKernel or FloatMatmul may also name the formats of a weight in blocks, which it dequantizes.
+    computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes; one
+    whose arithmetic reads reals may also name the formats of a weight in blocks, which the arithmetic dequantizes.
 
     Args:
         unit: The roots of the units.

@@ -13,6 +13,7 @@ from qfunc.specs.protocols.arithmetic import (
     Dequantization,
     FusingArithmetic,
     Quantization,
+    RealArithmetic,
     RoundingArithmetic,
     SummingArithmetic,
 )
@@ -50,7 +51,7 @@ from qfunc.specs.protocols.runner import (
 )
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
-    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic, AppendingArithmetic),
+    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic, RealArithmetic, AppendingArithmetic),
     Quantization: (),
     Dequantization: (),
     Estimator: (MergeableEstimator,),
@@ -91,6 +92,6 @@ __all__ = [
     "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
     "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
     "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization",
-    "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
+    "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
     "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

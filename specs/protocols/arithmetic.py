@@ -106,7 +106,17 @@ class AppendingArithmetic(Protocol):
         ...
 
 
+@runtime_checkable
+class RealArithmetic(Protocol):
+    """An arithmetic of real tensors that declares whether it dequantizes a weight with codes itself."""
+
+    @property
+    def reads_reals(self) -> bool:
+        """True if it does: a `Kernel` may name the formats of such a weight, and the unit is one in float."""
+        ...
+
+
 __all__ = [
     "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization",
-    "RoundingArithmetic", "SummingArithmetic",
+    "RealArithmetic", "RoundingArithmetic", "SummingArithmetic",
 ]  # fmt: skip
