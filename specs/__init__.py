@@ -19,8 +19,7 @@ from qfunc.specs.arithmetic.accumulator import (
     Wraps,
 )
 from qfunc.specs.arithmetic.decoder import DecoderConfig
-from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
-from qfunc.specs.arithmetic.expert_sums import ExpertSums
+from qfunc.specs.arithmetic.dynamic import MinimumSums, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
 from qfunc.specs.arithmetic.requantization import (
@@ -107,6 +106,8 @@ from qfunc.arithmetic import (  # noqa: E402
     Bilinear,
     CachedAttention,
     DequantizeSum,
+    DynamicProduct,
+    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,

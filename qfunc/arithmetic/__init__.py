@@ -11,6 +11,8 @@ from qfunc.arithmetic.caches import AppendCodes, CachedAttention
 from qfunc.arithmetic.computation import Computation, Constant, Real, Size, bounded
 from qfunc.arithmetic.conversions import DequantizeSum, QuantizeInt32, QuantizeLanes, QuantizeRange
 from qfunc.arithmetic.curves import GluTable, HardSwish16
+from qfunc.arithmetic.dynamic_product import DynamicProduct
+from qfunc.arithmetic.experts import ExpertSums
 from qfunc.arithmetic.fixed_point import FixedBits, FixedPoint, FixedPointGemv, FixedPointLanes, ProductLanes
 from qfunc.arithmetic.float_kernel import FloatKernel
 from qfunc.arithmetic.float_matmul import FloatMatmul
@@ -27,9 +29,9 @@ from qfunc.arithmetic.unit import Coding, FusedOp, Inner, Operand, OpItself, Uni
 
 __all__ = [
     "AppendCodes", "AverageCodes", "AveragePool", "Bilinear", "CachedAttention", "Coding", "Computation", "Constant",
-    "DequantizeSum", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FloatKernel", "FloatMatmul",
-    "FloatMultiplier", "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "Inner", "KPU", "NormFixed", "OpItself",
-    "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real", "Shift", "Size", "SoftmaxFixed",
-    "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled", "SumShifted", "Sums", "UnitSpec",
-    "bounded", "products",
+    "DequantizeSum", "DynamicProduct", "ExpertSums", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes",
+    "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "Inner",
+    "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real",
+    "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled",
+    "SumShifted", "Sums", "UnitSpec", "bounded", "products",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from qfunc.ops.node import is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.placement.mixtures import Mixture
 from qfunc.placement.transposed import is_transposed
 from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
 from qfunc.specs.protocols import RoundingArithmetic
@@ -89,6 +90,32 @@ def describe(
     return Described(unit, edges)
 
 
+def describe_mixture(mixture: Mixture, path: str, context: Context, tensors: Tensors, output: Encoding | None) -> Described:
+    """Return the unit of a mixture of experts, as `MixtureArithmetic` states."""
+    edges: dict[Operand, Edge] = {}
+
+    def operand(slot: str, producer: fx.Node, reader: fx.Node) -> Operand:
+        edge = Edge(producer, reader)
+        found = _operand(slot, mixture.nodes.index(reader), edge, context, tensors)
+        edges[found] = edge
+        return found
+
+    def layer(node: fx.Node) -> tuple[Operand, Operand | None]:
+        tensors_of = dict(context.slots(node))
+        bias = tensors_of.get("bias")
+        return operand("weight", tensors_of["weight"], node), None if bias is None else operand("bias", bias, node)
+
+    reader = next(n for n in mixture.nodes if mixture.shares in n.all_input_nodes)
+    arguments = {
+        "input": operand("input", mixture.input, mixture.nodes[0]),
+        "shares": operand("", mixture.shares, reader),
+        "up": [layer(e.up) for e in mixture.experts],
+        "down": [layer(e.down) for e in mixture.experts],
+    }
+    coding = None if output is None else _coding(output, tensors.values)
+    return Described(UnitSpec(path, "experts", arguments, tuple(edges), coding), edges)
+
+
 def _bounds(arithmetic: object) -> Bounds:
     return Bounds(arithmetic.rounding if isinstance(arithmetic, RoundingArithmetic) else "half_away")
 
@@ -139,4 +166,4 @@ def _arguments(node: fx.Node, context: Context, tensors: dict[fx.Node, Any]) -> 
     return {name: fx.map_arg(value, argument) for name, value in pairs}
 
 
-__all__ = ["Described", "Edge", "Tensors", "describe"]
+__all__ = ["Described", "Edge", "Tensors", "describe", "describe_mixture"]

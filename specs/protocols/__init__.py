@@ -12,9 +12,11 @@ from qfunc.specs.protocols.arithmetic import (
     BiasArithmetic,
     Dequantization,
     FusingArithmetic,
+    MixtureArithmetic,
     Quantization,
     RealArithmetic,
     RoundingArithmetic,
+    RunTimeArithmetic,
     SummingArithmetic,
 )
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
@@ -51,7 +53,16 @@ from qfunc.specs.protocols.runner import (
 )
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
-    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic, RealArithmetic, AppendingArithmetic),
+    Arithmetic: (
+        SummingArithmetic,
+        RoundingArithmetic,
+        BiasArithmetic,
+        FusingArithmetic,
+        RealArithmetic,
+        RunTimeArithmetic,
+        AppendingArithmetic,
+        MixtureArithmetic,
+    ),
     Quantization: (),
     Dequantization: (),
     Estimator: (MergeableEstimator,),
@@ -90,8 +101,9 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 __all__ = [
     "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
     "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
-    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization",
-    "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner",
-    "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic",
+    "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering",
+    "Quantization", "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
+    "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
+    "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

@@ -116,7 +116,30 @@ class RealArithmetic(Protocol):
         ...
 
 
+@runtime_checkable
+class RunTimeArithmetic(Protocol):
+    """An arithmetic of products whose input arrives real and becomes codes inside, with qparams that it computes."""
+
+    @property
+    def run_time_input(self) -> Any:
+        """The `specs.Scheme` of the input: a dynamic one.  The weight may have scales of blocks."""
+        ...
+
+
+@runtime_checkable
+class MixtureArithmetic(Protocol):
+    """An arithmetic of a mixture of experts, which computes their linear layers as one unit, from a real input.
+
+    The kind of the unit is "experts".  Its arguments are `input`, `shares`, and the (weight, bias) of all layers `up` and
+    `down` in the order of the experts.
+    """
+
+    def takes(self, arithmetic: Any) -> bool:
+        """Return True if a mixture may have layers of this arithmetic."""
+        ...
+
+
 __all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization",
-    "RealArithmetic", "RoundingArithmetic", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "MixtureArithmetic",
+    "Quantization", "RealArithmetic", "RoundingArithmetic", "RunTimeArithmetic", "SummingArithmetic",
 ]  # fmt: skip

@@ -9,8 +9,9 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.placement.encoding import run_time_inputs
 from qfunc.quantizers.site import Site
-from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
+from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
 from qfunc.specs.file_format import format_of
 from qfunc.specs.protocols import Lowering, SearchingFunction, StoringLowering
 
@@ -78,8 +79,7 @@ def can_be_written(site: Site, target: Target) -> bool:
     if isinstance(target.lowering, StoringLowering) and target.lowering.stores(site.scheme, site.constant):
         return True
     if format_of(target.lowering).blocks:
-        products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
-        blocks = any(site.constant or product.input == site.scheme for product in products)
+        blocks = any(site.constant or scheme == site.scheme for scheme in run_time_inputs(target))
     match site.scheme.format:
         case Int():
             if isinstance(shared, PerBlock) and site.constant:
