@@ -85,6 +85,10 @@ class FloatKernel:
         """True: a weight with codes is dequantized."""
         return True
 
+    def own_error(self, levels: int) -> float:
+        """Return 0: the result is rounded once."""
+        return 0.0
+
     def refuses(self, unit: UnitSpec) -> str:
         """Return "": another kind of op is an error of the target."""
         return ""

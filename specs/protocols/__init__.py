@@ -10,6 +10,7 @@ from qfunc.specs.protocols.arithmetic import (
     AppendingArithmetic,
     Arithmetic,
     BiasArithmetic,
+    BoundedArithmetic,
     Dequantization,
     FusingArithmetic,
     MixtureArithmetic,
@@ -62,6 +63,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         RunTimeArithmetic,
         AppendingArithmetic,
         MixtureArithmetic,
+        BoundedArithmetic,
     ),
     Quantization: (),
     Dequantization: (),
@@ -99,11 +101,11 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
-    "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
-    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic",
-    "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering",
-    "Quantization", "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering",
-    "StoringLowering", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "ConditionalRunner", "DecoderLowering",
+    "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic",
+    "InspectableRunner", "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator",
+    "MixtureArithmetic", "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner",
+    "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
+    "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

@@ -139,7 +139,16 @@ class MixtureArithmetic(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedArithmetic(Protocol):
+    """An arithmetic whose codes are those of its op in float32, within a bound if the runtime adds in another order."""
+
+    def own_error(self, levels: int) -> float:
+        """Return the error beyond that of the op in float32, in steps of the result; its codes span `levels` steps."""
+        ...
+
+
 __all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "MixtureArithmetic",
-    "Quantization", "RealArithmetic", "RoundingArithmetic", "RunTimeArithmetic", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "Dequantization", "FusingArithmetic",
+    "MixtureArithmetic", "Quantization", "RealArithmetic", "RoundingArithmetic", "RunTimeArithmetic", "SummingArithmetic",
 ]  # fmt: skip
