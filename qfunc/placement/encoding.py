@@ -104,11 +104,11 @@ def has_kernel_codes(quantizer: QuantizerNode, target: Target) -> bool:
 
     They are those of `is_integer_encoding`, and those of products of the target whose input is quantized at run time.
     """
-    inputs = run_time_inputs(target)
-    site = quantizer.module.site
+    if is_integer_encoding(quantizer):
+        return True
+    inputs, site = run_time_inputs(target), quantizer.module.site
     blocks = site.constant and isinstance(site.scheme.scale.shared, PerBlock) and isinstance(site.scheme.format, Int | Float)
-    found = (bool(inputs) and blocks) or (quantizer.module.dynamic and site.scheme in inputs)
-    return found or is_integer_encoding(quantizer)
+    return (bool(inputs) and blocks) or (quantizer.module.dynamic and site.scheme in inputs)
 
 
 def require_codes(quantizer: QuantizerNode) -> None:

@@ -146,9 +146,12 @@ def float_kernel(
 def is_float_kernel(kernel: Kernel) -> bool:
     """Return True if a kernel reads real values only: codes are dequantized before it, or by the kernel of a weight."""
     wanted = dict(kernel.formats)
-    if isinstance(kernel.arithmetic, RealArithmetic) and kernel.arithmetic.reads_reals:
-        wanted.pop("weight", None)
-    return bool(wanted) and all(formats == (FLOAT32,) for formats in wanted.values())
+    weight = wanted.pop("weight", None)
+    if not all(formats == (FLOAT32,) for formats in wanted.values()):
+        return False
+    if weight is None or (isinstance(kernel.arithmetic, RealArithmetic) and kernel.arithmetic.reads_reals):
+        return bool(wanted)
+    return weight == (FLOAT32,)
 
 
 def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:

@@ -92,7 +92,7 @@ class Partition:
             self._shared[node.name] = self._shared_encoding(node)
         self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
         units = tuple(self._unit(g) for g in groups.groups)
-        self._dynamic = {u.group.root.name for u in units if u.kernel and isinstance(u.kernel.arithmetic, RunTimeArithmetic)}
+        self._dynamic = {u.group.root.name for u in units if self._run_time and _is_of_run_time(u)}
         lowering = target.lowering
         experts = lowering.experts if isinstance(lowering, StackingLowering) else None
         self.mixtures: dict[fx.Node, Mixture] = {} if experts is None else self._mixtures(experts, units)
@@ -312,6 +312,10 @@ class Partition:
                     found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]
+
+
+def _is_of_run_time(unit: Unit) -> bool:
+    return unit.kernel is not None and isinstance(unit.kernel.arithmetic, RunTimeArithmetic)
 
 
 def _quantizes_new(arithmetic: object) -> bool:
