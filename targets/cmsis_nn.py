@@ -7,8 +7,8 @@ and tanh are computed in float.
 
 `cmsis_nn_16x8`: CMSIS-NN on Arm Cortex-M, 16x8: int16 activations, int8 weights, biases and sums of 64 bits.
 Activations are symmetric.  A product's multiplier is rounded to 31 bits, and then to 15, at most 0x7FFF; the sum times it is
-shifted half up.  Sums and products of two tensors are rounded as in int8, the inputs of sums shifted left by 15 bits.  Weights
-of linear layers have one scale.  Ops without a kernel of 16 bits are computed in float.
+shifted half up.  Means, sums and products of two tensors are rounded as in int8, the inputs of sums shifted left by 15 bits.
+Weights of linear layers have one scale.  Ops without a kernel of 16 bits are computed in float.
 """
 
 from attrs import evolve
@@ -92,7 +92,7 @@ cmsis_nn_16x8 = Target(
     kernels=(
         Kernel(Op(("conv", "linear")), FixedPoint("half_up", accumulator=64, reduced=15), formats=SHORTS,
                bounds=Bounds("half_away")),
-        Kernel(Op("mul"), FixedPoint(), formats=SHORTS),
+        Kernel(Op("mul") | MEANS, FixedPoint(), formats=SHORTS),
         Kernel(Op("add"), SumShifted(15), formats=SHORTS),
         Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=SHORTS),
         Kernel(Op("concat"), FloatKernel(), integer_if=SAME, formats=SHORTS),

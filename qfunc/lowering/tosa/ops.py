@@ -50,7 +50,7 @@ def _extreme(lower: bool) -> OpWriter:
 
 def _of_two(name: str) -> Callable[[Writer, onnx.NodeProto], None]:
     def write(step: OpContext) -> None:
-        step.on_codes(0, 1, same=True)
+        step.on_codes(0, 1)
         binary(name, "MaximumMinimumOptions", codes=False)(step)
 
     return node_writer(write)

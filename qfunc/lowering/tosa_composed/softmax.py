@@ -10,7 +10,6 @@ import onnx
 
 from qfunc.errors import DeployError
 from qfunc.lowering.nhwc.context import OpContext
-from qfunc.lowering.nhwc.elementwise import UNIT
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.nhwc.writer import Writer
 from qfunc.lowering.tosa.builder import TosaBuilder
@@ -69,7 +68,7 @@ def masked_softmax(other: Callable[[Writer, onnx.NodeProto], None]) -> Callable[
         if reader is None or reader.op_type != "Softmax" or drop is None or not masks:
             return other(step.writer, step.node)
         final, given = OpContext(step.writer, reader), step.writer.tensor(step.node.input[2])
-        on_codes = given.qparams is not None and final.on_codes(fixed=UNIT)
+        on_codes = given.qparams is not None and final.on_codes()
         x = step.writer.plain(step.writer.stored(given) if on_codes else step.writer.real(given))
         step.writer.done.update(name for node in (step.node, reader) for name in node.output)
         if drop.ndim == len(x.shape) and len(drop) > 1:
