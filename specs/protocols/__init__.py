@@ -1,7 +1,7 @@
 """Protocols: the methods of algorithms and runtimes, which packages of higher layers implement.
 
-The protocols of required methods (`Arithmetic`, `Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.
-The others declare optional methods.  Callers check for an optional method by `isinstance`.
+The protocols of required methods (`Arithmetic`, `Library`, `Estimator`, `Function`, `Lowering`, `Runner`) are types of fields
+of specs.  The others declare optional methods.  Callers check for an optional method by `isinstance`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from qfunc.specs.protocols.function import (
     ScalableFunction,
     SearchingFunction,
 )
+from qfunc.specs.protocols.library import CodesLibrary, Library
 from qfunc.specs.protocols.lowering import (
     DecoderLowering,
     FormattedLowering,
@@ -67,6 +68,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
     ),
     Quantization: (),
     Dequantization: (),
+    Library: (CodesLibrary,),
     Estimator: (MergeableEstimator,),
     Function: (
         LearnedFunction,
@@ -101,11 +103,11 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "ConditionalRunner", "DecoderLowering",
-    "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic",
-    "InspectableRunner", "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator",
-    "MixtureArithmetic", "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner",
-    "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RefusingLowering", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
-    "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "CodesLibrary", "ConditionalRunner",
+    "DecoderLowering", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function",
+    "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner", "LocatedRunner", "Lowering",
+    "MergeableEstimator", "MixtureArithmetic", "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL",
+    "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RefusingLowering",
+    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction",
+    "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip
