@@ -30,6 +30,7 @@ try:
     from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
     from qfunc.frontend.capture import capture
+    from qfunc.numerics import libraries as _libraries
     from qfunc.proof.prove import prove
     from qfunc.quantizers.recompute import recompute_quantized
     from qfunc.reconstruction.hessian.compensate import gptq
@@ -69,7 +70,7 @@ if _typing.TYPE_CHECKING:
 _codec = _Codec(
     {
         **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
-        **_public_classes(_lowering, "lowering."),
+        **_public_classes(_lowering, "lowering."), **_public_classes(_libraries, "libraries."),
     },
     more=lambda: _public_classes(_importlib.import_module("qfunc.targets.runtimes"), "lowering."),
 )  # fmt: skip

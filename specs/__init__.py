@@ -18,16 +18,10 @@ from qfunc.specs.arithmetic.accumulator import (
     SaturatesPairs,
     Wraps,
 )
-from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
 from qfunc.specs.arithmetic.decoder import DecoderConfig
-from qfunc.specs.arithmetic.dynamic import DynamicProduct, MinimumSums, WeightSums
-from qfunc.specs.arithmetic.expert_sums import ExpertSums
-from qfunc.specs.arithmetic.float_matmul import FloatMatmul
+from qfunc.specs.arithmetic.dynamic import MinimumSums, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
 from qfunc.specs.arithmetic.lanes import BrgemmChunks, LaneOffset, Lanes, RegisterLanes, TokenGroups, TokenTiles
-from qfunc.specs.arithmetic.operators import (
-    NormFixed,
-)
 from qfunc.specs.arithmetic.requantization import (
     Copy,
     Unknown,
@@ -106,19 +100,25 @@ to_json, from_json = Codec({}).to_json, Codec({}).from_json
 # At the end, because the arithmetics compute, with functions of codes that read specs.
 from qfunc.arithmetic import (  # noqa: E402
     KPU,
+    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
+    CachedAttention,
     DequantizeSum,
+    DynamicProduct,
+    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
     FixedPointLanes,
     FloatKernel,
+    FloatMatmul,
     FloatMultiplier,
     FloatRequantize,
     GluTable,
     HardSwish16,
+    NormFixed,
     ProductLanes,
     QuantizeInt32,
     QuantizeLanes,

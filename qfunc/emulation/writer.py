@@ -6,8 +6,8 @@ from attrs import evolve
 from torch import fx, nn
 
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value, codes_names
+from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
-from qfunc.emulation.kernels import write
 from qfunc.emulation.layout import writes_channels_last
 from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule
@@ -100,7 +100,8 @@ class _Emulation:
             job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
             if writes_channels_last(unit, self.emitter.channels_last):
                 self.emitter.channels_last.add(last)
-            self.values[last] = Real(write(job)) if job.output_encoding is None else Codes(write(job), job.output_encoding)
+            node = computed(job)
+            self.values[last] = Real(node) if job.output_encoding is None else Codes(node, job.output_encoding)
         else:
             for node in unit.group.nodes:
                 copy = self.emitter.graph.node_copy(node, lambda n, node=node: self._real(n, node))  # type: ignore[misc]

@@ -98,7 +98,7 @@ class StackingLowering(Protocol):
 
     @property
     def experts(self) -> Any:
-        """The `ExpertSums`, or None if the layers stay as they are."""
+        """The arithmetic of a mixture, a `MixtureArithmetic`, or None if the layers stay as they are."""
         ...
 
 

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
+from qfunc.numerics.libraries import XnnpackFloat
 from qfunc.specs import (
     BFLOAT16,
     FLOAT32,
@@ -49,10 +50,10 @@ ONCE = ("add", "sub", "mul", "div", "relu", "clip", "mask", "where", "scale", "m
 CURVES = ("sigmoid", "silu", "tanh", "gelu", "exp", "log", "sin", "cos", "sqrt", "rsqrt")
 FLOAT = Kernel(
     Op(("softmax", "rms_norm", "layer_norm", "mean", "matmul", "linear", *CURVES)),
-    FloatKernel(function="xnnpack_float", denormals=False),
+    FloatKernel(function=XnnpackFloat(), denormals=False),
     formats=(*IN_FLOAT, ("weight", (FLOAT32,))),
 )
-FLOAT_ON_AVX2 = evolve(FLOAT, arithmetic=FloatKernel(function="xnnpack_float_avx2", denormals=False))
+FLOAT_ON_AVX2 = evolve(FLOAT, arithmetic=FloatKernel(function=XnnpackFloat(avx2=True), denormals=False))
 BUILDS = (
     Build(cpus.x86_64_vnni),
     *(

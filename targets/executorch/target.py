@@ -8,6 +8,7 @@ exponential, and long products in float32, because of the order of their sums.
 
 from attrs import evolve
 
+from qfunc.numerics.libraries import Xnnpack, XnnpackFloat
 from qfunc.specs import (
     Attr,
     Bilinear,
@@ -60,9 +61,9 @@ BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 wei
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"
 NO_NODE = "ExecuTorch 1.5, backends/xnnpack/serialization/schema.fbs: no such node, or not in that form"
 EXACT_GELU = Op("gelu") & ~Attr("approximate", "tanh")  # the other is written in float32
-SOFTMAX = Kernel(Op("softmax"), FloatKernel(division=False, function="xnnpack_float"), formats=BYTES)
-PRODUCT = Kernel(Op("matmul"), FloatKernel(division=False, function="xnnpack_float"), formats=BYTES)
-ON_AVX2 = ((SOFTMAX, evolve(SOFTMAX, arithmetic=FloatKernel(division=False, function="xnnpack_float_avx2"))),)
+SOFTMAX = Kernel(Op("softmax"), FloatKernel(division=False, function=XnnpackFloat()), formats=BYTES)
+PRODUCT = Kernel(Op("matmul"), FloatKernel(division=False, function=XnnpackFloat()), formats=BYTES)
+ON_AVX2 = ((SOFTMAX, evolve(SOFTMAX, arithmetic=FloatKernel(division=False, function=XnnpackFloat(avx2=True)))),)
 OTHERS = tuple((kernel, evolve(kernel, arithmetic=FloatKernel(division=False))) for kernel in (SOFTMAX, PRODUCT))
 BUILDS = (
     Build(cpus.x86_64_vnni),
@@ -88,10 +89,10 @@ executorch_xnnpack = evolve(
         SOFTMAX,
         Kernel(Op("leaky_relu"), FixedBits(), formats=BYTES),
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
-        Kernel(POOLS, FloatKernel(division=False, function="xnnpack"), formats=BYTES),
-        Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
-        Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
-        Kernel(EXACT_GELU, FloatKernel(division=False, zero_point="before", function="xnnpack"), formats=BYTES),
+        Kernel(POOLS, FloatKernel(division=False, function=Xnnpack()), formats=BYTES),
+        Kernel(Op("hardswish"), FloatKernel(division=False, zero_point="before", function=Xnnpack()), formats=BYTES),
+        Kernel(Op("sigmoid"), FloatKernel(division=False, zero_point="before", function=Xnnpack()), formats=BYTES),
+        Kernel(EXACT_GELU, FloatKernel(division=False, zero_point="before", function=Xnnpack()), formats=BYTES),
         Kernel(Op("tanh"), FloatKernel(division=False, zero_point="before"), formats=BYTES),
         Kernel(Op("elu"), FloatKernel(division=False, zero_point="before"), formats=BYTES),
         Kernel(CLIPS, FloatKernel(zero_point="before"), integer_if=SAME, formats=BYTES),

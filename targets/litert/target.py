@@ -21,6 +21,7 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
+from qfunc.numerics.libraries import GeluErfc
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -104,7 +105,7 @@ UNITS = (
     Kernel(Op(("concat", "pad")), FloatKernel(), integer_if=SAME, formats=BYTES),
     Kernel(Op("sigmoid"), FloatKernel(), integer_if=UNIT, formats=BYTES),
     Kernel(Op("tanh"), FloatKernel(), integer_if=SIGNED_UNIT, formats=BYTES),
-    Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function="gelu_erfc"), formats=BYTES),
+    Kernel(Op("gelu"), FloatKernel(rounding="half_away", division=False, function=GeluErfc()), formats=BYTES),
     SOFTMAX,
     HARDSWISH,
     Kernel(Op("prelu"), FixedPoint(float_ratio=True), formats=BYTES),

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
+from qfunc.numerics.libraries import Ncnn
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
@@ -93,7 +94,7 @@ ncnn = Target(
         ALONE,
         Kernel(LINEAR, THROUGH, formats=BYTES),
         Kernel(Op(REAL) | NEAREST, FloatKernel(rounding="half_away", division=False), formats=EITHER),
-        Kernel(OWN, FloatKernel(rounding="half_away", division=False, function="ncnn"), formats=EITHER),
+        Kernel(OWN, FloatKernel(rounding="half_away", division=False, function=Ncnn()), formats=EITHER),
     ),
     legality=(
         Require(Everything(), ("input", "output"), formats=NARROW, zero_point=False, shared=PerTensor(), because=BECAUSE),

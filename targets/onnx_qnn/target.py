@@ -8,6 +8,7 @@ SSE4.1, elsewhere 31-bit fixed point rounding half up.  TVM has not been run her
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     Algorithm,
     Attr,
@@ -64,7 +65,7 @@ onnx_qnn = Target(
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
-            FloatKernel(zero_point="before", function="window_sum"),
+            FloatKernel(zero_point="before", function=WindowSum()),
             formats=BYTES,
         ),
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),

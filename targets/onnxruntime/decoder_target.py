@@ -9,6 +9,7 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
+from qfunc.numerics.libraries import MlasBlocks
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
@@ -134,7 +135,7 @@ def onnxruntime_nbits(
     looked_up = block >= 16 and not block & (block - 1) and 1 < (embedding_bits or 8) <= 8
     product = made("onnxruntime_nbits, threads", FloatMatmul, threads=threads)
     in_float = (
-        *((Kernel(Op("linear"), FloatKernel(function="mlas_nbits"), formats=FLOAT_PRODUCTS),) if threads > 1 else ()),
+        *((Kernel(Op("linear"), FloatKernel(function=MlasBlocks()), formats=FLOAT_PRODUCTS),) if threads > 1 else ()),
         Kernel(Op("linear"), product, formats=DEQUANTIZED),
     )
     tables = () if embedding_bits is None else (Rule(Op("embedding"), weight=table),)

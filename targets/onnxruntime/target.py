@@ -11,6 +11,7 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import QdqLowering
+from qfunc.numerics.libraries import Eigen, Mlas, MlasLogistic, WindowSum
 from qfunc.specs import (
     FLOAT32,
     Accumulator,
@@ -68,8 +69,8 @@ BYTES = (("input", (U8,)), ("weight", (S8, U8)), ("output", (U8,)))
 INTO_REAL = (("input", (U8,)), ("weight", (S8, U8)), ("output", (FLOAT32,)))
 IN_FLOAT = (("input", (FLOAT32,)), ("output", (FLOAT32,)))
 FLOAT_KERNELS = (
-    Kernel(Op(CURVES), FloatKernel(function="mlas"), formats=IN_FLOAT),
-    Kernel(PACKETS, FloatKernel(function="eigen"), formats=IN_FLOAT),
+    Kernel(Op(CURVES), FloatKernel(function=Mlas()), formats=IN_FLOAT),
+    Kernel(PACKETS, FloatKernel(function=Eigen()), formats=IN_FLOAT),
     Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
 )
 
@@ -77,7 +78,7 @@ ADD = Kernel(Op("add"), SumFma(), formats=BYTES)
 MUL = Kernel(Op("mul"), FloatMultiplier(zero_point="before"), formats=BYTES)
 POOL = Kernel(
     Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
-    FloatKernel(zero_point="before", function="window_sum"),
+    FloatKernel(zero_point="before", function=WindowSum()),
     integer_if=RATIO,
     formats=BYTES,
 )
@@ -121,7 +122,7 @@ onnxruntime = Target(
         POOL,
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
-        Kernel(Op("sigmoid"), FloatKernel(function="mlas_logistic"), formats=BYTES),
+        Kernel(Op("sigmoid"), FloatKernel(function=MlasLogistic()), formats=BYTES),
         SOFTMAX,
         Kernel(Op((*MOVES, *EXTREMES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         REAL_PRODUCTS,

@@ -178,8 +178,8 @@ EXECUTORCH = (
         "tests/numerics/test_dynamic_products.py::test_subnormal_and_huge_inputs",
     ),
     Mutation(
-        "run-time-schemes-of-any-kind", "qfunc.placement.kernels:_unfit_for",
-        "if inputs[0].run_time != arithmetic.input:",
+        "run-time-schemes-of-any-kind", "qfunc.arithmetic.dynamic_product:DynamicProduct.refuses",
+        "if inputs[0].run_time != self.input:",
         "if False:",
         "tests/numerics/test_dynamic_products.py::test_a_kernel_takes_the_scheme_that_it_computes",
     ),

@@ -153,8 +153,8 @@ LEGALITY = (
     ),
     Mutation(
         "dynamic-scales-are-written", "qfunc.placement.legality.feasibility:can_be_written",
-        "return blocks if site.dynamic else isinstance(",
-        "return isinstance(",
+        "if site.dynamic or (",
+        "if (",
         "tests/placement/test_feasibility.py::test_what_a_chip_holds_and_no_file_is_written_with",
     ),
     Mutation(

@@ -85,7 +85,7 @@ LOWERINGS_RUNTIMES = (
         CONSTANTS,
     ),
     Mutation(
-        "openvino-quantizers-have-no-bound-of-their-own", "qfunc.emulation.float_units:FloatUnits._sums",
+        "openvino-quantizers-have-no-bound-of-their-own", "qfunc.arithmetic.float_requantize:FloatRequantize.own_error",
         "2.0**-22 * levels",
         "0.0",
         "tests/lowering/openvino_cpu/test_openvino_ties.py::"

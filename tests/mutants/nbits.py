@@ -185,7 +185,7 @@ NBITS = (
     ),
     Mutation(
         "matmul-transposes-are-moved",
-        "qfunc.placement.matmul_form:_is_transposed",
+        "qfunc.placement.transposed:is_transposed",
         "axes in (swapped, [*range(1, rank), 0])",
         "axes[-1] != rank - 1",
         "tests/lowering/onnxruntime/test_float_matmuls.py::test_a_product_in_a_network_is_exact",
@@ -255,9 +255,9 @@ NBITS = (
     ),
     Mutation(
         "nbits-narrow-codes-are-shifted-by-their-own-width",
-        "qfunc.emulation.products.registers:stored_weight",
+        "qfunc.arithmetic.block_weights:stored_unsigned",
         "1 << (bits - 1)",
-        "1 << (encoding.format.bits - 1)",
+        "1 << (coding.format.bits - 1)",
         "tests/lowering/onnxruntime/test_nbits_target.py::test_narrower_codes_are_stored_in_the_width_that_holds_them",
     ),
     Mutation(

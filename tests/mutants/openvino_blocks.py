@@ -43,9 +43,9 @@ OPENVINO_BLOCKS = (
         "::test_the_file_has_the_weights_of_the_simulation_and_no_quantizer_of_inputs",
     ),
     Mutation(
-        "compressed-weights-signed-with-zero-points", "qfunc.placement.kernels:_unfit_chunks",
-        "if weight.format.signed and",
-        "if False and",
+        "compressed-weights-signed-with-zero-points", "qfunc.arithmetic.block_weights:_unfit_chunks",
+        "fmt.signed and",
+        "False and",
         "tests/lowering/openvino_cpu/test_openvino_blocks.py::test_signed_weights_with_zero_points_are_refused",
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
+from qfunc.numerics.libraries import WindowSum, Xnnpack, XnnpackFloat
 from qfunc.specs import (
     Algorithm,
     AnyInput,
@@ -230,9 +231,9 @@ arithmetics = st.one_of(
         FloatKernel,
         st.sampled_from(("float16", "float32")),
         roundings,
-        function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
+        function=st.none() | st.sampled_from((WindowSum(), Xnnpack())),
     ),
-    st.builds(FloatKernel, function=st.just("xnnpack_float"), denormals=flags),
+    st.builds(FloatKernel, function=st.builds(XnnpackFloat, avx2=flags), denormals=flags),
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.builds(AppendCodes, st.integers(-8, 8)),
     st.just(CachedAttention()),

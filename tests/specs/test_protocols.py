@@ -12,6 +12,7 @@ from attrs import frozen
 import qfunc
 from qfunc import estimators, functions, lowering, targets
 from qfunc.errors import SpecError, VerifyError
+from qfunc.numerics import libraries
 from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
@@ -21,6 +22,7 @@ from qfunc.specs.protocols import (
     Function,
     InspectableRunner,
     LearnedFunction,
+    Library,
     Lowering,
     MergeableEstimator,
     NoiselessFunction,
@@ -220,7 +222,13 @@ def public(module: Any, protocol: type) -> list[type]:
 
 @pytest.mark.parametrize(
     ("module", "protocol", "least"),
-    [(estimators, Estimator, 12), (functions, Function, 10), (targets.runtimes, Lowering, 15), (targets.runtimes, Runner, 7)],
+    [
+        (estimators, Estimator, 12),
+        (functions, Function, 10),
+        (targets.runtimes, Lowering, 15),
+        (targets.runtimes, Runner, 7),
+        (libraries, Library, 9),
+    ],
 )
 def test_the_librarys_own_fit(module: Any, protocol: type, least: int) -> None:
     found = public(module, protocol)
@@ -246,7 +254,7 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)
 
 
-SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Lowering", "Quantization", "Runner")
+SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Library", "Lowering", "Quantization", "Runner")
 
 
 def test_a_misspelt_method_of_any_protocol_is_refused() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.elementary import libm
+from qfunc.specs._values import readable
 
 _LANES = 4
 _ROUND = 1.5 * 2**23  # adding and subtracting it rounds to an integer
@@ -195,4 +197,19 @@ def _in_packets(rows: Tensor, start: int) -> Tensor:
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {"sin": sin, "cos": cos, "rms_norm": rms_norm, "sum": last_axis_sum}
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "cos", "last_axis_sum", "rms_norm", "row_means", "row_sums", "sin"]
+
+@readable
+@frozen
+class Eigen:
+    """RMS norms, sums along the last axis, sine and cosine in packets of four lanes.
+
+    >>> Eigen().form("cos").__name__
+    'cos'
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return FUNCTIONS.get(kind)
+
+
+__all__ = ["Eigen", "FUNCTIONS", "cos", "last_axis_sum", "rms_norm", "row_means", "row_sums", "sin"]

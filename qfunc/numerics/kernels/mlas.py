@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma, horner, logistic
 from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths
+from qfunc.specs._values import readable
 
 _LANES, _WIDE, _BLOCK = 8, 16, 2**15
 _ERF_EXP = (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0)
@@ -223,4 +225,36 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "softmax_of_seen", "tanh"]
+
+@readable
+@frozen
+class Mlas:
+    """Norms, softmax and curves, with vector lanes and fused multiply-adds.
+
+    >>> Mlas().form("gelu").__name__
+    'gelu'
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return FUNCTIONS.get(kind)
+
+
+@readable
+@frozen
+class MlasLogistic:
+    """The sigmoid as a rational polynomial.
+
+    >>> MlasLogistic().form("gelu") is None
+    True
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return logistic if kind == "sigmoid" else None
+
+
+__all__ = [
+    "FUNCTIONS", "Mlas", "MlasLogistic", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "softmax_of_seen",
+    "tanh",
+]  # fmt: skip

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import average_pool_real, fma
+from qfunc.specs._values import readable
 
 
 def mean_of_image(input: Tensor, keepdim: bool, dim: Any = (-2, -1)) -> Tensor:
@@ -165,4 +167,19 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 """The function of each kind of op."""
 
-__all__ = ["FUNCTIONS", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]
+
+@readable
+@frozen
+class Ncnn:
+    """Pools, exponentials and hard curves.
+
+    >>> Ncnn().form("elu").__name__
+    'elu'
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return FUNCTIONS.get(kind)
+
+
+__all__ = ["FUNCTIONS", "Ncnn", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
+
+from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_pool_codes
+from qfunc.specs._values import readable
 
 
 def average_by_nines(
@@ -89,4 +94,39 @@ def gelu_in_double(x: Tensor, approximate: str = "none") -> Tensor:
     return F.gelu(x.double(), approximate=approximate).float()
 
 
-__all__ = ["average_by_nines", "gelu_in_double", "hard_swish_by_sixths", "logistic_in_double"]
+def average_pool_by_nines(*arguments: Any) -> Tensor:
+    """Return `pooling.average_pool_codes`, with windows that are summed by nines."""
+    return average_pool_codes(*arguments, average_by_nines)
+
+
+def adaptive_pool_by_nines(*arguments: Any) -> Tensor:
+    """Return `pooling.adaptive_pool_codes`, with windows that are summed by nines."""
+    return adaptive_pool_codes(*arguments, average_by_nines)
+
+
+@readable
+@frozen
+class Xnnpack:
+    """Average pools summed by columns, nine at a time; hardswish as x * clamp(x/6 + 1/2, 0, 1); GELU and sigmoid in float64.
+
+    >>> Xnnpack().form("gelu").__name__, Xnnpack().form_of_codes("avg_pool").__name__
+    ('gelu_in_double', 'average_pool_by_nines')
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return _FUNCTIONS.get(kind)
+
+    def form_of_codes(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a pool, or None."""
+        return {"avg_pool": average_pool_by_nines, "adaptive_avg_pool": adaptive_pool_by_nines}.get(kind)
+
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "gelu": gelu_in_double, "hardswish": hard_swish_by_sixths, "sigmoid": logistic_in_double,
+}  # fmt: skip
+
+__all__ = [
+    "Xnnpack", "adaptive_pool_by_nines", "average_by_nines", "average_pool_by_nines", "gelu_in_double", "hard_swish_by_sixths",
+    "logistic_in_double",
+]  # fmt: skip

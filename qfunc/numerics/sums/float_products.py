@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
+from qfunc.specs._values import readable
 
 _LANES, _ROWS, _TILE = 16, 128, 4
 
@@ -55,4 +59,18 @@ def _by_halves(lanes: Tensor) -> Tensor:
     return lanes[0]
 
 
-__all__ = ["float_product"]
+@readable
+@frozen
+class MlasBlocks:
+    """Products with 4-bit weights in blocks: rows along K, a row alone in 16 lanes.
+
+    >>> MlasBlocks().form("linear").__name__
+    'float_product'
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return float_product if kind == "linear" else None
+
+
+__all__ = ["MlasBlocks", "float_product"]

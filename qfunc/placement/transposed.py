@@ -1,59 +1,25 @@
-"""How a runtime computes a product of two real tensors: with a number that it fuses, and with an operand stored transposed."""
+"""Whether a product of two real tensors gets a factor that was transposed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch import fx
 
 from qfunc.graph.selectors import Context
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute
-from qfunc.ops.sizes import is_number
-from qfunc.placement.fusion import FusedGroup
 
-__all__ = ["MatmulForm", "matmul_form"]
+__all__ = ["is_transposed"]
 
 
-@frozen
-class MatmulForm:
-    """What a runtime makes of a product: whether its second operand is transposed, and the number that it fuses.
+def is_transposed(node: Any, context: Context) -> bool | None:
+    """Return what successive transposes before a product do together, or None if it cannot be known from the graph.
 
-    The number is `factor`, or its float32 reciprocal if it `divides`; a node computes it from sizes.  `by_width` stands for
-    1 / sqrt(width of the first operand).
+    It is True if they swap the last two axes or make the first axis the last: ONNX Runtime reads such a factor without moving
+    it.  False stands for other moves and for none.
     """
-
-    transposed: bool = False
-    factor: float | fx.Node | None = None
-    divides: bool = False
-    by_width: bool = False
-
-
-def matmul_form(group: FusedGroup, context: Context) -> MatmulForm | None:
-    """Return the form of a matmul and of what is fused with it, or None if it cannot be known from the graph.
-
-    ONNX Runtime reads an operand whose last two axes were swapped, or whose first axis became the last, without moving it.
-    Numbers that are computed from sizes count as constants, as which they are written if no axis of them varies.
-    """
-    if len(group.nodes) > 1:
-        return _with_factor(group.nodes[1], context) if len(group.nodes) == 2 else None
-    first, second = (_is_transposed(attribute(group.root, name), context) for name in ("input", "other"))
-    return None if first is not False or second is None else MatmulForm(second)
-
-
-def _with_factor(step: fx.Node, context: Context) -> MatmulForm | None:
-    if context.kind(step) == "scale":
-        factor = attribute(step, "factor")
-        return MatmulForm(factor=factor, by_width=factor is None)
-    number = attribute(step, "other")
-    known = type(number) in (int, float) or (isinstance(number, fx.Node) and is_number(number))
-    return MatmulForm(factor=number, divides=context.kind(step) == "div") if known and not step.kwargs else None
-
-
-def _is_transposed(node: Any, context: Context) -> bool | None:
-    # What successive transposes do together: True if the last two axes are swapped or the first becomes the last.
     chain = []
     while isinstance(node, fx.Node) and context.kind(node) == "transpose":
         chain.append(node)

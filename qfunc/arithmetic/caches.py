@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from qfunc.arithmetic.computation import Computation, Real
+from qfunc.arithmetic.unit import UnitSpec
+from qfunc.numerics.sums.cached_attention import append_codes, cached_attention_of_codes
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 
@@ -23,6 +26,23 @@ class AppendCodes:
 
     unwritten: int = field(default=0, validator=integer())
 
+    @property
+    def quantizes_new(self) -> bool:
+        """True: the operator of the cache rounds the new entries, from their real values."""
+        return True
+
+    def refuses(self, unit: UnitSpec) -> str:
+        """Return "": another kind of op is an error of the target."""
+        return ""
+
+    def kernel(self, unit: UnitSpec) -> Computation:
+        """Return the codes of a cache with new entries."""
+        if unit.kind != "index_put":
+            raise unit.unfit(self, ("index_put",))
+        cache, new = unit.coded_inputs
+        places = (unit.arguments["dim"], unit.arguments["index"])
+        return Computation(append_codes, (cache, *places, new, self.unwritten))
+
 
 @readable
 @frozen
@@ -41,6 +61,20 @@ class CachedAttention:
     >>> CachedAttention()
     CachedAttention()
     """
+
+    def refuses(self, unit: UnitSpec) -> str:
+        """Return "": another kind of op is an error of the target."""
+        return ""
+
+    def kernel(self, unit: UnitSpec) -> Computation:
+        """Return the real results of attention to keys and values in codes."""
+        if unit.kind != "cached_attention":
+            raise unit.unfit(self, ("cached_attention",))
+        query, keys, values, positions, factor = (
+            unit.arguments[name] for name in ("query", "key", "value", "positions", "factor")
+        )
+        how = ((keys.coding.scale, values.coding.scale), keys.coding.format.bits < 8)
+        return Computation(cached_attention_of_codes, (Real(query), keys, values, positions, factor, *how))
 
 
 __all__ = ["AppendCodes", "CachedAttention"]
