@@ -70,9 +70,12 @@ if _typing.TYPE_CHECKING:
 _codec = _Codec(
     {
         **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
-        **_public_classes(_lowering, "lowering."), **_public_classes(_libraries, "libraries."),
+        **_public_classes(_lowering, "lowering."), **_public_classes(_libraries),
     },
-    more=lambda: _public_classes(_importlib.import_module("qfunc.targets.runtimes"), "lowering."),
+    more=lambda: {
+        **_public_classes(_importlib.import_module("qfunc.targets.runtimes"), "lowering."),
+        **_public_classes(_importlib.import_module("qfunc.targets.arithmetics")),
+    },
 )  # fmt: skip
 specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 

@@ -1,5 +1,6 @@
 """Targets: one file or one folder per hardware; `runtimes` has the classes of their lowerings and runners."""
 
+from qfunc.targets import arithmetics as arithmetics
 from qfunc.targets import runtimes as runtimes
 from qfunc.targets.academic import academic
 from qfunc.targets.academic_nlp import academic_nlp
@@ -38,4 +39,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted((*__all__, "runtimes"))
+    return sorted((*__all__, "arithmetics", "runtimes"))

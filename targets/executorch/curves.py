@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qfunc.lowering.constant_folding import Curves
 from qfunc.lowering.qdq.qparams import Array
-from qfunc.numerics.elementary import xnnpack, xnnpack_logistic
+from qfunc.targets.executorch import elementary, logistic
 
 
 def _of_arrays(curve: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
@@ -17,9 +17,9 @@ def _of_arrays(curve: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
 
 
 CURVES: Curves = {
-    "Exp": _of_arrays(xnnpack.exp), "Log": _of_arrays(xnnpack.log), "Sqrt": _of_arrays(xnnpack.sqrt),
-    "Sin": _of_arrays(xnnpack.sin), "Cos": _of_arrays(xnnpack.cos), "Tanh": _of_arrays(xnnpack.tanh),
-    "Sigmoid": _of_arrays(xnnpack_logistic.sigmoid),
+    "Exp": _of_arrays(elementary.exp), "Log": _of_arrays(elementary.log), "Sqrt": _of_arrays(elementary.sqrt),
+    "Sin": _of_arrays(elementary.sin), "Cos": _of_arrays(elementary.cos), "Tanh": _of_arrays(elementary.tanh),
+    "Sigmoid": _of_arrays(logistic.sigmoid),
 }  # fmt: skip
 """Type of node of ONNX -> the curve."""
 

@@ -9,7 +9,6 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.numerics.libraries import XnnpackFloat
 from qfunc.specs import (
     BFLOAT16,
     FLOAT32,
@@ -34,6 +33,7 @@ from qfunc.specs import (
     cpus,
 )
 from qfunc.specs.arguments import made
+from qfunc.targets.executorch.float_functions import XnnpackFloat
 from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 

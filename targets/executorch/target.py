@@ -8,7 +8,6 @@ exponential, and long products in float32, because of the order of their sums.
 
 from attrs import evolve
 
-from qfunc.numerics.libraries import Xnnpack, XnnpackFloat
 from qfunc.specs import (
     Attr,
     Bilinear,
@@ -31,6 +30,8 @@ from qfunc.specs import (
     Tie,
     cpus,
 )
+from qfunc.targets.executorch.float_functions import XnnpackFloat
+from qfunc.targets.executorch.functions import Xnnpack
 from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 from qfunc.targets.litert.ratios import SUMMED

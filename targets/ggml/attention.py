@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from qfunc.errors import EmulationError
-from qfunc.numerics.elementary.libm import expf
 from qfunc.numerics.kernels.integer import fma
+from qfunc.numerics.libm import expf
 from qfunc.targets.ggml.layers import angles, exp, halves, rms_norm, rotate
 
 TILE = 64

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from qfunc.numerics.elementary.libm import cosf, sinf
 from qfunc.numerics.kernels.integer import fma
+from qfunc.numerics.libm import cosf, sinf
 
 _LOG2_E, _HIGH, _LOW, _SHIFT = (float.fromhex(c) for c in ("0x1.715476p+0", "0x1.62e4p-1", "0x1.7f7d1cp-20", "0x1.8p23"))
 _EXP = tuple(float.fromhex(c) for c in ("0x1.0e4020p-7", "0x1.573e2ep-5", "0x1.555e66p-3", "0x1.fffdb6p-2", "0x1.ffffecp-1"))

@@ -13,9 +13,10 @@ from qfunc.errors import DeployError
 from qfunc.lowering.qdq.qparams import QParams
 from qfunc.lowering.qdq.reader import QdqModel, copies
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.numerics.stages import StageNumbers, largest_sums, stage_numbers
 from qfunc.numerics.sums.overflow import range_of_sums
-from qfunc.specs import KPU, Int
+from qfunc.specs import Int
+from qfunc.targets.k210.stage_functions import StageNumbers, largest_sums, stage_numbers
+from qfunc.targets.k210.stages import KPU
 
 BYTE = Int(8, signed=False)
 SEGMENTS = 16

@@ -13,7 +13,6 @@ own ranges and samples a line for its table 2,048 times, so that its codes can d
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    KPU,
     Algorithm,
     AnyInput,
     Attr,
@@ -42,6 +41,7 @@ from qfunc.specs import (
     ZeroPoint,
 )
 from qfunc.targets.k210.lowering import K210Lowering
+from qfunc.targets.k210.stages import KPU
 
 U8 = Int(8, signed=False)
 ACTIVATION = Scheme(U8, zero_point=ZeroPoint("half_away", added="before"))

@@ -14,7 +14,6 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.numerics.libraries import Ncnn
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
@@ -40,6 +39,7 @@ from qfunc.specs import (
     Target,
     cpus,
 )
+from qfunc.targets.ncnn.functions import Ncnn
 from qfunc.targets.ncnn.lowering import NcnnLowering
 from qfunc.targets.ncnn.runner import NcnnRunner
 

@@ -9,18 +9,13 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.numerics.libraries import MlasBlocks
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
     AnyInput,
-    AppendCodes,
     Build,
-    CachedAttention,
     DynamicProduct,
-    ExpertSums,
     FloatKernel,
-    FloatMatmul,
     From,
     Fusion,
     FusionStep,
@@ -43,6 +38,10 @@ from qfunc.specs import (
 )
 from qfunc.specs.arguments import made, of_kind
 from qfunc.specs.formats import MATMUL_4BITS
+from qfunc.targets.onnxruntime.caches import AppendCodes, CachedAttention
+from qfunc.targets.onnxruntime.experts import ExpertSums
+from qfunc.targets.onnxruntime.float_matmul import FloatMatmul
+from qfunc.targets.onnxruntime.float_products import MlasBlocks
 from qfunc.targets.onnxruntime.lowering import MatMulNBitsLowering
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.targets.onnxruntime.target import FLOAT_KERNELS, IN_FLOAT

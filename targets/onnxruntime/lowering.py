@@ -9,9 +9,10 @@ from attrs import field, frozen
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field
 from qfunc.lowering.program import Program
-from qfunc.specs import ExpertSums, FileFormat, Scheme
+from qfunc.specs import FileFormat, Scheme
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
+from qfunc.targets.onnxruntime.experts import ExpertSums
 
 
 @readable

@@ -11,7 +11,7 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import QdqLowering
-from qfunc.numerics.libraries import Eigen, Mlas, MlasLogistic, WindowSum
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT32,
     Accumulator,
@@ -47,6 +47,8 @@ from qfunc.specs import (
     ZeroPoint,
     cpus,
 )
+from qfunc.targets.onnxruntime.eigen import Eigen
+from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 
 U8, S8 = Int(8, signed=False), Int(8, low=-127)

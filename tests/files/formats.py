@@ -31,7 +31,7 @@ from qfunc.reconstruction.optimize import Optimized
 from qfunc.targets.executorch import schema as xnnpack
 from qfunc.targets.executorch.pte import delegate_of
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
-from qfunc.targets.tosa.target import schema as tosa
+from qfunc.targets.tosa import schema as tosa
 from tests.files.damage import JSON, Damage, damage_archive, damage_bytes, damage_safetensors
 
 INPUT = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))

@@ -14,9 +14,9 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering.onnx.writer import write_program
+from qfunc.lowering.onnxruntime import parts
 from qfunc.lowering.onnxruntime.parts import PartwiseModel
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.targets.onnxruntime.target import parts
 from qfunc.transforms.deploy import deployment
 from tests.transforms.checks import arguments, calibrated
 from tests.transforms.nets import NAMES

@@ -78,23 +78,23 @@ EXECUTORCH = (
         HELD,
     ),
     Mutation(
-        "xnnpack-sums-in-order", "qfunc.numerics.kernels.xnnpack:_sum_of_nine", "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +",
+        "xnnpack-sums-in-order", "qfunc.targets.executorch.functions:_sum_of_nine", "+ (v[6] + v[7])) +", "+ v[6] + v[7]) +",
         NINES,
     ),
     Mutation(
-        "xnnpack-divides-by-the-count", "qfunc.numerics.kernels.xnnpack:average_by_nines",
+        "xnnpack-divides-by-the-count", "qfunc.targets.executorch.functions:average_by_nines",
         "return total * (1 / torch",
         "return total / (torch",
         NINES,
     ),
     Mutation(
-        "xnnpack-logistic-in-single", "qfunc.numerics.kernels.xnnpack:logistic_in_double",
+        "xnnpack-logistic-in-single", "qfunc.targets.executorch.functions:logistic_in_double",
         "x.double().sigmoid().float()",
         "x.sigmoid()",
         CURVES,
     ),
     Mutation(
-        "xnnpack-gelu-in-single", "qfunc.numerics.kernels.xnnpack:gelu_in_double",
+        "xnnpack-gelu-in-single", "qfunc.targets.executorch.functions:gelu_in_double",
         "F.gelu(x.double(), approximate=approximate).float()",
         "F.gelu(x, approximate=approximate)",
         CURVES,

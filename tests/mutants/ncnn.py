@@ -49,19 +49,19 @@ NCNN = (
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_convolutions_round_once_or_twice",
     ),
     Mutation(
-        "ncnn-global-average-in-order", "qfunc.numerics.kernels.ncnn:mean_of_image",
+        "ncnn-global-average-in-order", "qfunc.targets.ncnn.functions:mean_of_image",
         "(sums[..., 0] + sums[..., 2]) + (sums[..., 1] + sums[..., 3])",
         "sums.sum(-1)",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_a_global_average_is_four_sums_then_the_rest_times_the_reciprocal",
     ),
     Mutation(
-        "ncnn-padding-never-counts", "qfunc.numerics.kernels.ncnn:average",
+        "ncnn-padding-never-counts", "qfunc.targets.ncnn.functions:average",
         "counts_padding = count_include_pad and any(pads)",
         "counts_padding = False",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_is_in_window_order_and_where_padding_counts_times_the_reciprocal",
     ),
     Mutation(
-        "ncnn-ceil-mode-counts-all", "qfunc.numerics.kernels.ncnn:average",
+        "ncnn-ceil-mode-counts-all", "qfunc.targets.ncnn.functions:average",
         "if ceil_mode and not _fills(",
         "if False and not _fills(",
         "tests/lowering/ncnn_files/test_ncnn_rules.py::test_an_average_with_ceil_mode_counts_the_padding_only",

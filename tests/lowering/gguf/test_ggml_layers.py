@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.numerics.elementary import libm
+from qfunc.numerics import libm
 from qfunc.targets.ggml.attention import TILE, attend, attention
 from qfunc.targets.ggml.layers import angles, exp, gated, rms_norm, rotate
 from qfunc.targets.runtimes import LlamaCppRunner

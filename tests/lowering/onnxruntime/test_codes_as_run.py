@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.lowering.onnxruntime.session import Session
+from qfunc.targets.onnxruntime import optimized_model as module
 from qfunc.targets.onnxruntime.optimized_model import OptimizedModel, optimized_model
-from qfunc.targets.onnxruntime.target import optimized_model as module
 from tests.onnxruntime_target import ONNXRUNTIME
 
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering.runner_support import other_kernels
-from qfunc.numerics.elementary import xnnpack as curves
-from qfunc.numerics.elementary.xnnpack_logistic import sigmoid
-from qfunc.numerics.sums import xnnpack_rows as rows
 from qfunc.numerics.sums.dynamic import flushed
 from qfunc.specs import edit
+from qfunc.targets.executorch import elementary as curves
+from qfunc.targets.executorch import rows
 from qfunc.targets.executorch.curves import CURVES
+from qfunc.targets.executorch.logistic import sigmoid
 from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.xnnpack.nodes import differ, operator, run
 

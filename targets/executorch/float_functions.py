@@ -7,14 +7,14 @@ from collections.abc import Callable
 from attrs import field, frozen
 from torch import Tensor
 
-from qfunc.numerics.elementary import xnnpack as curves
-from qfunc.numerics.elementary import xnnpack_logistic as logistics
-from qfunc.numerics.sums import xnnpack_rows
 from qfunc.specs._check import instance_of
 from qfunc.specs._values import readable
+from qfunc.targets.executorch import elementary as curves
+from qfunc.targets.executorch import logistic as logistics
+from qfunc.targets.executorch import rows
 
-_ON_AVX512 = {**curves.FUNCTIONS, **logistics.FUNCTIONS, **xnnpack_rows.FUNCTIONS}
-_ON_AVX2 = {**_ON_AVX512, **logistics.FUNCTIONS_ON_AVX2, **xnnpack_rows.FUNCTIONS_ON_AVX2}
+_ON_AVX512 = {**curves.FUNCTIONS, **logistics.FUNCTIONS, **rows.FUNCTIONS}
+_ON_AVX2 = {**_ON_AVX512, **logistics.FUNCTIONS_ON_AVX2, **rows.FUNCTIONS_ON_AVX2}
 
 
 @readable

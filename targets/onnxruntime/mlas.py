@@ -12,8 +12,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from qfunc.numerics.kernels.activations import hard_swish_by_sixths
 from qfunc.numerics.kernels.integer import fma, horner, logistic
-from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths
 from qfunc.specs._values import readable
 
 _LANES, _WIDE, _BLOCK = 8, 16, 2**15

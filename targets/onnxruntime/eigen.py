@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from qfunc.numerics.elementary import libm
+from qfunc.numerics import libm
 from qfunc.specs._values import readable
 
 _LANES = 4

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import Tensor
 
+from qfunc.numerics.kernels.activations import hard_swish_by_sixths
 from qfunc.numerics.kernels.pooling import adaptive_pool_codes, average_pool_codes
 from qfunc.specs._values import readable
 
@@ -59,17 +60,6 @@ def _output_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool)
     span = size + 2 * pad - kernel
     out = (-(-span // stride) if ceil_mode else span // stride) + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
-
-
-def hard_swish_by_sixths(x: Tensor) -> Tensor:
-    """Return x * clamp(x * (1/6) + 1/2, 0, 1) in float32.
-
-    Source: XNNPACK, reference/unary-elementwise.cc; measured on executorch 1.5.1.
-
-    >>> hard_swish_by_sixths(torch.tensor([-4.0, 1.5, 4.0])).tolist()
-    [-0.0, 1.125, 4.0]
-    """
-    return x * (x * (1 / torch.tensor(6.0)) + 0.5).clamp(0, 1)
 
 
 def logistic_in_double(x: Tensor) -> Tensor:

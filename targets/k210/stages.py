@@ -9,11 +9,11 @@ from qfunc.arithmetic.computation import Computation, Constant
 from qfunc.arithmetic.integers import integers_of, sum_range
 from qfunc.arithmetic.products import products
 from qfunc.arithmetic.unit import UnitSpec
-from qfunc.numerics.stages import largest_sums, requantize_stages, stage_numbers
 from qfunc.specs._check import instance_of
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.accumulator import Accumulator, canonical, is_accumulator
 from qfunc.specs.arithmetic.stages import ScaleStage, SegmentStage
+from qfunc.targets.k210.stage_functions import largest_sums, requantize_stages, stage_numbers
 
 
 @readable

@@ -8,7 +8,7 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.sums.mlas_parts import in_parts
+from qfunc.targets.onnxruntime.matmul_parts import in_parts
 
 _LEAST, _LANES, _FOUR = 16, 8, 4
 

@@ -8,27 +8,9 @@ import torch
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
-from qfunc.numerics.kernels.mlas import softmax_of_seen
+from qfunc.targets.onnxruntime.mlas import softmax_of_seen
 
 _LANES, _BLOCK = 16, 2**21
-
-
-def append_codes(codes: Tensor, dim: int, index: Tensor, new: Tensor, unwritten: int = 0) -> Tensor:
-    """Return the codes of a cache [N, h, L, D] with new ones at their positions, as the operator returns them.
-
-    Positions after the last one of a row hold `unwritten`, whatever they held before.
-
-    Source: ONNX Runtime, contrib_ops/cpu/bert/gqa_attention_base.h: the result is cleared, then past and new rows are copied.
-
-    >>> codes, index = torch.full((1, 1, 3, 1), 7.0), torch.tensor([[[[1]]]])
-    >>> append_codes(codes, 2, index, torch.full((1, 1, 1, 1), 5.0)).flatten().tolist()
-    [7.0, 5.0, 0.0]
-    """
-    written = codes.scatter(dim, index, new.to(codes.dtype))
-    shape = [1] * codes.ndim
-    shape[dim] = -1
-    place = torch.arange(codes.shape[dim], device=codes.device).reshape(shape)
-    return torch.where(place > index.amax(dim, keepdim=True), torch.full_like(written, unwritten), written)
 
 
 def cached_attention_of_codes(
@@ -94,4 +76,4 @@ def _mixed(weights: Tensor, codes: Tensor, scale: Tensor, scaled_before: bool) -
     return total if scaled_before else total * scale
 
 
-__all__ = ["append_codes", "cached_attention_of_codes"]
+__all__ = ["cached_attention_of_codes"]

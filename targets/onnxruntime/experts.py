@@ -12,10 +12,10 @@ from qfunc.arithmetic.block_weights import stored_unsigned
 from qfunc.arithmetic.computation import Computation, Constant, Real
 from qfunc.arithmetic.dynamic_product import DynamicProduct
 from qfunc.arithmetic.unit import Operand, UnitSpec
-from qfunc.numerics.sums.experts import expert_sums
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.lanes import RegisterLanes
+from qfunc.targets.onnxruntime.expert_sums import expert_sums
 
 _Layer = tuple[Operand, Operand | None]
 _Stack = tuple[tuple[Constant | None, ...], tuple[int, int]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qfunc.numerics.elementary.libm import expf
+from qfunc.numerics.libm import expf
 from qfunc.numerics.sums.blocks import block_product
-from qfunc.numerics.sums.introsort import introsort
+from qfunc.targets.onnxruntime.introsort import introsort
 
 _LEAST = 1e-8
 

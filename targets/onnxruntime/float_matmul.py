@@ -10,9 +10,9 @@ from attrs import field, frozen
 
 from qfunc.arithmetic.computation import Computation, Real, Size, bounded
 from qfunc.arithmetic.unit import UnitSpec
-from qfunc.numerics.sums.mlas_matmul import mlas_linear, mlas_matmul
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
+from qfunc.targets.onnxruntime.matmul import mlas_linear, mlas_matmul
 
 
 @readable

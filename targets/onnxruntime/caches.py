@@ -6,9 +6,10 @@ from attrs import field, frozen
 
 from qfunc.arithmetic.computation import Computation, Real
 from qfunc.arithmetic.unit import UnitSpec
-from qfunc.numerics.sums.cached_attention import append_codes, cached_attention_of_codes
+from qfunc.numerics.written_codes import append_codes
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
+from qfunc.targets.onnxruntime.attention import cached_attention_of_codes
 
 
 @readable

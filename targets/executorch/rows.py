@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from qfunc.numerics.elementary.xnnpack import rsqrt, sqrt
-from qfunc.numerics.elementary.xnnpack_logistic import exponentials
 from qfunc.numerics.kernels.integer import fma
 from qfunc.numerics.sums.dynamic import flushed
+from qfunc.targets.executorch.elementary import rsqrt, sqrt
+from qfunc.targets.executorch.logistic import exponentials
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
