@@ -227,7 +227,7 @@ def public(module: Any, protocol: type) -> list[type]:
         (functions, Function, 10),
         (targets.runtimes, Lowering, 15),
         (targets.runtimes, Runner, 7),
-        (libraries, Library, 9),
+        (targets.arithmetics, Library, 7),
     ],
 )
 def test_the_librarys_own_fit(module: Any, protocol: type, least: int) -> None:
