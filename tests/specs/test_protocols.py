@@ -12,7 +12,6 @@ from attrs import frozen
 import qfunc
 from qfunc import estimators, functions, lowering, targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.numerics import libraries
 from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
