@@ -23,7 +23,7 @@ _library = implements(Library, optional=True)
 
 def _own_function(instance: object, attribute: Any, value: Any) -> None:
     if isinstance(value, str):
-        do = "Give a value, such as qfunc.numerics.libraries.Mlas()."
+        do = "Give a value of qfunc.numerics.libraries, such as Mlas()."
         raise refuse(instance, "function", value, "a library, which is a frozen value with the method form, or None", do)
     _library(instance, attribute, value)
 

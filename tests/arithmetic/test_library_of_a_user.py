@@ -82,5 +82,5 @@ def test_a_name_is_no_library() -> None:
         FloatKernel(function="mlas")  # type: ignore[arg-type]
     assert str(refused.value) == (
         "FloatKernel.function: found 'mlas', wanted a library, which is a frozen value with the method form, or None. "
-        "Give a value, such as qfunc.numerics.libraries.Mlas()."
+        "Give a value of qfunc.numerics.libraries, such as Mlas()."
     )
