@@ -86,12 +86,12 @@ def gelu_in_double(x: Tensor, approximate: str = "none") -> Tensor:
 
 def average_pool_by_nines(*arguments: Any) -> Tensor:
     """Return `pooling.average_pool_codes`, with windows that are summed by nines."""
-    return average_pool_codes(*arguments, average_by_nines)
+    return average_pool_codes(*arguments, average=average_by_nines)
 
 
 def adaptive_pool_by_nines(*arguments: Any) -> Tensor:
     """Return `pooling.adaptive_pool_codes`, with windows that are summed by nines."""
-    return adaptive_pool_codes(*arguments, average_by_nines)
+    return adaptive_pool_codes(*arguments, average=average_by_nines)
 
 
 @readable

@@ -117,7 +117,7 @@ def quantize_interior(
 def average_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool,
     include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
-    average: Average = average_pool_real,
+    *, average: Average = average_pool_real,
 ) -> Tensor:  # fmt: skip
     """Return the codes of average pooling in float; summed in window order, one over the image is `global_average_codes`.
 
@@ -134,7 +134,7 @@ def average_pool_codes(
 
 def adaptive_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, size: list[int | None], scale: float, zero_point: int, low: int, high: int,
-    rounding: str, division: bool, place: str, average: Average = average_pool_real,
+    rounding: str, division: bool, place: str, *, average: Average = average_pool_real,
 ) -> Tensor:  # fmt: skip
     """Return the codes of adaptive average pooling to a size in float.
 
@@ -143,7 +143,7 @@ def adaptive_pool_codes(
     """
     return adaptive(codes, size, lambda part, kernel, stride: average_pool_codes(
         part, scale_in, zero_in, kernel, stride, [0] * len(size), False, True, scale, zero_point, low, high, rounding, division,
-        place, average))  # fmt: skip
+        place, average=average))  # fmt: skip
 
 
 @readable
@@ -160,7 +160,8 @@ class WindowSum:
 
     def form_of_codes(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a pool, or None."""
-        return {"avg_pool": average_pool_codes, "adaptive_avg_pool": adaptive_pool_codes}.get(kind)
+        forms: dict[str, Callable[..., Tensor]] = {"avg_pool": average_pool_codes, "adaptive_avg_pool": adaptive_pool_codes}
+        return forms.get(kind)
 
 
 def average_codes(
