@@ -30,6 +30,7 @@ try:
     from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
     from qfunc.frontend.capture import capture
+    from qfunc.numerics import libraries as _libraries
     from qfunc.proof.prove import prove
     from qfunc.quantizers.recompute import recompute_quantized
     from qfunc.reconstruction.hessian.compensate import gptq
@@ -66,10 +67,16 @@ if _typing.TYPE_CHECKING:
     from qfunc import targets as targets
     from qfunc import testing as testing
 
-_codec = _Codec({
-    **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
-    **_public_classes(_lowering, "lowering."),
-})  # fmt: skip
+_codec = _Codec(
+    {
+        **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
+        **_public_classes(_lowering, "lowering."), **_public_classes(_libraries),
+    },
+    more=lambda: {
+        **_public_classes(_importlib.import_module("qfunc.targets.runtimes"), "lowering."),
+        **_public_classes(_importlib.import_module("qfunc.targets.arithmetics")),
+    },
+)  # fmt: skip
 specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 
 __version__ = "0.1.0"

@@ -9,9 +9,9 @@ from attrs import field, frozen
 
 from qfunc.specs._check import SLOTS, as_tuple, instance_of, integer, refuse, slots_among, text, tuple_of
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.kernel import Arithmetic, is_arithmetic
+from qfunc.specs.arithmetic.kernel import is_arithmetic
 from qfunc.specs.number_format import Float, Format, Int, Levels, Log
-from qfunc.specs.protocols import Arithmetic as OpenArithmetic
+from qfunc.specs.protocols import Arithmetic
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken
 from qfunc.specs.selectors import AllOf, AnyOf, Attr, Constant, Everything, From, GraphInput, Not, Op, Selector, selector
 
@@ -189,7 +189,7 @@ class RequireUnit:
     A model that is quantized in parts needs one unit in any of them.  `qfunc.testing` draws networks without it.
 
     Args:
-        unit: The arithmetic of the units, of a kernel or `ExpertSums`; or a selector of their ops.
+        unit: The arithmetic of the units, of a kernel or of mixtures of experts; or a selector of their ops.
         because: Which units the runtime computes so, with its place.
         do: What users can do, as a sentence of the error.
     Raises:
@@ -200,7 +200,7 @@ class RequireUnit:
     'Drop it.'
     """
 
-    unit: Arithmetic | OpenArithmetic | Selector = field(validator=_unit)
+    unit: Arithmetic | Selector = field(validator=_unit)
     because: str = field(kw_only=True, validator=text())
     do: str = field(kw_only=True, validator=text())
 

@@ -7,15 +7,14 @@ and tanh are computed in float.
 
 `cmsis_nn_16x8`: CMSIS-NN on Arm Cortex-M, 16x8: int16 activations, int8 weights, biases and sums of 64 bits.
 Activations are symmetric.  A product's multiplier is rounded to 31 bits, and then to 15, at most 0x7FFF; the sum times it is
-shifted half up.  Sums and products of two tensors are rounded as in int8, the inputs of sums shifted left by 15 bits.  Weights
-of linear layers have one scale.  Ops without a kernel of 16 bits are computed in float.
+shifted half up.  Means, sums and products of two tensors are rounded as in int8, the inputs of sums shifted left by 15 bits.
+Weights of linear layers have one scale.  Ops without a kernel of 16 bits are computed in float.
 """
 
 from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import TfliteLowering, TfliteMicroRunner
 from qfunc.specs import (
     Algorithm,
     AverageCodes,
@@ -45,7 +44,9 @@ from qfunc.specs import (
     Tie,
     edit,
 )
-from qfunc.targets.litert import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
+from qfunc.targets.litert.lowering import TfliteLowering
+from qfunc.targets.litert.runner import TfliteMicroRunner
+from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu", "prelu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
@@ -92,7 +93,7 @@ cmsis_nn_16x8 = Target(
     kernels=(
         Kernel(Op(("conv", "linear")), FixedPoint("half_up", accumulator=64, reduced=15), formats=SHORTS,
                bounds=Bounds("half_away")),
-        Kernel(Op("mul"), FixedPoint(), formats=SHORTS),
+        Kernel(Op("mul") | MEANS, FixedPoint(), formats=SHORTS),
         Kernel(Op("add"), SumShifted(15), formats=SHORTS),
         Kernel(POOLS, AverageCodes("half_away"), integer_if=SAME, formats=SHORTS),
         Kernel(Op("concat"), FloatKernel(), integer_if=SAME, formats=SHORTS),

@@ -73,6 +73,10 @@ class FloatRequantize:
         """An addition, whose codes it returns."""
         return ("add",)
 
+    def own_error(self, levels: int) -> float:
+        """Return the error of x r + c by range: r and c have two roundings each."""
+        return 2.0**-22 * levels if self.by_range else 0.0
+
     def refuses(self, unit: UnitSpec) -> str:
         """Return the reason why it does not compute the additions that are fused with a unit, or ""."""
         computed = sum(op.kind == "add" for op in unit.fused) <= (unit.output is not None)

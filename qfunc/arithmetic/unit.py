@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from attrs import field, frozen
-from torch import Tensor
+from torch import Tensor, nn
 
 from qfunc.errors import EmulationError
 from qfunc.numerics.affine import dequantize
@@ -90,6 +90,8 @@ class Operand:
         channel_axis: The axis of a weight that runs over output channels.
         run_time: The scheme of an activation that is quantized at run time, or None.
         readers: The kinds of the integer units that read the tensor.
+        transposed: Whether its last two axes were swapped, or its first axis became the last, right before the unit; None if
+            the graph does not show it.
     """
 
     name: str
@@ -101,6 +103,11 @@ class Operand:
     run_time: Scheme | None = None
     readers: tuple[str, ...] = ()
     _read: Callable[[], Tensor] | None = field(default=None, repr=False)
+    _transposed: Callable[[], bool | None] = field(default=bool, repr=False)
+
+    @cached_property
+    def transposed(self) -> bool | None:
+        return self._transposed()
 
     @cached_property
     def constant(self) -> Tensor:
@@ -127,11 +134,25 @@ class CodedOperand(Protocol):
 
 
 @frozen
+class Inner:
+    """The result of an op of a unit, for an op after it: 0 is the root."""
+
+    at: int
+
+
+@frozen
 class FusedOp:
-    """An op that is fused with the root of a unit; `bounds` are the (low, high) of a clamp, None for another op."""
+    """An op that is fused with the root of a unit.
+
+    Attributes:
+        kind: Its kind.
+        bounds: The (low, high) of a clamp, None for another op.
+        arguments: Its arguments by the names of its signature; tensors are operands and `Inner`s.
+    """
 
     kind: str
     bounds: _CLAMP | None = None
+    arguments: Mapping[str, Any] = field(factory=dict, eq=False)
 
 
 @frozen(eq=False)
@@ -163,6 +184,7 @@ class UnitSpec:
         moves_codes: True if the root moves entries and computes nothing.
         readers: The kinds of the integer units that read the result.
         spatial: The number of axes over which a pool slides.
+        module: The module that the root calls, such as an InstanceNorm; None for functions.
     """
 
     path: str
@@ -176,6 +198,7 @@ class UnitSpec:
     moves_codes: bool = False
     readers: tuple[str, ...] = ()
     spatial: int = 2
+    module: nn.Module | None = None
 
     def itself(self) -> OpItself:
         """Return the op of the root on the codes of its first operand."""
@@ -266,4 +289,4 @@ def axes_of_mean(unit: UnitSpec) -> tuple[list[Any], bool]:
     return list(several), bool(unit.arguments["keepdim"])
 
 
-__all__ = ["Coding", "CodedOperand", "FusedOp", "OpItself", "Operand", "UnitSpec", "axes_of_mean"]
+__all__ = ["Coding", "CodedOperand", "FusedOp", "Inner", "OpItself", "Operand", "UnitSpec", "axes_of_mean"]

@@ -138,8 +138,3 @@ class EmulationBuilder:
             pairs = (("scale", encoding.qparams.scale), ("zero_point", encoding.qparams.zero_point))
             self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
         return self.by_channel[path]
-
-
-def float32_exact(value: Tensor) -> float:
-    """Return a scalar tensor as the Python float of its float32 value."""
-    return float(value.to(torch.float32))

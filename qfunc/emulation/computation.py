@@ -15,13 +15,15 @@ from qfunc.placement.unit_spec import Edge
 from qfunc.specs.protocols import Arithmetic
 
 
-def computed(job: UnitContext, arithmetic: Arithmetic) -> fx.Node:
+def computed(job: UnitContext) -> fx.Node:
     """Return the node with the result of a unit.
 
     Raises:
         EmulationError: the arithmetic does not take the unit's scales, or returns no computation.
     """
-    described = job.described()
+    assert job.unit.kernel is not None
+    arithmetic, described = job.unit.kernel.arithmetic, job.described()
+    assert isinstance(arithmetic, Arithmetic)  # conversions are bound to "quantize" and "dequantize", which are no units
     found = arithmetic.kernel(described.unit)
     if not isinstance(found, Computation | OpItself):
         do = "Return qfunc.arithmetic.Computation(function, arguments)."

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import field, frozen
-from torch import Tensor, fx
+from torch import fx
 
 from qfunc.emulation.builder import Codes, EmulationBuilder, Value
 from qfunc.graph.constants import read_attr
-from qfunc.numerics.kernels.requantize import clamp_to_bounds
-from qfunc.ops.node import attribute, slots
+from qfunc.ops.node import slots
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
-from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition
 from qfunc.placement.unit_spec import Described
 from qfunc.placement.units import Unit
@@ -40,22 +36,6 @@ class UnitContext:
         object.__setattr__(self, "root", self.unit.group.root)
         object.__setattr__(self, "name", self.unit.group.output.name)
 
-    @property
-    def output(self) -> Encoding:
-        """The encoding of the output; the output must have one."""
-        assert self.output_encoding is not None
-        return self.output_encoding
-
-    def argument(self, parameter: str) -> Any:
-        """Return an argument of the unit's op; numbers computed from sizes are nodes of the emulation."""
-        return fx.map_arg(attribute(self.root, parameter), lambda n: self.inputs[n.name].node)
-
-    def codes(self, producer: fx.Node) -> Codes:
-        """Return the codes of an activation input."""
-        value = self.inputs[producer.name]
-        assert isinstance(value, Codes)
-        return value
-
     def real(self, producer: fx.Node, reader: fx.Node) -> fx.Node:
         """Return an input of an op in real units; a weight or bias is the dequantized one."""
         value = self.inputs[producer.name]
@@ -71,12 +51,8 @@ class UnitContext:
         encoding = self.partition.encoding(producer, reader) if producer.op == "get_attr" else None
         if isinstance(value, Codes) or encoding is None:
             return value.node if is_number(producer) else self.emitter.wide(value, producer.name)
-        codes, (scale, zero, *_) = self.constant_codes(producer, encoding), encoding.qparams
+        codes, (scale, zero, *_) = encoding.codes(read_attr(self.partition.network, producer)), encoding.qparams
         return self.emitter.constant((codes.double() - zero.double()) * scale.double(), str(producer.target))
-
-    def bounds(self) -> list[tuple[float | None, float | None]]:
-        """Return the bounds of all ops that are fused with the root, in order."""
-        return [self._bounds(n) for n in self.unit.group.nodes[1:]]
 
     def described(self) -> Described:
         """Return the unit as its arithmetic sees it, with the edge of each operand."""
@@ -86,20 +62,3 @@ class UnitContext:
     def channels_last(self) -> bool:
         """Return True if the runtime stores an operand as its convolutions write it."""
         return any(n.name in self.emitter.channels_last for node in self.unit.group.nodes for _, n in slots(node))
-
-    def _bounds(self, node: fx.Node) -> tuple[float | None, float | None]:
-        return clamp_bounds(self.partition.context, node) or (None, None)
-
-    def constant_codes(self, producer: fx.Node, encoding: Encoding) -> Tensor:
-        """Return the integer codes of a weight or bias."""
-        return encoding.codes(read_attr(self.partition.network, producer))
-
-
-def apply_bounds(job: UnitContext, value: fx.Node) -> fx.Node:
-    """Return the node of a unit whose output stays real: a value clamped by the activations that are fused with the root."""
-    return job.emitter.call(clamp_to_bounds, value, job.bounds(), name=job.name, result=True)
-
-
-def input_codes(job: UnitContext) -> Codes:
-    """Return the codes of the first input."""
-    return job.codes(slots(job.root)[0][1])

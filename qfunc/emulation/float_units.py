@@ -23,7 +23,7 @@ from qfunc.ops.node import op_of
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
-from qfunc.specs import Copy, DynamicProduct, ExpertSums, FloatKernel, FloatRequantize
+from qfunc.specs.protocols import BoundedArithmetic, MixtureArithmetic, RunTimeArithmetic, SummingArithmetic
 
 __all__ = ["Bounded", "FloatUnits", "Known"]
 
@@ -161,7 +161,7 @@ class FloatUnits:
     def _sums(self, unit: Unit, state: dict[fx.Node, Any], known: Known) -> Bounded | None:
         # The codes of an integer unit of a runtime whose float32 sums have another order, given the codes that it shows.
         output, arithmetic = unit.group.output, getattr(unit.kernel, "arithmetic", None)
-        if output.name not in known.codes or not isinstance(arithmetic, FloatKernel | FloatRequantize | Copy):
+        if output.name not in known.codes or not isinstance(arithmetic, BoundedArithmetic):
             return None
         values = ChainMap[fx.Node, Any]({}, state)
         for node in unit.group.nodes:
@@ -169,11 +169,9 @@ class FloatUnits:
         found = values[output]
         if not isinstance(found, Approximation):
             return None
-        if isinstance(arithmetic, FloatRequantize) and arithmetic.by_range:
-            # A quantizer of its own computes x r + c of up to n levels in float32, r and c with two roundings each.
-            encoding = self.encodings[output.name]
-            levels = encoding.format.qmax - encoding.format.qmin
-            found = evolve(found, error=found.error + 2.0**-22 * levels * encoding.scale)
+        encoding = self.encodings[output.name]
+        if own := arithmetic.own_error(encoding.format.qmax - encoding.format.qmin):
+            found = evolve(found, error=found.error + own * encoding.scale)
         return evolve(self._shown(output, found, known), sums=True)
 
     def _approximate(
@@ -205,9 +203,8 @@ class FloatUnits:
         if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
             coded = self.partition.output_encoding(output) is not None
             arithmetic = getattr(unit.kernel, "arithmetic", None)
-            if isinstance(arithmetic, DynamicProduct | ExpertSums) or (
-                coded and not isinstance(arithmetic, FloatKernel | Copy)
-            ):
+            of_reals = isinstance(arithmetic, BoundedArithmetic) and not isinstance(arithmetic, SummingArithmetic)
+            if isinstance(arithmetic, RunTimeArithmetic | MixtureArithmetic) or (coded and not of_reals):
                 return None  # codes that the runtime does not show may be others
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)

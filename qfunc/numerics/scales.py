@@ -16,6 +16,17 @@ TINY = torch.finfo(torch.float32).tiny
 """The smallest normal float32, 2^-126: the inverse of a smaller number may overflow."""
 
 
+def has_scales_of_outputs(scheme: Scheme, axis: int, rank: int) -> bool:
+    """Return True if a weight has one scale, or one for each output channel: a factor of a sum of products.
+
+    >>> has_scales_of_outputs(Scheme(scale=Scale(PerChannel(0))), 1, 2)
+    False
+    """
+    shared = scheme.scale.shared
+    along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
+    return along or isinstance(shared, PerTensor)
+
+
 def nearest_scale(scale: Tensor, scheme: Scheme, outer: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Return (scale, outer): the float32 scales nearest to `scale` that the hardware supports.
 

@@ -16,7 +16,7 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of
 from qfunc.passes.decompose_attention import names_kind
 from qfunc.passes.match_masks import LOW
-from qfunc.specs import CachedAttention, Target
+from qfunc.specs import Target
 
 __all__ = ["fuse_cached_attention"]
 
@@ -33,7 +33,7 @@ def fuse_cached_attention(network: fx.GraphModule, target: Target) -> fx.GraphMo
     Raises:
         CaptureError: a cache that is read in another way.
     """
-    if not any(isinstance(k.arithmetic, CachedAttention) and names_kind(k.unit, "cached_attention") for k in target.kernels):
+    if not any(names_kind(k.unit, "cached_attention") for k in target.kernels):
         return network
     calls = [n for n in network.graph.nodes if kind_of(n) == "sdpa"]
     reads = {call: read for call in calls if (read := _read(network, call)) is not None}

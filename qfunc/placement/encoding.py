@@ -14,17 +14,16 @@ from qfunc.numerics.qparams import Affine
 from qfunc.numerics.scales import stored_scale
 from qfunc.specs import (
     DerivedQParams,
-    DynamicProduct,
     Float,
     Int,
     Log,
-    NormFixed,
     PerBlock,
     PerChannel,
     PerTensor,
+    Scheme,
     Target,
 )
-from qfunc.specs.protocols import BiasArithmetic
+from qfunc.specs.protocols import BiasArithmetic, RunTimeArithmetic
 
 
 @frozen(eq=False)
@@ -84,9 +83,7 @@ def _equal(a: Affine, b: Affine) -> bool:
 
 def takes_float_bias(arithmetic: object) -> bool:
     """Return True if an arithmetic adds the bias as a real number."""
-    return isinstance(arithmetic, NormFixed | DynamicProduct) or (
-        isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias
-    )
+    return isinstance(arithmetic, BiasArithmetic) and arithmetic.float_bias
 
 
 def is_integer_encoding(quantizer: QuantizerNode) -> bool:
@@ -97,16 +94,21 @@ def is_integer_encoding(quantizer: QuantizerNode) -> bool:
     return isinstance(scheme.format, Int) and shared and stored and not quantizer.module.dynamic
 
 
+def run_time_inputs(target: Target) -> list[Scheme]:
+    """Return the schemes of inputs that kernels of a target quantize at run time."""
+    return [k.arithmetic.run_time_input for k in target.kernels if isinstance(k.arithmetic, RunTimeArithmetic)]
+
+
 def has_kernel_codes(quantizer: QuantizerNode, target: Target) -> bool:
     """Return True if a site has integer codes by which a partition finds kernels.
 
     They are those of `is_integer_encoding`, and those of products of the target whose input is quantized at run time.
     """
-    products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
-    site = quantizer.module.site
+    if is_integer_encoding(quantizer):
+        return True
+    inputs, site = run_time_inputs(target), quantizer.module.site
     blocks = site.constant and isinstance(site.scheme.scale.shared, PerBlock) and isinstance(site.scheme.format, Int | Float)
-    found = (bool(products) and blocks) or any(quantizer.module.dynamic and p.input == site.scheme for p in products)
-    return found or is_integer_encoding(quantizer)
+    return (bool(inputs) and blocks) or (quantizer.module.dynamic and site.scheme in inputs)
 
 
 def require_codes(quantizer: QuantizerNode) -> None:

@@ -13,32 +13,25 @@ from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, matches
 from qfunc.numerics.affine import implies_clamp
 from qfunc.ops.definition import Trait
-from qfunc.ops.node import channel_axis
 from qfunc.placement.encoding import Encoding, takes_float_bias
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
-from qfunc.placement.matmul_form import matmul_form
 from qfunc.specs import (
     FLOAT32,
     ClampImplied,
-    DynamicProduct,
-    FloatKernel,
-    FloatMatmul,
     Format,
     FusesOnly,
     InputRatios,
     Int,
     Kernel,
-    Lanes,
     NoZeroPoint,
     OutputQParams,
     PerBlock,
     ProductRatio,
-    RegisterLanes,
     SameQParams,
     Scheme,
 )
 from qfunc.specs.placement import Condition
-from qfunc.specs.protocols import Arithmetic, FusingArithmetic
+from qfunc.specs.protocols import Arithmetic, FusingArithmetic, RealArithmetic, RunTimeArithmetic
 
 __all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
 
@@ -82,7 +75,7 @@ def integer_kernel(
         return None, f"its {by_channel[0]} has one scale per channel, which no integer kernel supports"
     weights = [(o.encoding, o.node) for o in operands if o.slot == "weight"]
     by_outputs = all(weight is None or weight.of_outputs(context.channel_axis(node)) for weight, node in weights)
-    if not by_outputs and not any(isinstance(k.arithmetic, DynamicProduct) for k in integer):
+    if not by_outputs and not any(isinstance(k.arithmetic, RunTimeArithmetic) for k in integer):
         return None, "its weight has a scale an input channel, which no integer kernel takes"
     float_bias = any(o.slot == "bias" and o.encoding is None for o in operands)
     reason = "the target has no integer kernel for it"
@@ -99,9 +92,7 @@ def integer_kernel(
             reason = "the kernel does not take its formats"
         elif float_bias and not takes_float_bias(kernel.arithmetic):
             reason = "its bias carries no qparams"
-        elif isinstance(kernel.arithmetic, DynamicProduct) and (unfit := _unfit_for(kernel.arithmetic, operands)):
-            reason = unfit
-        elif not by_outputs and not isinstance(kernel.arithmetic, DynamicProduct):
+        elif not by_outputs and not isinstance(kernel.arithmetic, RunTimeArithmetic):
             reason = "its weight has several scales an output channel, which its integer kernel does not take"
         elif isinstance(kernel.arithmetic, Arithmetic) and (refusal := _refusal(kernel.arithmetic, unit(kernel))):
             reason = refusal
@@ -118,56 +109,6 @@ def _refusal(arithmetic: Arithmetic, unit: UnitSpec) -> str:
         where, found = f"unit {unit.path!r}, {type(arithmetic).__name__}.refuses", f"a result of type {type(reason).__name__}"
         raise SpecError(where=where, found=found, wanted='a reason, or ""', do="Return a text.")
     return reason
-
-
-def _unfit_for(arithmetic: DynamicProduct, operands: Sequence[Operand]) -> str:
-    # The reason why an arithmetic whose input is quantized at run time does not compute a product, or "".
-    inputs = [o for o in operands if o.slot == "input" and o.run_time is not None]
-    if len(inputs) != 1:
-        return "its input is not quantized at run time"
-    if inputs[0].run_time != arithmetic.input:
-        return "its input is quantized at run time in another scheme than that of the kernel"
-    weights = [o for o in operands if o.slot == "weight"]
-    if len(weights) != 1 or weights[0].encoding is None:
-        return "its weight carries no qparams"
-    scheme = weights[0].encoding.quantizer.module.site.scheme
-    if scheme.minimum != (arithmetic.minimums is not None):
-        return f"its weight has {'' if scheme.minimum else 'no '}minimums"
-    fused = arithmetic.fma and arithmetic.scales == "inside" and isinstance(arithmetic.lanes, Lanes)
-    if scheme.scale.integers is not None and not fused:
-        return "the scales of its weight have integers"
-    unfit = _unfit_weight(weights[0].node, weights[0].encoding, not isinstance(arithmetic.lanes, Lanes))
-    if unfit or isinstance(arithmetic.lanes, Lanes):
-        return unfit
-    by_registers = isinstance(arithmetic.lanes, RegisterLanes)
-    return (_unfit_blocks if by_registers else _unfit_chunks)(arithmetic, weights[0].encoding)
-
-
-def _unfit_chunks(arithmetic: DynamicProduct, weight: Encoding) -> str:
-    shared, own = arithmetic.input.scale.shared, weight.quantizer.module.site.scheme.scale.shared
-    if weight.format.signed and bool(weight.qparams.zero_point.any()):
-        return "its signed weight has zero points"
-    whole = isinstance(own, PerBlock) and isinstance(shared, PerBlock) and own.size % shared.size == 0
-    return "" if whole else "the blocks of its weight are not whole blocks of its input"
-
-
-def _unfit_blocks(arithmetic: DynamicProduct, weight: Encoding) -> str:
-    shared, own = arithmetic.input.scale.shared, weight.quantizer.module.site.scheme.scale.shared
-    if not isinstance(own, PerBlock) or not isinstance(shared, PerBlock) or own.size != shared.size:
-        return "the blocks of its weight are not those of its input"
-    if shared.size not in ((32, 64, 128) if weight.format.bits == 2 else (16, 32, 64, 128, 256)):
-        return f"the runtime has no kernel for blocks of {shared.size} of {weight.format.bits} bits"
-    return ""
-
-
-def _unfit_weight(node: fx.Node, weight: Encoding, zero_points: bool) -> str:
-    axis, site = channel_axis(node), weight.quantizer.module.site
-    if bool(weight.qparams.zero_point.any()) and not zero_points:
-        return "its weight has zero points"
-    shared = site.scheme.scale.shared
-    if isinstance(shared, PerBlock):
-        return "" if shared.axis % 2 != axis % 2 else "the blocks of its weight are not along its inputs"
-    return "" if site.of_outputs(axis, 2) else "its weight has one scale an input channel"
 
 
 def refused_formats(
@@ -205,9 +146,12 @@ def float_kernel(
 def is_float_kernel(kernel: Kernel) -> bool:
     """Return True if a kernel reads real values only: codes are dequantized before it, or by the kernel of a weight."""
     wanted = dict(kernel.formats)
-    if isinstance(kernel.arithmetic, FloatKernel | FloatMatmul):
-        wanted.pop("weight", None)
-    return bool(wanted) and all(formats == (FLOAT32,) for formats in wanted.values())
+    weight = wanted.pop("weight", None)
+    if not all(formats == (FLOAT32,) for formats in wanted.values()):
+        return False
+    if weight is None or (isinstance(kernel.arithmetic, RealArithmetic) and kernel.arithmetic.reads_reals):
+        return bool(wanted)
+    return weight == (FLOAT32,)
 
 
 def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:
@@ -229,10 +173,8 @@ def clamps_nothing(node: fx.Node, encoding: Encoding, context: Context) -> bool:
 
 
 def _not_computed(group: FusedGroup, kernel: Kernel, context: Context) -> fx.Node | None:
-    # Kernels compute their root, and those of float matmuls a number that scales it.  Of the ops fused with it they compute
-    # clamps, as bounds of the codes, and the kinds that their arithmetic declares.
-    if isinstance(kernel.arithmetic, FloatMatmul) and context.kind(group.root) == "matmul":
-        return group.nodes[-1] if matmul_form(group, context) is None else None
+    # Kernels compute their root.  Of the ops fused with it they compute clamps, as bounds of the codes, and the kinds that
+    # their arithmetic declares.
     fuses = kernel.arithmetic.fuses if isinstance(kernel.arithmetic, FusingArithmetic) else ()
     for node in group.nodes[1:]:
         if context.kind(node) not in fuses and not context.has(node, Trait.CLAMPS):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import frozen
 from torch import Tensor, fx
@@ -14,11 +14,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import Context
 from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.ops.node import attribute, channel_axis, slots
-from qfunc.specs import DynamicProduct, Int, PerBlock, RegisterLanes, Scheme
-
-if TYPE_CHECKING:
-    from qfunc.placement.partition import Partition
-    from qfunc.placement.units import Unit
+from qfunc.specs import Int, PerBlock, Scheme
 
 __all__ = ["Expert", "Mixture", "mixtures", "of_one_form", "stacked_mixtures"]
 
@@ -53,15 +49,16 @@ def mixtures(context: Context, nodes: Sequence[fx.Node]) -> tuple[Mixture, ...]:
     return tuple(m for m in found if m is not None)
 
 
-def stacked_mixtures(partition: Partition, units: Mapping[fx.Node, Unit]) -> dict[fx.Node, Mixture]:
+def stacked_mixtures(context: Context, scheme: Callable[[fx.Node, fx.Node], Scheme | None]) -> dict[fx.Node, Mixture]:
     """Return the mixtures by their sums whose layers all have weights of one form, which can be stacked.
 
-    The block divides the inputs of each layer, and weights with zero points have two blocks or more.
+    The block divides the inputs of each layer, and weights with zero points have two blocks or more.  `scheme` is that of
+    `of_one_form`.
 
     Source: ONNX Runtime, contrib_ops/cpu/moe/moe_quantization_cpu.cc, QNBitGemmEligible.
     """
-    found = mixtures(partition.context, list(partition.network.graph.nodes))
-    return {m.nodes[-1]: m for m in found if _is_stackable(partition, m, units)}
+    found = mixtures(context, list(context.model.graph.nodes))
+    return {m.nodes[-1]: m for m in found if of_one_form(m, scheme, lambda weight: read_attr(context.model, weight))}
 
 
 def of_one_form(
@@ -87,16 +84,6 @@ def of_one_form(
             return False
         forms |= {(shared.size, bits, held.format.signed), (role, shape, "bias" in dict(slots(node)))}
     return len(forms) == 3
-
-
-def _is_stackable(partition: Partition, mixture: Mixture, units: Mapping[fx.Node, Unit]) -> bool:
-    def scheme(weight: fx.Node, layer: fx.Node) -> Scheme | None:
-        unit, encoding = units.get(layer), partition.encoding(weight, layer)
-        arithmetic = None if unit is None or unit.kernel is None else unit.kernel.arithmetic
-        lanes = isinstance(arithmetic, DynamicProduct) and isinstance(arithmetic.lanes, RegisterLanes)
-        return encoding.quantizer.module.site.scheme if lanes and encoding is not None else None
-
-    return of_one_form(mixture, scheme, lambda weight: read_attr(partition.network, weight))
 
 
 def _mixture(context: Context, total: fx.Node) -> Mixture | None:

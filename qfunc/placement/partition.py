@@ -30,10 +30,17 @@ from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
-from qfunc.placement.unit_spec import Described, Tensors, describe
+from qfunc.placement.unit_spec import Described, Tensors, describe, describe_mixture
 from qfunc.placement.units import Unit
-from qfunc.specs import AppendCodes, DynamicProduct, Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
-from qfunc.specs.protocols import DecoderLowering, StackingLowering, StoringLowering
+from qfunc.specs import Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
+from qfunc.specs.protocols import (
+    AppendingArithmetic,
+    BuildingLowering,
+    MixtureArithmetic,
+    RunTimeArithmetic,
+    StackingLowering,
+    StoringLowering,
+)
 
 _CONSTANT = "a constant, computed in float"
 
@@ -85,12 +92,10 @@ class Partition:
             self._shared[node.name] = self._shared_encoding(node)
         self._hosted = {} if target.host is None else self._on_host(target.host, view, groups.groups)
         units = tuple(self._unit(g) for g in groups.groups)
-        self._dynamic = {u.group.root.name for u in units if u.kernel and isinstance(u.kernel.arithmetic, DynamicProduct)}
+        self._dynamic = {u.group.root.name for u in units if self._run_time and _is_of_run_time(u)}
         lowering = target.lowering
         experts = lowering.experts if isinstance(lowering, StackingLowering) else None
-        self.mixtures: dict[fx.Node, Mixture] = (
-            {} if experts is None else stacked_mixtures(self, {u.group.root: u for u in units})
-        )
+        self.mixtures: dict[fx.Node, Mixture] = {} if experts is None else self._mixtures(experts, units)
         self.units = units if experts is None else tuple(self._with_mixtures(units, Kernel(Op("linear"), experts)))
         self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
         for (_, reader), quantizer in self._run_time.items():
@@ -167,7 +172,7 @@ class Partition:
     def engine_builds(self) -> bool:
         """True if an engine builds the network itself, and all products are those of kernels, so that emulation is exact."""
         products = (u for u in self.units if u.kind == "linear")
-        return isinstance(self.target.lowering, DecoderLowering) and all(u.kernel is not None for u in products)
+        return isinstance(self.target.lowering, BuildingLowering) and all(u.kernel is not None for u in products)
 
     @property
     def float_units(self) -> tuple[Unit, ...]:
@@ -222,7 +227,7 @@ class Partition:
         """Return True if nothing reads a value but writes into caches, whose operator quantizes it."""
         readers = [self.units_by_root.get(reader) for reader in node.users]
         kernels = [None if unit is None else unit.kernel for unit in readers]
-        return bool(kernels) and all(k is not None and isinstance(k.arithmetic, AppendCodes) for k in kernels)
+        return bool(kernels) and all(k is not None and _quantizes_new(k.arithmetic) for k in kernels)
 
     def keeps_float(self, group: FusedGroup) -> bool:
         """Return True if a rule keeps an op in float, also between tensors of codes; one that only moves codes has no rule."""
@@ -251,6 +256,9 @@ class Partition:
     def described(self, group: FusedGroup, kernel: Kernel, output: Encoding | None, channels_last: bool = False) -> Described:
         """Return a unit as its arithmetic sees it, with qparams and constants; `output` is None for real results."""
         tensors = Tensors(self.encoding, self._run_time_scheme, self._kinds_of_readers.__getitem__)
+        mixture = self.mixtures.get(group.output)
+        if mixture is not None:
+            return describe_mixture(mixture, self.paths[group.output], self.context, tensors, output)
         return describe(group, kernel, self.context, tensors, output, channels_last)
 
     def _run_time_scheme(self, producer: fx.Node, reader: fx.Node) -> Scheme | None:
@@ -261,6 +269,16 @@ class Partition:
     def _kinds_of_readers(self) -> dict[fx.Node, tuple[str, ...]]:
         readers = {node: [self.units_by_root.get(reader) for reader in node.users] for node in self.network.graph.nodes}
         return {node: tuple(u.kind for u in units if u is not None and u.integer) for node, units in readers.items()}
+
+    def _mixtures(self, experts: MixtureArithmetic, units: Sequence[Unit]) -> dict[fx.Node, Mixture]:
+        kernels = {u.group.root: u.kernel for u in units}
+
+        def scheme(weight: fx.Node, layer: fx.Node) -> Scheme | None:
+            kernel, encoding = kernels.get(layer), self.encoding(weight, layer)
+            taken = kernel is not None and encoding is not None and experts.takes(kernel.arithmetic)
+            return encoding.quantizer.module.site.scheme if taken and encoding is not None else None
+
+        return stacked_mixtures(self.context, scheme)
 
     def _with_mixtures(self, units: Sequence[Unit], kernel: Kernel) -> Iterator[Unit]:
         inside = {n for m in self.mixtures.values() for n in m.nodes}
@@ -294,6 +312,14 @@ class Partition:
                     found.append(Operand(node, slot, self.encoding(producer, node), scheme))
             found += [Operand(node, "input", None)] * _number_operands(node, self.context)
         return [*found, Operand(group.output, "output", self.output_encoding(group.output))]
+
+
+def _is_of_run_time(unit: Unit) -> bool:
+    return unit.kernel is not None and isinstance(unit.kernel.arithmetic, RunTimeArithmetic)
+
+
+def _quantizes_new(arithmetic: object) -> bool:
+    return isinstance(arithmetic, AppendingArithmetic) and arithmetic.quantizes_new
 
 
 def _number_operands(node: fx.Node, context: Context) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from qfunc.arithmetic import Coding, FusedOp, Operand, Size, UnitSpec
+from qfunc.arithmetic import Coding, FusedOp, Inner, Operand, Size, UnitSpec
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import Context, arguments
@@ -17,6 +17,8 @@ from qfunc.ops.node import is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
+from qfunc.placement.mixtures import Mixture
+from qfunc.placement.transposed import is_transposed
 from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
 from qfunc.specs.protocols import RoundingArithmetic
 
@@ -69,20 +71,49 @@ def describe(
     """
     edges = dict(_operands(group, context, tensors))
     root = group.root
+    tensors_of: dict[fx.Node, Any] = {edge.producer: o for o, edge in reversed(edges.items())}
+    tensors_of |= {n: Inner(at) for at, n in enumerate(group.nodes)}
     unit = UnitSpec(
         context.fact(root).path,
         context.kind(root),
-        _arguments(root, context, {edge.producer: o for o, edge in reversed(edges.items())}),
+        _arguments(root, context, tensors_of),
         tuple(edges),
         None if output is None else _coding(output, tensors.values),
-        tuple(FusedOp(context.kind(n), clamp_bounds(context, n)) for n in group.nodes[1:]),
+        tuple(FusedOp(context.kind(n), clamp_bounds(context, n), _arguments(n, context, tensors_of)) for n in group.nodes[1:]),
         kernel.bounds or _bounds(kernel.arithmetic),
         channels_last,
         only_moves_codes(root),
         tensors.readers(group.output),
         1 if root.target in _OVER_ONE_AXIS else 3 if root.target in _OVER_THREE_AXES else 2,
+        context.model.get_submodule(str(root.target)) if root.op == "call_module" else None,
     )
     return Described(unit, edges)
+
+
+def describe_mixture(mixture: Mixture, path: str, context: Context, tensors: Tensors, output: Encoding | None) -> Described:
+    """Return the unit of a mixture of experts, as `MixtureArithmetic` states."""
+    edges: dict[Operand, Edge] = {}
+
+    def operand(slot: str, producer: fx.Node, reader: fx.Node) -> Operand:
+        edge = Edge(producer, reader)
+        found = _operand(slot, mixture.nodes.index(reader), edge, context, tensors)
+        edges[found] = edge
+        return found
+
+    def layer(node: fx.Node) -> tuple[Operand, Operand | None]:
+        tensors_of = dict(context.slots(node))
+        bias = tensors_of.get("bias")
+        return operand("weight", tensors_of["weight"], node), None if bias is None else operand("bias", bias, node)
+
+    reader = next(n for n in mixture.nodes if mixture.shares in n.all_input_nodes)
+    arguments = {
+        "input": operand("input", mixture.input, mixture.nodes[0]),
+        "shares": operand("", mixture.shares, reader),
+        "up": [layer(e.up) for e in mixture.experts],
+        "down": [layer(e.down) for e in mixture.experts],
+    }
+    coding = None if output is None else _coding(output, tensors.values)
+    return Described(UnitSpec(path, "experts", arguments, tuple(edges), coding), edges)
 
 
 def _bounds(arithmetic: object) -> Bounds:
@@ -112,6 +143,7 @@ def _operand(slot: str, at: int, edge: Edge, context: Context, tensors: Tensors)
         tensors.run_time(*edge),
         tensors.readers(edge.producer),
         None if stored is None or not tensors.values else partial(_stored, stored, encoding),
+        partial(is_transposed, edge.producer, context),
     )
 
 
@@ -124,14 +156,14 @@ def _coding(encoding: Encoding, values: bool) -> Coding:
     return Coding(site.scheme, encoding.qparams if values else None, isinstance(site.value, DerivedQParams))
 
 
-def _arguments(root: fx.Node, context: Context, operands: dict[fx.Node, Operand]) -> dict[str, Any]:
-    op, own = op_of(root), context.user_op(root)
-    pairs = zip(op.parameters, root.args, strict=False) if op else arguments(own, root) if own else root.kwargs.items()
+def _arguments(node: fx.Node, context: Context, tensors: dict[fx.Node, Any]) -> dict[str, Any]:
+    op, own = op_of(node), context.user_op(node)
+    pairs = zip(op.parameters, node.args, strict=False) if op else arguments(own, node) if own else node.kwargs.items()
 
     def argument(node: fx.Node) -> Any:
-        return operands.get(node) or Size(node.name)
+        return tensors.get(node) or Size(node.name)
 
     return {name: fx.map_arg(value, argument) for name, value in pairs}
 
 
-__all__ = ["Described", "Edge", "Tensors", "describe"]
+__all__ = ["Described", "Edge", "Tensors", "describe", "describe_mixture"]

@@ -6,7 +6,8 @@ from attrs import field, frozen
 from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
-from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, PerTensor, Scale, Scheme
+from qfunc.numerics.scales import has_scales_of_outputs
+from qfunc.specs import DerivedQParams, FixedQParams, PerChannel, Scale, Scheme
 from qfunc.specs.protocols import Estimator, Function
 
 HOLDER = "quantizers"
@@ -54,9 +55,7 @@ class Site:
 
     def of_outputs(self, axis: int, rank: int) -> bool:
         """Return True if a weight has one scale, or one for each output channel: a factor of a sum of products."""
-        shared = self.scheme.scale.shared
-        along = isinstance(shared, PerChannel) and (shared.axis == "channel" or int(shared.axis) % rank == axis % rank)
-        return along or isinstance(shared, PerTensor)
+        return has_scales_of_outputs(self.scheme, axis, rank)
 
 
 def _scheme_of(value: Scheme | FixedQParams | DerivedQParams) -> Scheme:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
-from qfunc.specs.arithmetic.cached_attention import AppendCodes, CachedAttention
-from qfunc.specs.arithmetic.dynamic import DynamicProduct
-from qfunc.specs.arithmetic.expert_sums import ExpertSums
-from qfunc.specs.arithmetic.float_matmul import FloatMatmul
-from qfunc.specs.arithmetic.operators import (
-    NormFixed,
-)
 from qfunc.specs.number_format import Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
-from qfunc.specs.protocols import Arithmetic as OpenArithmetic
-from qfunc.specs.protocols import Dequantization, Quantization
+from qfunc.specs.protocols import Arithmetic, Dequantization, Quantization
 from qfunc.specs.selectors import Selector, selector
 
-Arithmetic = (
-    NormFixed | DynamicProduct | FloatMatmul | AppendCodes | CachedAttention | ExpertSums
-)  # fmt: skip
-ARITHMETIC: tuple[type, ...] = get_args(Arithmetic)
-_PROTOCOLS = {kind: implements(kind) for kind in (OpenArithmetic, Quantization, Dequantization)}
+_PROTOCOLS = {kind: implements(kind) for kind in (Arithmetic, Quantization, Dequantization)}
 
 
 def is_arithmetic(instance: Any, attribute: Any, value: Any) -> None:
     """Raise unless a value is an arithmetic: of a frozen class with the methods of the protocol."""
-    if type(value) not in ARITHMETIC:
-        kind = next((k for k in (Quantization, Dequantization) if isinstance(value, k)), OpenArithmetic)
-        _PROTOCOLS[kind](instance, attribute, value)
+    kind = next((k for k in (Quantization, Dequantization) if isinstance(value, k)), Arithmetic)
+    _PROTOCOLS[kind](instance, attribute, value)
 
 
 @readable
@@ -60,8 +47,8 @@ class Kernel:
 
     A unit without a kernel runs in float: dequantize, op, quantize.  FLOAT32 is the format of a tensor without qparams.  A
     kernel with FLOAT32 as the format of its output dequantizes its accumulators.  A kernel that accepts only FLOAT32
-    computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes; a
-    FloatKernel or FloatMatmul may also name the formats of a weight in blocks, which it dequantizes.
+    computes the op in float32, bit for bit as the runtime does, between dequantize and quantize of tensors with codes; one
+    whose arithmetic reads reals may also name the formats of a weight in blocks, which the arithmetic dequantizes.
 
     Args:
         unit: The roots of the units.
@@ -80,7 +67,7 @@ class Kernel:
     """
 
     unit: Selector = field(validator=selector())
-    arithmetic: Arithmetic | OpenArithmetic | Quantization | Dequantization = field(validator=is_arithmetic)
+    arithmetic: Arithmetic | Quantization | Dequantization = field(validator=is_arithmetic)
     formats: tuple[tuple[str, tuple[Format, ...]], ...] = field(
         default=(), kw_only=True, converter=as_tuple, validator=tuple_of(tuple)
     )

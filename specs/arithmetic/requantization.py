@@ -21,6 +21,10 @@ class Copy:
     Copy()
     """
 
+    def own_error(self, levels: int) -> float:
+        """Return 0: values do not change."""
+        return 0.0
+
     def refuses(self, unit: Any) -> str:
         """Return the reason why an op does not only move codes, or ""."""
         return "" if unit.moves_codes else "it does not only move codes"

@@ -1,18 +1,23 @@
 """Protocols: the methods of algorithms and runtimes, which packages of higher layers implement.
 
-The protocols of required methods (`Arithmetic`, `Estimator`, `Function`, `Lowering`, `Runner`) are types of fields of specs.
-The others declare optional methods.  Callers check for an optional method by `isinstance`.
+The protocols of required methods (`Arithmetic`, `Library`, `Estimator`, `Function`, `Lowering`, `Runner`) are types of fields
+of specs.  The others declare optional methods.  Callers check for an optional method by `isinstance`.
 """
 
 from __future__ import annotations
 
 from qfunc.specs.protocols.arithmetic import (
+    AppendingArithmetic,
     Arithmetic,
     BiasArithmetic,
+    BoundedArithmetic,
     Dequantization,
     FusingArithmetic,
+    MixtureArithmetic,
     Quantization,
+    RealArithmetic,
     RoundingArithmetic,
+    RunTimeArithmetic,
     SummingArithmetic,
 )
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
@@ -25,8 +30,10 @@ from qfunc.specs.protocols.function import (
     ScalableFunction,
     SearchingFunction,
 )
+from qfunc.specs.protocols.library import CodesLibrary, Library
 from qfunc.specs.protocols.lowering import (
-    DecoderLowering,
+    BuildingLowering,
+    BuiltNetwork,
     FormattedLowering,
     Lowering,
     NamingLowering,
@@ -49,9 +56,20 @@ from qfunc.specs.protocols.runner import (
 )
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
-    Arithmetic: (SummingArithmetic, RoundingArithmetic, BiasArithmetic, FusingArithmetic),
+    Arithmetic: (
+        SummingArithmetic,
+        RoundingArithmetic,
+        BiasArithmetic,
+        FusingArithmetic,
+        RealArithmetic,
+        RunTimeArithmetic,
+        AppendingArithmetic,
+        MixtureArithmetic,
+        BoundedArithmetic,
+    ),
     Quantization: (),
     Dequantization: (),
+    Library: (CodesLibrary,),
     Estimator: (MergeableEstimator,),
     Function: (
         LearnedFunction,
@@ -66,7 +84,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         NamingLowering,
         RefusingLowering,
         StoringLowering,
-        DecoderLowering,
+        BuildingLowering,
         StackingLowering,
         PartwiseLowering,
     ),
@@ -86,10 +104,11 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "OF_FORMATS", "OPTIONAL", "Arithmetic", "BiasArithmetic", "ConditionalRunner", "DecoderLowering", "Dequantization",
-    "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner",
-    "LearnedFunction", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "NamingLowering",
-    "NoiselessFunction", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealView", "RefusingLowering",
-    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
-    "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "BuildingLowering", "BuiltNetwork",
+    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner",
+    "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner",
+    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NamingLowering", "NoiselessFunction",
+    "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic",
+    "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic",
+    "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

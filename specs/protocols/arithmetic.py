@@ -96,7 +96,59 @@ class FusingArithmetic(Protocol):
         ...
 
 
+@runtime_checkable
+class AppendingArithmetic(Protocol):
+    """An arithmetic of writes into a cache of codes that declares where new entries become codes."""
+
+    @property
+    def quantizes_new(self) -> bool:
+        """True if the operator of the cache rounds them, so that it reads their real values."""
+        ...
+
+
+@runtime_checkable
+class RealArithmetic(Protocol):
+    """An arithmetic of real tensors that declares whether it dequantizes a weight with codes itself."""
+
+    @property
+    def reads_reals(self) -> bool:
+        """True if it does: a `Kernel` may name the formats of such a weight, and the unit is one in float."""
+        ...
+
+
+@runtime_checkable
+class RunTimeArithmetic(Protocol):
+    """An arithmetic of products whose input arrives real and becomes codes inside, with qparams that it computes."""
+
+    @property
+    def run_time_input(self) -> Any:
+        """The `specs.Scheme` of the input: a dynamic one.  The weight may have scales of blocks."""
+        ...
+
+
+@runtime_checkable
+class MixtureArithmetic(Protocol):
+    """An arithmetic of a mixture of experts, which computes their linear layers as one unit, from a real input.
+
+    The kind of the unit is "experts".  Its arguments are `input`, `shares`, and the (weight, bias) of all layers `up` and
+    `down` in the order of the experts.
+    """
+
+    def takes(self, arithmetic: Any) -> bool:
+        """Return True if a mixture may have layers of this arithmetic."""
+        ...
+
+
+@runtime_checkable
+class BoundedArithmetic(Protocol):
+    """An arithmetic whose codes are those of its op in float32, within a bound if the runtime adds in another order."""
+
+    def own_error(self, levels: int) -> float:
+        """Return the error beyond that of the op in float32, in steps of the result; its codes span `levels` steps."""
+        ...
+
+
 __all__ = [
-    "Arithmetic", "BiasArithmetic", "Dequantization", "FusingArithmetic", "Quantization", "RoundingArithmetic",
-    "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "Dequantization", "FusingArithmetic",
+    "MixtureArithmetic", "Quantization", "RealArithmetic", "RoundingArithmetic", "RunTimeArithmetic", "SummingArithmetic",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from qfunc.errors import EmulationError, SpecError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.numerics.kernels import integer, requantize
 from qfunc.specs import FixedQParams, FloatKernel, FloatMultiplier, Int, KeepFloat, Kernel, Op, Rule, Scheme, Target, ZeroPoint
+from qfunc.targets.arithmetics import Mlas
 from qfunc.testing.oracle import clamp, float32, rounded
 from tests.specs.witnesses.witness import chip
 
@@ -145,7 +146,7 @@ def test_errors() -> None:
         "FloatMultiplier.dtype: found 'float64', wanted \"float32\" with fma. Leave out one of them: no known kernel fuses in "
         "float64."
     )
-    for arithmetic in ({"dtype": "float32"}, {"dtype": "float64", "function": "mlas"}, {"dtype": "float16"}):
+    for arithmetic in ({"dtype": "float32"}, {"dtype": "float64", "function": Mlas()}, {"dtype": "float16"}):
         with pytest.raises(SpecError) as raised:
             FloatKernel(**arithmetic, wide=True)  # type: ignore[arg-type]
         assert str(raised.value) == (

@@ -36,16 +36,16 @@ OPENVINO_BLOCKS = (
         "tests/numerics/test_chunks.py::test_each_step_is_rounded_as_stated",
     ),
     Mutation(
-        "compressed-weights-with-zero-points-of-0", "qfunc.lowering.openvino_blocks.lowering:OpenVinoBlocksLowering.lower",
+        "compressed-weights-with-zero-points-of-0", "qfunc.targets.openvino.blocks.lowering:OpenVinoBlocksLowering.lower",
         "del node.input[2:]",
         "pass",
         "tests/lowering/openvino_cpu/test_openvino_blocks.py"
         "::test_the_file_has_the_weights_of_the_simulation_and_no_quantizer_of_inputs",
     ),
     Mutation(
-        "compressed-weights-signed-with-zero-points", "qfunc.placement.kernels:_unfit_chunks",
-        "if weight.format.signed and",
-        "if False and",
+        "compressed-weights-signed-with-zero-points", "qfunc.arithmetic.block_weights:_unfit_chunks",
+        "fmt.signed and",
+        "False and",
         "tests/lowering/openvino_cpu/test_openvino_blocks.py::test_signed_weights_with_zero_points_are_refused",
     ),
 )  # fmt: skip

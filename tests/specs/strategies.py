@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     Algorithm,
     AnyInput,
@@ -99,6 +100,7 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.legality import never_an_op
+from qfunc.targets.arithmetics import Xnnpack, XnnpackFloat
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=8)
 roundings = st.sampled_from([r for r in ROUNDINGS if r != "stochastic"])
@@ -230,9 +232,9 @@ arithmetics = st.one_of(
         FloatKernel,
         st.sampled_from(("float16", "float32")),
         roundings,
-        function=st.none() | st.sampled_from(("window_sum", "xnnpack")),
+        function=st.none() | st.sampled_from((WindowSum(), Xnnpack())),
     ),
-    st.builds(FloatKernel, function=st.just("xnnpack_float"), denormals=flags),
+    st.builds(FloatKernel, function=st.builds(XnnpackFloat, avx2=flags), denormals=flags),
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.builds(AppendCodes, st.integers(-8, 8)),
     st.just(CachedAttention()),

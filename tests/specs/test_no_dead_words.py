@@ -11,13 +11,17 @@ import attrs
 
 import qfunc.specs
 from qfunc.specs import Unknown
-from qfunc.specs.arithmetic.kernel import ARITHMETIC
 from tests.each import failures
 
 ROOT = Path(qfunc.__file__).parent
-OUTSIDE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+ENGINE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+OUTSIDE = [*ENGINE, *(p for p in sorted((ROOT / "targets").resolve().rglob("*/*.py")) if not p.stem.endswith("target"))]
+"""The engine, and the chips without the files that describe them."""
 CLASSES = {
-    name: kind for name in qfunc.specs.__all__ if isinstance(kind := getattr(qfunc.specs, name), type) and attrs.has(kind)
+    name: kind
+    for module in (qfunc.specs, qfunc.targets.arithmetics)
+    for name in module.__all__
+    if isinstance(kind := getattr(module, name), type) and attrs.has(kind) and not hasattr(kind, "form")
 }
 FOR_READERS = {
     ("Target", "source"): "printed: the documents that a description follows",
@@ -47,13 +51,6 @@ def reads(path: Path) -> tuple[frozenset[str], frozenset[tuple[str, str | int]],
     return frozenset(attributes), frozenset(patterns), frozenset(names)
 
 
-SHARED = {
-    name
-    for name in (f.name for kind in CLASSES.values() for f in attrs.fields(kind))
-    if sum(name in {f.name for f in attrs.fields(kind)} for kind in CLASSES.values()) > 1
-}
-
-
 def computes(kind: type) -> bool:
     """Return True for an arithmetic that has its computation as a method."""
     return any(callable(getattr(kind, method, None)) for method in ("kernel", "codes", "reals"))
@@ -62,16 +59,15 @@ def computes(kind: type) -> bool:
 def is_read(kind: type, index: int, name: str) -> bool:
     """Return True if a file reads the field: as an attribute, or by a pattern of the class.
 
-    A name that several classes have counts for an arithmetic only in files that mention this arithmetic; an arithmetic that
-    computes reads its fields in its own file.
+    An arithmetic reads its fields in its own file.
     """
     if computes(kind) and kind is not Unknown:
         return name in reads(Path(inspect.getfile(kind)))[0]
     for path in OUTSIDE:
-        attributes, patterns, names = reads(path)
+        attributes, patterns, _ = reads(path)
         if (kind.__name__, index) in patterns or (kind.__name__, name) in patterns:
             return True
-        if name in attributes and (name not in SHARED or kind not in ARITHMETIC or kind.__name__ in names):
+        if name in attributes:
             return True
     return False
 
@@ -81,7 +77,7 @@ MARKERS = [n for n, kind in CLASSES.items() if not attrs.fields(kind) and n not 
 
 
 def test_code_reads_each_class() -> None:
-    assert failures(is_read_as_a_class, [*MARKERS, *(kind.__name__ for kind in ARITHMETIC)]) == {}
+    assert failures(is_read_as_a_class, MARKERS) == {}
 
 
 def is_read_as_a_class(name: str) -> None:

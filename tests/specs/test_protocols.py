@@ -21,6 +21,7 @@ from qfunc.specs.protocols import (
     Function,
     InspectableRunner,
     LearnedFunction,
+    Library,
     Lowering,
     MergeableEstimator,
     NoiselessFunction,
@@ -220,7 +221,13 @@ def public(module: Any, protocol: type) -> list[type]:
 
 @pytest.mark.parametrize(
     ("module", "protocol", "least"),
-    [(estimators, Estimator, 12), (functions, Function, 10), (lowering, Lowering, 15), (lowering, Runner, 7)],
+    [
+        (estimators, Estimator, 12),
+        (functions, Function, 10),
+        (targets.runtimes, Lowering, 15),
+        (targets.runtimes, Runner, 7),
+        (targets.arithmetics, Library, 7),
+    ],
 )
 def test_the_librarys_own_fit(module: Any, protocol: type, least: int) -> None:
     found = public(module, protocol)
@@ -241,12 +248,12 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert isinstance(estimators.MinMax(), MergeableEstimator)
     assert isinstance(lowering.QdqLowering(), FormattedLowering)
     assert isinstance(lowering.QdqLowering(), RefusingLowering)
-    assert not isinstance(lowering.TensorRtRanges(), FormattedLowering)
-    assert isinstance(lowering.OnnxRuntimeRunner(), InspectableRunner)
-    assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.TensorRtRanges(), FormattedLowering)
+    assert isinstance(targets.runtimes.OnnxRuntimeRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)
 
 
-SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Lowering", "Quantization", "Runner")
+SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Library", "Lowering", "Quantization", "Runner")
 
 
 def test_a_misspelt_method_of_any_protocol_is_refused() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT32,
     Algorithm,
@@ -88,7 +89,7 @@ TARGETS = [
             (CONV | FC, FloatMultiplier()),
             (ADD, SumFma()),
             (MUL, FloatMultiplier(zero_point="before")),
-            (POOL, FloatKernel(zero_point="before", function="window_sum")),
+            (POOL, FloatKernel(zero_point="before", function=WindowSum())),
             (Op("softmax"), SoftmaxTable()),
         ),
         fusions=Fusion(CONV, FusionStep(Op("relu")), integer_if=ClampImplied()),

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 import qfunc.specs
 from qfunc import targets
+from qfunc.numerics import libraries
 from qfunc.specs import Int, Scheme, Target, diff, edit, from_json, to_json
 from tests.specs import strategies as made
 
@@ -40,7 +41,7 @@ def test_no_field_can_be_assigned(spec):
 @relaxed
 @given(made.schemes() | made.selectors | made.kernels | made.rules | made.fusions)
 def test_the_repr_builds_the_value(spec):
-    assert eval(repr(spec), dict(vars(qfunc.specs)), {"inf": float("inf")}) == spec
+    assert eval(repr(spec), vars(qfunc.specs) | vars(libraries), {"inf": float("inf")}) == spec
 
 
 @relaxed

@@ -67,30 +67,21 @@ class OpContext:
         """The shape of the result for one example, in the layout of the model."""
         return self.source.shape(self.output, self.node.name)
 
-    def on_codes(self, *inputs: int, fuses: bool = False, same: bool = False, fixed: QParams | None = None) -> bool:
-        """Return True if the op can compute on codes, and then set `codes`.  Call it once, before the inputs are read.
+    def on_codes(self, *inputs: int) -> bool:
+        """Return True if the op computes codes from codes, and then set `codes`.  Call it once, before the inputs are read.
 
         Args:
-            inputs: The indices of the inputs that must be codes.
-            fuses: The operator has a fused activation.
-            same: The operator needs the same qparams on both sides.
-            fixed: The only qparams of the operator's result.
+            inputs: The indices of its inputs of codes.  Inside of a unit that ONNX has as several nodes they may be real.
         """
-        tensors = [self.writer.tensor(self.node.input[i]) for i in inputs]
-        if any(h.qparams is None or len(h.qparams.scale) > 1 for h in tensors):
-            return False
         steps, quantizer = self.source.result(self.output)
-        if quantizer is None or any(self.writer.is_real(n) for n in (self.node, *steps)):
+        if quantizer is None or not self.writer.on_codes(self.node):
             return False
-        qparams = self.source.qparams(quantizer)
-        if (same and any(h.qparams != qparams for h in tensors)) or fixed not in (None, qparams):
+        if any(self.writer.tensor(self.node.input[i]).qparams is None for i in inputs):
             return False
-        bounds = [self.source.bounds(s) for s in steps]
+        self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, self.source.qparams(quantizer)
         ends = np.iinfo(self.file.code_type)
-        real = [b for b in bounds if not qparams.imply(b, (int(ends.min), int(ends.max)))]
-        if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
-            return False
-        self.codes, self.steps, self.quantizer, self.qparams = True, steps, quantizer, qparams
+        bounds = (self.source.bounds(s) for s in steps)
+        real = [b for b in bounds if not self.qparams.imply(b, (int(ends.min), int(ends.max)))]
         self._bound = real[0] if real else (None, None)
         return True
 

@@ -9,10 +9,6 @@ import numpy as np
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.qdq.qparams import QParams
-
-UNIT, SIGNED_UNIT = QParams((1 / 256,), (-128,)), QParams((1 / 128,), (0,))
-"""The qparams that TFLite requires of the results of LOGISTIC and SOFTMAX, and of TANH (quantization specification)."""
 
 
 def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], None]:
@@ -20,7 +16,7 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], N
 
     def write(step: OpContext) -> None:
         if codes:
-            step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
+            step.on_codes(0, 1)
         operands = _aligned(step, [step.input(i) for i in (0, 1)])
         rank, last = len(step.shape), any(h.last for h in operands)
         shape = (step.shape[0], *step.shape[2:], step.shape[1]) if last and rank > 2 else step.shape
@@ -52,14 +48,12 @@ def _constant_last(step: OpContext, constant: NhwcTensor, rank: int) -> NhwcTens
     return step.file.tensor(f"{constant.name}.nhwc", value.shape, constant.qparams, value=value)
 
 
-def unary(
-    op: str, options: str = "", fixed: QParams | None = None, codes: bool = True, **fields: Any
-) -> Callable[[OpContext], None]:
-    """Return the writer of an op of one tensor; `fixed` are the only qparams of its codes."""
+def unary(op: str, options: str = "", codes: bool = True, **fields: Any) -> Callable[[OpContext], None]:
+    """Return the writer of an op of one tensor."""
 
     def write(step: OpContext) -> None:
         if codes:
-            step.on_codes(0, fixed=fixed)
+            step.on_codes(0)
         x = step.input()
         output = step.result(x.shape, last=x.last)
         step.file.operator(op, [x], [output], options, **fields)
@@ -90,7 +84,7 @@ def leaky_relu(step: OpContext) -> None:
 def bounded(step: OpContext) -> None:
     """Write RELU, RELU6 or RELU_N1_TO_1; for other bounds, MAXIMUM and MINIMUM."""
     low, high = step.source.bounds(step.node)
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.input()
     known: dict[tuple[float | None, float | None], str] = {
         (0.0, None): "RELU",
@@ -120,7 +114,7 @@ def softmax(op: str, options: str = "", **fields: Any) -> Callable[[OpContext], 
 
     def write(step: OpContext) -> None:
         if op == "SOFTMAX":
-            step.on_codes(0, fixed=UNIT)
+            step.on_codes(0)
         x, rank = step.input(), len(step.shape)
         axis = int(step.attribute("axis", -1)) % rank
         if not (x.last and axis == 1):
@@ -151,4 +145,4 @@ def prelu(step: OpContext) -> None:
     step.file.operator("PRELU", [x, slopes], [step.result(x.shape, last=x.last)])
 
 
-__all__ = ["SIGNED_UNIT", "UNIT", "binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]
+__all__ = ["binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]

@@ -21,7 +21,7 @@ def pad(step: OpContext) -> None:
     value = step.constant(2)
     number = 0.0 if value is None else float(value)
     if mode != "constant" or not number:
-        step.on_codes(0, same=True)
+        step.on_codes(0)
     x = step.input()
     pairs = _pairs(step, x)
     # A negative pad crops. TFLite, XNNPACK and TOSA accept no negative pads.
@@ -110,7 +110,7 @@ def gather(step: OpContext) -> None:
     if source.value is not None:
         return _looked_up(step, axis, given, places)
     assert places is not None
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.writer.plain(step.input())
     axis %= len(x.shape)
     if step.source.varies(step.node.input[0]) == axis:
@@ -152,7 +152,7 @@ def resize(step: OpContext) -> None:
     mode, how = (step.attribute(n, b"").decode() for n in ("mode", "coordinate_transformation_mode"))
     if len(step.shape) != 4 or mode not in ("nearest", "linear"):
         raise step.refuse(f"resizing {len(step.shape) - 2} axes, {mode!r}", "images, nearest or linear", "Resize such images.")
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.writer.channels_last(step.input())
     if mode == "nearest" and (rows := _other_places(step, x, how)):
         inner = _picked(step, x, 1, rows[0], "rows", last=False)
@@ -190,7 +190,7 @@ def _other_places(step: OpContext, x: NhwcTensor, how: str) -> list[list[int]]:
 
 def tile(step: OpContext) -> None:
     """Write TILE; copies of a tensor for each example are a sum with zeros that have the batch axis."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.writer.plain(step.input())
     if step.source.varies(step.node.input[0]) is None and step.source.varies(step.output) == 0:
         x, factors = copies_for_examples(step, x), [b // a for a, b in zip(x.shape, step.shape, strict=True)]
@@ -204,7 +204,7 @@ def tile(step: OpContext) -> None:
 
 def depth_to_space(step: OpContext) -> None:
     """Write a RESHAPE to [N, C, b, b, H, W] or [N, b, b, C, H, W], a TRANSPOSE and a RESHAPE."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x, block = step.writer.plain(step.input()), int(step.attribute("blocksize"))
     n, channels, height, width = x.shape
     rest = channels // block**2
@@ -217,7 +217,7 @@ def depth_to_space(step: OpContext) -> None:
 
 def space_to_depth(step: OpContext) -> None:
     """Write a RESHAPE to [N, C, H, b, W, b], a TRANSPOSE to [N, b, b, C, H, W] and a RESHAPE."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x, block = step.writer.plain(step.input()), int(step.attribute("blocksize"))
     n, channels, height, width = x.shape
     _regrouped(step, x, (n, channels, height // block, block, width // block, block), [0, 3, 5, 1, 2, 4])

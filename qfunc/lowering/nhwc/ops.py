@@ -8,7 +8,7 @@ import onnx
 
 from qfunc.lowering.nhwc.context import OpContext, node_writer
 from qfunc.lowering.nhwc.decompositions import celu, gelu, hard_sigmoid, layer_norm
-from qfunc.lowering.nhwc.elementwise import SIGNED_UNIT, UNIT, binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
+from qfunc.lowering.nhwc.elementwise import binary, bounded, hard_swish, leaky_relu, prelu, softmax, unary
 from qfunc.lowering.nhwc.formulas import CURVES, elu
 from qfunc.lowering.nhwc.linear import conv, conv_transposed, gemm, matmul, run_time
 from qfunc.lowering.nhwc.masks import cast
@@ -42,7 +42,7 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
     "ReduceSumSquare": reduced_terms(lambda f, x: f("MUL", x, x), lambda f, total, into: f("ADD", total, 0.0, into=into)),
     "ReduceLogSumExp": log_sum_exp, "ArgMax": position("ARG_MAX"), "ArgMin": position("ARG_MIN"),
     "Relu": bounded, "Clip": bounded, "LeakyRelu": leaky_relu, "PRelu": prelu,
-    "Sigmoid": unary("LOGISTIC", fixed=UNIT), "Tanh": unary("TANH", fixed=SIGNED_UNIT), "HardSwish": hard_swish,
+    "Sigmoid": unary("LOGISTIC"), "Tanh": unary("TANH"), "HardSwish": hard_swish,
     "Gelu": gelu, "Elu": elu, "Celu": celu, "HardSigmoid": hard_sigmoid, "LayerNormalization": layer_norm, "Gather": gather,
     "Cast": cast,
     "Exp": unary("EXP", codes=False), "Sqrt": unary("SQRT", codes=False), "Neg": unary("NEG", codes=False),

@@ -33,7 +33,7 @@ def reshape(step: OpContext) -> None:
         value = given.value.reshape(step.shape)
         step.keep(NhwcTensor(-1, given.name, value.shape, given.qparams, value=value))
         return
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x, shape = step.input(), step.shape
     varies = step.source.varies(step.output)
     if x.last and len(shape) == 2 and shape[0] == x.shape[0] and _only_linear(step):
@@ -77,7 +77,7 @@ def _is_linear(step: OpContext, node: onnx.NodeProto, name: str) -> bool:
 
 def transpose(step: OpContext) -> None:
     """Write TRANSPOSE, or nothing if the file has the axes in that order already."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.input()
     rank = len(x.shape)
     perm = [int(p) for p in step.attribute("perm") or range(rank)[::-1]]
@@ -91,7 +91,7 @@ def transpose(step: OpContext) -> None:
 
 def sliced(step: OpContext) -> None:
     """Write STRIDED_SLICE."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.input()
     starts, ends, axes, steps = (step.constant(i) for i in (1, 2, 3, 4))
     axes = range(len(starts)) if axes is None else axes
@@ -127,7 +127,7 @@ def split(step: OpContext) -> None:
     axis, start = int(step.attribute("axis", 0)), 0
     for index in range(len(step.node.output)):
         part = OpContext(step.writer, step.node, index)
-        part.on_codes(0, same=True)
+        part.on_codes(0)
         x, length = part.input(), part.shape[axis]
         cut(part, x, {axis_at(axis, x): (start, start + length, 1)})
         start += length
@@ -136,7 +136,7 @@ def split(step: OpContext) -> None:
 def concat(step: OpContext) -> None:
     """Write CONCATENATION."""
     count = len(step.node.input)
-    step.on_codes(*range(count), same=True)
+    step.on_codes(*range(count))
     operands = [step.input(i) for i in range(count)]
     last = any(h.last for h in operands)
     operands = [step.writer.channels_last(h) if last else step.writer.plain(h) for h in operands]
@@ -149,7 +149,7 @@ def concat(step: OpContext) -> None:
 
 def expand(step: OpContext) -> None:
     """Write TILE, after a RESHAPE if the result has more axes."""
-    step.on_codes(0, same=True)
+    step.on_codes(0)
     x = step.writer.plain(step.input())
     shared, added = step.source.varies(step.node.input[0]) is None, len(step.shape) - len(x.shape)
     if added and not shared:

@@ -77,10 +77,10 @@ class Writer:
             examples.require_together(name, f"output {name!r}")
         return self.file.serialize(inputs, [self._output(name) for name in self.source.outputs])
 
-    def is_real(self, node: onnx.NodeProto) -> bool:
-        """Return True if the unit of a node stays in float between codes."""
+    def on_codes(self, node: onnx.NodeProto) -> bool:
+        """Return True if the unit of a node computes codes from codes."""
         unit = self.units.get(node.name)
-        return unit is not None and unit.real
+        return unit is not None and unit.codes
 
     def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)

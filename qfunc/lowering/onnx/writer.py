@@ -29,6 +29,7 @@ from qfunc.lowering.quantized_tensor import Place, quantized_tensor
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
+from qfunc.placement.codes import on_codes
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import INNER_PREFIX, Unit
@@ -83,8 +84,8 @@ class _Writer:
 
     def program_unit(self, unit: Unit) -> ProgramUnit:
         nodes = tuple(self.nodes.get(unit.tensor, ()))
-        real = self._would_run_on_codes(unit)
-        return ProgramUnit(unit.path, unit.kind, unit.integer, unit.kernel, real, unit.host, nodes)
+        codes, real = on_codes(self.partition, unit), self._would_run_on_codes(unit)
+        return ProgramUnit(unit.path, unit.kind, unit.integer, unit.kernel, codes, real, unit.host, nodes)
 
     def name(self, node: fx.Node) -> str:
         return self.partition.names[node]

@@ -7,14 +7,17 @@ accumulators.  Scales are Python floats or tensors, exactly representable in flo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed
 from qfunc.numerics.rounding import round_by
+from qfunc.specs._values import readable
 
 
 def quantize_codes(
@@ -199,6 +202,20 @@ def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         return 0.5 * x * (1 + torch.tanh(inner.double()).float())
     return 0.5 * x * torch.erfc((x * -math.sqrt(0.5)).double()).float()
+
+
+@readable
+@frozen
+class GeluErfc:
+    """GELU by erfc.
+
+    >>> GeluErfc().form("gelu").__name__
+    'gelu_erfc'
+    """
+
+    def form(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a kind of op, or None."""
+        return gelu_erfc if kind == "gelu" else None
 
 
 def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels import activations as fixed_curves
 from qfunc.numerics.kernels import integer
 from qfunc.numerics.kernels.integer import average_pool_real
-from qfunc.numerics.kernels.xnnpack import average_by_nines
 from qfunc.numerics.rounding import round_by
+from qfunc.specs._values import readable
 
 
 def mean_scaled(
@@ -63,6 +64,7 @@ def adaptive_runs(length: int, count: int) -> list[tuple[int, int, int, int]]:
 
 
 Pool = Callable[[Tensor, list[int], list[int]], Tensor]
+Average = Callable[[Tensor, tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, bool], Tensor]
 
 
 def adaptive(codes: Tensor, size: list[int | None], pool: Pool) -> Tensor:
@@ -115,24 +117,24 @@ def quantize_interior(
 def average_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool,
     include_pad: bool, scale: float, zero_point: int, low: int, high: int, rounding: str, division: bool, place: str,
-    nines: bool,
+    *, average: Average = average_pool_real,
 ) -> Tensor:  # fmt: skip
-    """Return the codes of average pooling in float; without `nines`, a window over the image is `global_average_codes`.
+    """Return the codes of average pooling in float; summed in window order, one over the image is `global_average_codes`.
 
     Raises:
         EmulationError: the codes are no batch of images.
     """
     fixed_curves.require_images(codes, kernel)
-    if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and not nines:
+    if list(codes.shape[2:]) == kernel and not any(padding) and codes.ndim == 4 and average is average_pool_real:
         return integer.global_average_codes(codes, zero_in, scale_in, scale, zero_point, low, high, rounding, True)
-    real, average = integer.dequantize_codes(codes, scale_in, zero_in), average_by_nines if nines else average_pool_real
+    real = integer.dequantize_codes(codes, scale_in, zero_in)
     mean = average(real, tuple(kernel), tuple(stride), tuple(padding), ceil_mode, include_pad)
     return quantize_interior(mean, scale, zero_point, low, high, rounding, division, place)
 
 
 def adaptive_pool_codes(
     codes: Tensor, scale_in: float, zero_in: int, size: list[int | None], scale: float, zero_point: int, low: int, high: int,
-    rounding: str, division: bool, place: str, nines: bool,
+    rounding: str, division: bool, place: str, *, average: Average = average_pool_real,
 ) -> Tensor:  # fmt: skip
     """Return the codes of adaptive average pooling to a size in float.
 
@@ -141,7 +143,25 @@ def adaptive_pool_codes(
     """
     return adaptive(codes, size, lambda part, kernel, stride: average_pool_codes(
         part, scale_in, zero_in, kernel, stride, [0] * len(size), False, True, scale, zero_point, low, high, rounding, division,
-        place, nines))  # fmt: skip
+        place, average=average))  # fmt: skip
+
+
+@readable
+@frozen
+class WindowSum:
+    """Average pools that are summed in window order.
+
+    >>> WindowSum().form_of_codes("avg_pool").__name__
+    'average_pool_codes'
+    """
+
+    def form(self, kind: str) -> None:
+        """Return None: it has pools of codes only."""
+
+    def form_of_codes(self, kind: str) -> Callable[..., Tensor] | None:
+        """Return the function of a pool, or None."""
+        forms: dict[str, Callable[..., Tensor]] = {"avg_pool": average_pool_codes, "adaptive_avg_pool": adaptive_pool_codes}
+        return forms.get(kind)
 
 
 def average_codes(

@@ -9,8 +9,9 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.placement.encoding import run_time_inputs
 from qfunc.quantizers.site import Site
-from qfunc.specs import DynamicProduct, Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
+from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
 from qfunc.specs.file_format import format_of
 from qfunc.specs.protocols import Lowering, SearchingFunction, StoringLowering
 
@@ -74,17 +75,15 @@ def _widest(site: Site, lowering: Lowering) -> int:
 
 def can_be_written(site: Site, target: Target) -> bool:
     """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
-    shared, blocks = site.scheme.scale.shared, False
+    shared = site.scheme.scale.shared
     if isinstance(target.lowering, StoringLowering) and target.lowering.stores(site.scheme, site.constant):
         return True
-    if format_of(target.lowering).blocks:
-        products = [k.arithmetic for k in target.kernels if isinstance(k.arithmetic, DynamicProduct)]
-        blocks = any(site.constant or product.input == site.scheme for product in products)
     match site.scheme.format:
         case Int():
-            if isinstance(shared, PerBlock) and site.constant:
-                return blocks
-            return blocks if site.dynamic else isinstance(shared, PerTensor | PerChannel)
+            if site.dynamic or (isinstance(shared, PerBlock) and site.constant):
+                kernels = run_time_inputs(target) if format_of(target.lowering).blocks else []
+                return any(site.constant or scheme == site.scheme for scheme in kernels)
+            return isinstance(shared, PerTensor | PerChannel)
         case Log():
             return isinstance(shared, PerTensor) and not site.dynamic
     return False

@@ -12,7 +12,8 @@ from qfunc.graph.constants import read_attr
 from qfunc.graph.selectors import matches
 from qfunc.placement.mixtures import mixtures, of_one_form
 from qfunc.placement.place import Plan
-from qfunc.specs import ExpertSums, RequireUnit, Scheme, Selector, Target
+from qfunc.specs import RequireUnit, Scheme, Selector, Target
+from qfunc.specs.protocols import MixtureArithmetic
 
 __all__ = ["require_units", "without_required_units"]
 
@@ -40,7 +41,7 @@ def without_required_units(target: Target) -> Target:
 
 def _has(plan: Plan, target: Target, unit: object) -> bool:
     nodes = list(plan.context.model.graph.nodes)
-    if isinstance(unit, ExpertSums):
+    if isinstance(unit, MixtureArithmetic):
         schemes = {(p.tensor, reader): p.site.scheme for p in plan.placed for reader in p.readers}
 
         def scheme(weight: fx.Node, reader: fx.Node) -> Scheme | None:

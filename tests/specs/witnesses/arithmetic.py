@@ -12,7 +12,7 @@ import qfunc
 from qfunc import targets
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
-from qfunc.lowering import MatMulNBitsLowering
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT16,
     FLOAT32,
@@ -84,6 +84,7 @@ from qfunc.specs import (
     WeightSums,
     ZeroPoint,
 )
+from qfunc.targets.runtimes import MatMulNBitsLowering
 from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
 ANY = Op(
@@ -429,7 +430,7 @@ WITNESSES = {
         nn.LeakyReLU(2.0**-127),
         MULTIPLES * 0.3,
     ),
-    "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function="window_sum"),
+    "FloatKernel.function": of(FloatKernel(), nn.Sigmoid(), X, function=WindowSum()),
     "Copy": witness(fixed(Copy(), 0.3, 0.3), Copy(), FloatKernel(rounding="floor"), nn.MaxPool2d(1), MULTIPLES * 0.3),
     "QuantizeInt32.saturates": witness(
         evolve(fixed(Copy(), 1e-10, 1e-10), kernels=(Kernel(Op("quantize"), QuantizeInt32()),)),
