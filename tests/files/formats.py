@@ -56,7 +56,7 @@ def network() -> nn.Module:
 
 
 def layer() -> nn.Module:
-    """One linear layer: it is captured 2,000 times a format."""
+    """One linear layer: it is captured for each damaged file."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 2)).eval()
 
