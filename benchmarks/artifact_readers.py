@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lowering" / "toolchains"))
 import vendor_readers as vendor

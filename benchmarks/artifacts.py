@@ -25,7 +25,9 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
-from qfunc.lowering import (
+from qfunc.lowering.onnxruntime.session import Session
+from qfunc.specs import Int, Scheme, Target, edit
+from qfunc.targets.runtimes import (
     NcnnLowering,
     OnnxRuntimeRunner,
     OpenVinoRunner,
@@ -34,8 +36,6 @@ from qfunc.lowering import (
     TosaLowering,
     XnnpackLowering,
 )
-from qfunc.lowering.onnxruntime.session import Session
-from qfunc.specs import Int, Scheme, Target, edit
 
 SIZED = {"academic": (4, 4), "academic_nlp": (8, 8)}
 EACH = (getattr(targets, n)(*SIZED[n]) if n in SIZED else getattr(targets, n) for n in targets.__all__)

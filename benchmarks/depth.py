@@ -30,7 +30,7 @@ from tqdm import tqdm
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 CHANNELS = 4
 

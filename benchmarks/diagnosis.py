@@ -22,8 +22,8 @@ from torch import Tensor
 import qfunc
 from qfunc import targets
 from qfunc.diagnosis import RunTime
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import PerTensor, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 CHIP = edit.weights(granularity=PerTensor())(targets.onnxruntime)
 

@@ -34,8 +34,8 @@ import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 NETWORKS = {
     "LeNet, MNIST": ("mnist",),

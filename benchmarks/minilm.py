@@ -38,8 +38,8 @@ from torch import Tensor
 import qfunc
 from qfunc import targets
 from qfunc.analysis.report_format import table
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import KeepFloat, Unknown, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 RESIDUAL_IN_FLOAT = edit.skip(edit.op("add")), edit.outputs(edit.op("linear"), KeepFloat())
 """Some channels of the residual stream are tens of times larger than the others.  So its sums and their terms stay in float,

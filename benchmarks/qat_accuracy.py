@@ -36,8 +36,8 @@ import qfunc
 from qfunc import recipes, targets
 from qfunc.analysis.report_format import table
 from qfunc.estimators import Mse
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 TRAINED, TESTED, BATCH = 20_000, 5_000, 100
 

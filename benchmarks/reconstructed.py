@@ -29,9 +29,9 @@ import qfunc
 from qfunc import lowering, targets
 from qfunc.analysis.report_format import table
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 HEAD = ("target", "weights", "images", "float units", "codes", "differ", "outputs", "differ", "most LSB", "emulated", "runtime")
 

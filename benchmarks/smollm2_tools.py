@@ -20,10 +20,10 @@ from attrs import field, frozen
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import lowering, targets
+from qfunc import targets
 from qfunc.estimators import Mse
-from qfunc.lowering import LlamaCppRunner
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import LlamaCppRunner
 
 AUTO = torch.export.Dim.AUTO
 Gptq = Callable[..., Callable[[Any], Any]]
@@ -207,7 +207,7 @@ def _stored(model: nn.Module) -> int:
 
 
 def _gguf(kind: str, config: Any) -> Target:
-    return targets.gguf(kind, lowering.decoder_config(config))
+    return targets.gguf(kind, targets.runtimes.decoder_config(config))
 
 
 def _nbits(bits: int, config: Any, embedding_bits: int | None = None) -> Target:

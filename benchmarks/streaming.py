@@ -83,12 +83,12 @@ def drawn(parameter: Any, generator: torch.Generator) -> Any:
 def stream(options: Any, shards: Path, output: Path) -> None:
     """Stream in this process, after printing its memory."""
     import qfunc
-    from qfunc import lowering, targets
+    from qfunc import targets
     from qfunc.specs import edit
 
     config = config_of(options)
     if options.target.startswith("Q"):
-        target = targets.gguf(options.target, lowering.decoder_config(config))
+        target = targets.gguf(options.target, targets.runtimes.decoder_config(config))
     else:
         described = targets.compressed_tensors(options.target, 32, config=config.to_json_string())
         target = edit.skip(edit.name("lm_head"))(described)

@@ -22,11 +22,11 @@ from qfunc import targets
 from qfunc.errors import CaptureError
 from qfunc.graph.arguments import flatten
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
-from qfunc.targets.onnxruntime import ACTIVATION, WEIGHT
+from qfunc.targets.onnxruntime.target import ACTIVATION, WEIGHT
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 with contextlib.suppress(ImportError):  # once, before processes are forked
     shim()

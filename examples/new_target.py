@@ -14,7 +14,7 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import estimators, functions, lowering, specs
+from qfunc import estimators, functions, specs, targets
 from qfunc.numerics.qparams import Affine, from_range
 from qfunc.specs import FloatKernel, Kernel, Op, Rule, Scheme
 from qfunc.testing import check_estimator, check_function, check_target
@@ -83,7 +83,7 @@ npu = specs.Target(
     fusions=specs.Fusion(MAC, specs.FusionStep(Op("relu"))),
     kernels=(Kernel(MAC, specs.Shift("half_up")), Kernel(Op("knee"), FloatKernel(rounding="half_up"))),
     commuting=MOVES,
-    runtime=specs.Runtime("npu simulator", runner=lowering.OnnxRuntimeRunner(optimise=False)),
+    runtime=specs.Runtime("npu simulator", runner=targets.runtimes.OnnxRuntimeRunner(optimise=False)),
     lowering=NpuFiles(),
     source="the NPU's programming guide, chapter 3",
     weight=specs.Algorithm(estimators.MinMax(), Leaky()),

@@ -24,8 +24,8 @@ from tqdm import tqdm
 import qfunc
 from qfunc import recipes, targets
 from qfunc.estimators import Mse
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 EPOCHS = 5
 

@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit, selectors
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 
 class Net(nn.Module):

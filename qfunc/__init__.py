@@ -67,10 +67,16 @@ if _typing.TYPE_CHECKING:
     from qfunc import targets as targets
     from qfunc import testing as testing
 
-_codec = _Codec({
-    **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
-    **_public_classes(_lowering, "lowering."), **_public_classes(_libraries, "libraries."),
-})  # fmt: skip
+_codec = _Codec(
+    {
+        **_public_classes(specs), **_public_classes(estimators, "estimators."), **_public_classes(functions, "functions."),
+        **_public_classes(_lowering, "lowering."), **_public_classes(_libraries),
+    },
+    more=lambda: {
+        **_public_classes(_importlib.import_module("qfunc.targets.runtimes"), "lowering."),
+        **_public_classes(_importlib.import_module("qfunc.targets.arithmetics")),
+    },
+)  # fmt: skip
 specs.to_json, specs.from_json = _codec.to_json, _codec.from_json
 
 __version__ = "0.1.0"

@@ -125,8 +125,8 @@ def _check(parsed: argparse.Namespace) -> Result:
 
 def _verify(parsed: argparse.Namespace) -> Result:
     from qfunc.analysis.report_format import table
-    from qfunc.lowering.saved_check import check_saved
     from qfunc.proof.saved import with_proof_check
+    from qfunc.proof.saved_check import check_saved
 
     result = with_proof_check(parsed.dir, check_saved(parsed.dir))
     skipped = sum(r.outcome == "skipped" for r in result.rows)

@@ -5,6 +5,7 @@ fusions, ties and limits (placement) and kernels (arithmetic) -> `Target`.  `edi
 `diff` compares them, `to_json` and `from_json` keep them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from qfunc.errors import former_name
@@ -77,21 +78,20 @@ from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
-    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "AppendCodes", "Arithmetic", "Attr", "AverageCodes",
-    "AveragePool", "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "CachedAttention", "Cases", "ClampImplied",
-    "Constant", "Copy", "Cpu", "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "Estimator",
-    "Everything", "ExpertSums", "FLOAT16", "FLOAT32", "FileFormat", "First", "FixedBits", "FixedPoint", "FixedPointGemv",
-    "FixedPointLanes", "FixedQParams", "Float", "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize",
-    "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep", "GluTable", "GraphInput", "GraphOutput",
-    "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int", "KPU", "KeepFloat", "Kernel", "LaneOffset", "Lanes",
-    "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MinimumSums", "ModuleType", "Multiple", "Name",
-    "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams", "Override", "PerBlock",
-    "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32", "QuantizeLanes",
-    "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "RequireUnit", "Rule", "Runner",
-    "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale", "ScaleStage", "Scheme",
-    "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Span", "Stages",
-    "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles", "Trait", "Unknown", "WeightSums",
-    "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "formats", "from_json", "to_json",
+    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Arithmetic", "Attr", "AverageCodes", "AveragePool",
+    "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu",
+    "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "Estimator", "Everything", "FLOAT16", "FLOAT32",
+    "FileFormat", "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float",
+    "FloatKernel", "FloatMultiplier", "FloatRequantize", "Format", "From", "Function", "FusesOnly", "Fusion", "FusionStep",
+    "GluTable", "GraphInput", "GraphOutput", "HardSwish16", "Host", "InputRatios", "InspectableRunner", "Int", "KeepFloat",
+    "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MinimumSums", "ModuleType",
+    "Multiple", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams",
+    "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32",
+    "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "RequireUnit",
+    "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale",
+    "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
+    "SoftmaxTable16", "Span", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles", "Trait",
+    "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "formats", "from_json", "to_json",
 ]  # fmt: skip
 
 to_json, from_json = Codec({}).to_json, Codec({}).from_json
@@ -99,21 +99,16 @@ to_json, from_json = Codec({}).to_json, Codec({}).from_json
 
 # At the end, because the arithmetics compute, with functions of codes that read specs.
 from qfunc.arithmetic import (  # noqa: E402
-    KPU,
-    AppendCodes,
     AverageCodes,
     AveragePool,
     Bilinear,
-    CachedAttention,
     DequantizeSum,
     DynamicProduct,
-    ExpertSums,
     FixedBits,
     FixedPoint,
     FixedPointGemv,
     FixedPointLanes,
     FloatKernel,
-    FloatMatmul,
     FloatMultiplier,
     FloatRequantize,
     GluTable,
@@ -128,7 +123,6 @@ from qfunc.arithmetic import (  # noqa: E402
     SoftmaxFloat,
     SoftmaxTable,
     SoftmaxTable16,
-    Stages,
     SumFma,
     SumScaled,
     SumShifted,
@@ -139,6 +133,9 @@ if not TYPE_CHECKING:  # a checker would take any name to be an attribute
     def __getattr__(name):
         if name in formats.__all__:  # `from qfunc.specs import name` would replace the message of an AttributeError
             raise former_name(f"qfunc.specs.{name}", f"qfunc.specs.formats.{name}")
+        arithmetics = import_module("qfunc.targets.arithmetics")  # where those of single chips are; these names are older
+        if name in arithmetics.__all__:
+            return getattr(arithmetics, name)
         raise AttributeError(f"module 'qfunc.specs' has no attribute {name!r}")
 
 

@@ -46,7 +46,7 @@ class FileFormat:
 def format_of(lowering: Any) -> FileFormat:
     """Return the format of a lowering's files; that of Q/DQ ONNX if it has no `format`, and for None.
 
-    >>> from qfunc.lowering import NcnnLowering, TensorRtRanges
+    >>> from qfunc.targets.runtimes import NcnnLowering, TensorRtRanges
     >>> format_of(NcnnLowering()).one_size, format_of(TensorRtRanges())
     ('a .param of ncnn', FileFormat())
     """

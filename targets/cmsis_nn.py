@@ -15,7 +15,6 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import TfliteLowering, TfliteMicroRunner
 from qfunc.specs import (
     Algorithm,
     AverageCodes,
@@ -45,7 +44,9 @@ from qfunc.specs import (
     Tie,
     edit,
 )
-from qfunc.targets.litert import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
+from qfunc.targets.litert.lowering import TfliteLowering
+from qfunc.targets.litert.runner import TfliteMicroRunner
+from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu", "prelu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))

@@ -23,7 +23,7 @@ from qfunc.specs import (
     Span,
     Unknown,
 )
-from qfunc.targets.litert import litert
+from qfunc.targets.litert.target import litert
 
 RUN = (
     "conv", "conv_transpose", "linear", "matmul", "add", "sub", "mul", "maximum", "minimum", "max_pool", "avg_pool",

@@ -8,8 +8,9 @@ No op runs on codes: each computes in float between DequantizeLinear and Quantiz
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target
+from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 
 ACTIVATION = Scheme(Int(8))
 WEIGHT = Scheme(Int(8, low=-127), Scale(PerChannel()))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 
 def exact_target(reason: str) -> Target:

@@ -20,9 +20,9 @@ from qfunc import targets
 from qfunc.__main__ import main
 from qfunc.command_line.target_argument import target_of
 from qfunc.errors import SpecError
-from qfunc.lowering import TransformersRunner
-from qfunc.lowering.saved_check import check_saved
+from qfunc.proof.saved_check import check_saved
 from qfunc.specs import diff, edit, to_json
+from qfunc.targets.runtimes import TransformersRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 ROOT = Path(__file__).parents[1]

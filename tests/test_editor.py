@@ -36,6 +36,9 @@ INSTALLED = ("editable", "wheel")
 FOLDER = {"editable": "checkout/qfunc", "wheel": "site-packages/qfunc", "checkout": "checkout/qfunc"}
 """Where qfunc is, for each way of installing; in a checkout it is not installed."""
 
+NAMES = "arithmetics", "runtimes"
+"""The modules of names in targets."""
+
 UNREAD = ("torch", "numpy", "hypothesis", "onnx", "onnxruntime", "rich", "scipy", "tqdm")
 """Packages that the type checkers do not read: no claim depends on their types, and they take most of the time."""
 
@@ -96,7 +99,7 @@ def test_jedi_completes_public_names(way, script):
         return {c.name for c in script(way, source).complete() if not c.name.startswith("_")}
 
     subpackages = {p.name for p in (ROOT / "qfunc").iterdir() if (p / "__init__.py").is_file()} | {*LINKED}
-    chips = {*targets.__all__, *(p.name for p in (ROOT / "targets").iterdir() if (p / "__init__.py").is_file())}
+    chips = {*targets.__all__, *NAMES, *(p.name for p in (ROOT / "targets").iterdir() if (p / "__init__.py").is_file())}
     assert completed("from qfunc import targets\ntargets.") == chips
     assert completed("import qfunc\nqfunc.targets.") == chips
     assert completed("from qfunc.specs import edit\nedit.") == set(edit.__all__)
@@ -108,8 +111,8 @@ def test_jedi_completes_public_names(way, script):
 @pytest.mark.parametrize(
     ("name", "file", "text"),
     [
-        ("targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
-        ("qfunc.targets.tensorrt", "targets/tensorrt.py", "tensorrt = "),
+        ("targets.tensorrt", "targets/tensorrt/target.py", "tensorrt = "),
+        ("qfunc.targets.tensorrt", "targets/tensorrt/target.py", "tensorrt = "),
         ("edit.weights", "specs/edit/_functions.py", "def weights("),
         ("qfunc.quantize", "transforms/quantize.py", "def quantize("),
     ],
@@ -125,8 +128,10 @@ def test_jedi_goes_to_definitions(way, name, file, text, script):
 
 
 PUBLIC = (
-    "", ".corrections", ".errors", ".estimators", ".functions", ".lowering", ".numerics", ".recipes", ".reconstruction", ".specs",
-    ".specs.cpus", ".specs.edit", ".specs.formats", ".targets", ".testing", ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
+    "", ".corrections", ".errors", ".estimators", ".functions", ".lowering", ".numerics", ".recipes", ".reconstruction",
+    ".specs", ".specs.cpus", ".specs.edit", ".specs.formats", ".targets", ".targets.arithmetics",
+    ".targets.runtimes", ".testing",
+    ".testing.integer_oracle", ".testing.oracle", ".testing.strategies",
 )  # fmt: skip
 AT_RUNTIME = f"""\
 import importlib, sys, types
@@ -139,7 +144,7 @@ assert qfunc.targets.onnxruntime and qfunc.lowering.QdqLowering and qfunc.testin
 names = ["qfunc" + name for name in {PUBLIC!r}]
 for name in names:
     module = importlib.import_module(name)
-    own = ["lowering", "targets", "testing"] if module is qfunc else []
+    own = {{qfunc: ["lowering", "targets", "testing"], qfunc.targets: ["arithmetics", "runtimes"]}}.get(module, [])
     assert dir(module) == sorted([*module.__all__, *own]), name
     assert not [n for n in dir(module) if n.startswith("_") or not hasattr(module, n)], name
 assert dir(qfunc) == before

@@ -30,6 +30,7 @@ PUBLIC = [
     *(f"qfunc.recipes.{n}" for n in qfunc.recipes.__all__),
     *(f"qfunc.reconstruction.{n}" for n in reconstruction.__all__),
     *(f"qfunc.targets.{n}" for n in targets.__all__),
+    *(f"qfunc.targets.arithmetics.{n}" for n in targets.arithmetics.__all__),
 ]
 
 

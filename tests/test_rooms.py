@@ -17,8 +17,17 @@ ROOT = Path(__file__).parent.parent
 ROW = re.compile(r"^\| (\d+) \| `(\w+)` \|", re.MULTILINE)
 ROOMS = {room: int(level) for level, room in ROW.findall((ROOT / "ARCHITECTURE.md").read_text())}
 """The level of each package or module in qfunc.  A room imports from rooms of lower levels, and from itself."""
-FOREIGN = {"specs": {"attrs"}, "targets": {"attrs"}}
-"""What these folders may import besides qfunc and the standard library."""
+CHIPS = ROOT / "targets"
+OF_CHIPS = re.compile(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
+EDGES = {chip: set(re.findall(r"\w+", found)) for chip, found in OF_CHIPS.findall((ROOT / "ARCHITECTURE.md").read_text())}
+"""The chips that a chip imports."""
+ENGINE_WITH_CHIPS = {
+    "qfunc/__init__.py": "the facade, for type checkers", "qfunc/command_line/inspect.py": "targets by name",
+    "qfunc/command_line/target_argument.py": "targets by name", "qfunc/testing/fuzz/campaign.py": "targets by name",
+    "qfunc/testing/fuzz/process.py": "targets by name", "qfunc/testing/laws/target.py": "the nearest target by name",
+    "qfunc/proof/saved_check.py": "folders of targets without a runner",
+}  # fmt: skip
+"""The files of the engine that import chips, each with the reason."""
 SOURCES = sorted(p for folder in ("qfunc", "specs", "targets") for p in (ROOT / folder).rglob("*.py"))
 EVERYTHING = SOURCES + sorted(
     p for folder in ("tests", "examples", "benchmarks", "docs") for p in (ROOT / folder).rglob("*.py")
@@ -200,11 +209,40 @@ def test_qfunc_uses_the_json_that_knows_its_classes():
         assert not wrong, path
 
 
-@pytest.mark.parametrize("folder", FOREIGN)
-def test_specs_and_targets_need_neither_torch_nor_onnx(folder):
-    for path in sorted((ROOT / folder).rglob("*.py")):
+DATA = [*sorted(CHIPS.glob("*.py")), *sorted(CHIPS.rglob("*/*target.py"))]
+"""The files of targets: data alone."""
+
+
+@pytest.mark.parametrize("paths", [sorted((ROOT / "specs").rglob("*.py")), DATA], ids=["specs", "targets"])
+def test_specs_and_targets_need_neither_torch_nor_onnx(paths):
+    for path in paths:
         roots = {d.split(".")[0] for d in imports(path.read_text(), package_of(path))} - {"qfunc", "attr"}
-        assert roots - sys.stdlib_module_names <= FOREIGN[folder], path
+        assert roots - sys.stdlib_module_names <= {"attrs"}, path
+
+
+def chip_of(dotted: str) -> str:
+    """Return the chip of an imported name, or "": qfunc.targets.ncnn.runner -> ncnn."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["qfunc", "targets"] and len(parts) > 3 else ""
+
+
+def test_the_engine_imports_no_chip():
+    """Also inside of functions and for type checkers, but for the files that take targets by name."""
+    engine = [p for p in SOURCES if p.relative_to(ROOT).parts[0] == "qfunc"]
+    names = {str(p.relative_to(ROOT)): imports(p.read_text(), package_of(p)) for p in engine}
+    assert {name for name, found in names.items() if any(d.startswith("qfunc.targets") for d in found)} == set(
+        ENGINE_WITH_CHIPS
+    )
+
+
+def test_a_chip_imports_the_chips_of_its_row_only():
+    found = {}
+    for path in sorted(CHIPS.rglob("*.py")):
+        own = path.relative_to(CHIPS).parts[0].removesuffix(".py")
+        if own not in ("__init__", "arithmetics", "runtimes"):
+            others = {chip for d in imports(path.read_text(), package_of(path)) if (chip := chip_of(d))} - {own}
+            found[own] = found.get(own, set()) | others
+    assert {chip: others for chip, others in found.items() if others} == EDGES
 
 
 def test_the_traits_that_specs_import_need_the_standard_library_only():

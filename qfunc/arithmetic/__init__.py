@@ -7,15 +7,12 @@ rounding; every result is then clamped to the codes of the output.  acc is exact
 """
 
 from qfunc.arithmetic.averages import AverageCodes, AveragePool
-from qfunc.arithmetic.caches import AppendCodes, CachedAttention
 from qfunc.arithmetic.computation import Computation, Constant, Real, Size, bounded
 from qfunc.arithmetic.conversions import DequantizeSum, QuantizeInt32, QuantizeLanes, QuantizeRange
 from qfunc.arithmetic.curves import GluTable, HardSwish16
 from qfunc.arithmetic.dynamic_product import DynamicProduct
-from qfunc.arithmetic.experts import ExpertSums
 from qfunc.arithmetic.fixed_point import FixedBits, FixedPoint, FixedPointGemv, FixedPointLanes, ProductLanes
 from qfunc.arithmetic.float_kernel import FloatKernel
-from qfunc.arithmetic.float_matmul import FloatMatmul
 from qfunc.arithmetic.float_multiplier import FloatMultiplier
 from qfunc.arithmetic.float_requantize import FloatRequantize
 from qfunc.arithmetic.images import Bilinear
@@ -23,15 +20,14 @@ from qfunc.arithmetic.norms import NormFixed
 from qfunc.arithmetic.products import Sums, products
 from qfunc.arithmetic.shift import Shift
 from qfunc.arithmetic.softmaxes import SoftmaxFixed, SoftmaxFloat, SoftmaxTable, SoftmaxTable16
-from qfunc.arithmetic.stages import KPU, Stages
 from qfunc.arithmetic.sums import SumFma, SumScaled, SumShifted
 from qfunc.arithmetic.unit import Coding, FusedOp, Inner, Operand, OpItself, UnitSpec
 
 __all__ = [
-    "AppendCodes", "AverageCodes", "AveragePool", "Bilinear", "CachedAttention", "Coding", "Computation", "Constant",
-    "DequantizeSum", "DynamicProduct", "ExpertSums", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes",
-    "FloatKernel", "FloatMatmul", "FloatMultiplier", "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "Inner",
-    "KPU", "NormFixed", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real",
-    "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "Stages", "SumFma", "SumScaled",
+    "AverageCodes", "AveragePool", "Bilinear", "Coding", "Computation", "Constant",
+    "DequantizeSum", "DynamicProduct", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes",
+    "FloatKernel", "FloatMultiplier", "FloatRequantize", "FusedOp", "GluTable", "HardSwish16", "Inner",
+    "NormFixed", "OpItself", "Operand", "ProductLanes", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "Real",
+    "Shift", "Size", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable", "SoftmaxTable16", "SumFma", "SumScaled",
     "SumShifted", "Sums", "UnitSpec", "bounded", "products",
 ]  # fmt: skip

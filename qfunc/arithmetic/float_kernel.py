@@ -23,7 +23,7 @@ _library = implements(Library, optional=True)
 
 def _own_function(instance: object, attribute: Any, value: Any) -> None:
     if isinstance(value, str):
-        do = "Give a value of qfunc.numerics.libraries, such as Mlas()."
+        do = "Give a value, such as targets.arithmetics.Mlas()."
         raise refuse(instance, "function", value, "a library, which is a frozen value with the method form, or None", do)
     _library(instance, attribute, value)
 
@@ -34,16 +34,16 @@ class FloatKernel:
     """Dequantize, compute in `dtype`, quantize with R (x / s_y, or x * (1/s_y) without `division`).
 
     `zero_point="before"`: z is added before R; with `fma` that sum is one with the product x * (1/s_y).  `function` is the
-    library whose form of the op is computed, one of `qfunc.numerics.libraries` or your own.  None: PyTorch's.
+    library whose form of the op is computed, one of `qfunc.numerics.libraries`, a chip's or your own.  None: PyTorch's.
 
     Inputs and result are float32 on both sides of `dtype`.  `wide`: they are float64 as well, (q - z) s and x / s_y included.
     Without `denormals`, those below 2^-126 are 0.
 
     Source: ONNX Runtime look-up tables and concat; ExecuTorch average pooling; Tengine's float simulator.
 
-    >>> from qfunc.numerics.libraries import MlasLogistic
-    >>> FloatKernel(function=MlasLogistic())
-    FloatKernel(function=MlasLogistic())
+    >>> from qfunc.numerics.libraries import GeluErfc
+    >>> FloatKernel(function=GeluErfc())
+    FloatKernel(function=GeluErfc())
     """
 
     dtype: str = field(default="float32", validator=one_of(("float16", "bfloat16", "float32", "float64")))

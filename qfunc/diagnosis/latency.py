@@ -40,7 +40,7 @@ class RunTime:
     Raises:
         SpecError: no runner, or fewer than one run.
 
-    >>> from qfunc.lowering import OnnxRuntimeRunner
+    >>> from qfunc.targets.runtimes import OnnxRuntimeRunner
     >>> RunTime(OnnxRuntimeRunner(threads=1))
     RunTime(runner=OnnxRuntimeRunner(threads=1), runs=30)
     """

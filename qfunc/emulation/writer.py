@@ -8,7 +8,6 @@ from torch import fx, nn
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value, codes_names
 from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
-from qfunc.emulation.decoder import DecoderNetwork
 from qfunc.emulation.layout import writes_channels_last
 from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule
@@ -19,8 +18,7 @@ from qfunc.placement.encoding import require_codes
 from qfunc.placement.partition import Partition
 from qfunc.placement.shift_limits import require_limits
 from qfunc.placement.units import Unit
-from qfunc.specs import DecoderConfig
-from qfunc.specs.protocols import DecoderLowering
+from qfunc.specs.protocols import BuildingLowering, BuiltNetwork
 
 __all__ = ["build_emulation"]
 
@@ -37,7 +35,7 @@ def build_emulation(partition: Partition) -> fx.GraphModule:
             require_codes(encoding.quantizer)
     require_limits(partition)
     lowering = partition.target.lowering
-    return _Emulation(partition).build(lowering.decoder if isinstance(lowering, DecoderLowering) else None)
+    return _Emulation(partition).build(lowering.network(partition) if isinstance(lowering, BuildingLowering) else None)
 
 
 class _Emulation:
@@ -54,9 +52,9 @@ class _Emulation:
         self.units = partition.units_by_output
         self.inside = {n.name for u in partition.units for n in u.group.nodes[:-1]}
 
-    def build(self, decoder: DecoderConfig | None = None) -> fx.GraphModule:
-        if decoder is not None:
-            self._decoder(DecoderNetwork(self.partition, decoder))
+    def build(self, network: BuiltNetwork | None) -> fx.GraphModule:
+        if network is not None:
+            self._built(network)
         else:
             for node in self.network.graph.nodes:
                 if node.name not in self.inside:
@@ -71,7 +69,7 @@ class _Emulation:
         record = require_stage(self.network, "captured", "emulate")
         return attach(result.eval(), evolve(record, facts={}, target=self.partition.target, stage="captured"))
 
-    def _decoder(self, network: DecoderNetwork) -> None:
+    def _built(self, network: BuiltNetwork) -> None:
         for node in self.network.graph.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._step(node)

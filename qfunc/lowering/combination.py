@@ -35,7 +35,8 @@ class Combined:
         SpecError: no lowering, or lowerings that name different opsets.
         DeployError: (by `lower`) two lowerings write a file of the same name.
 
-    >>> from qfunc.lowering import TensorRtRanges, QdqLowering
+    >>> from qfunc.lowering import QdqLowering
+    >>> from qfunc.targets.runtimes import TensorRtRanges
     >>> Combined((QdqLowering(), TensorRtRanges()))
     Combined((QdqLowering(), TensorRtRanges()))
     """
@@ -46,7 +47,8 @@ class Combined:
     def format(self) -> FileFormat:
         """The opset of the lowerings that have one, the first size that is fixed, and the ops that any of them refuses.
 
-        >>> from qfunc.lowering import TensorRtRanges, NcnnLowering, QdqLowering
+        >>> from qfunc.lowering import QdqLowering
+        >>> from qfunc.targets.runtimes import TensorRtRanges, NcnnLowering
         >>> Combined((TensorRtRanges(), QdqLowering(opset=13))).format.opset
         13
         >>> Combined((TensorRtRanges(), NcnnLowering())).format.legality == NcnnLowering.format.legality
@@ -78,7 +80,8 @@ class Combined:
     def refuses(self, scheme: Scheme, constant: bool) -> str:
         """Return these lowerings with the one that the first to refuse such a tensor wants instead; empty if all write it.
 
-        >>> from qfunc.lowering import TensorRtRanges, QdqLowering
+        >>> from qfunc.lowering import QdqLowering
+        >>> from qfunc.targets.runtimes import TensorRtRanges
         >>> from qfunc.specs import Int, Scheme
         >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False).split(": ")[0]
         'Combined((QdqLowering(opset=21), TensorRtRanges()))'

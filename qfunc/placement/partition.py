@@ -35,7 +35,7 @@ from qfunc.placement.units import Unit
 from qfunc.specs import Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
 from qfunc.specs.protocols import (
     AppendingArithmetic,
-    DecoderLowering,
+    BuildingLowering,
     MixtureArithmetic,
     RunTimeArithmetic,
     StackingLowering,
@@ -172,7 +172,7 @@ class Partition:
     def engine_builds(self) -> bool:
         """True if an engine builds the network itself, and all products are those of kernels, so that emulation is exact."""
         products = (u for u in self.units if u.kind == "linear")
-        return isinstance(self.target.lowering, DecoderLowering) and all(u.kernel is not None for u in products)
+        return isinstance(self.target.lowering, BuildingLowering) and all(u.kernel is not None for u in products)
 
     @property
     def float_units(self) -> tuple[Unit, ...]:

@@ -18,12 +18,17 @@ from qfunc.files.json_text import damage_error, parse
 from qfunc.files.ncnn_param import input_shapes, read_param
 from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact, digests
+from qfunc.lowering.checked_runtime import CheckedRuntime
 from qfunc.proof.expected import Expected
-from qfunc.proof.runtimes import CheckedRuntime, by_name
 
 __all__ = ["PROOF", "TENSORS", "read_proof", "with_proof"]
 
 PROOF, TENSORS, CHECKER, PAGE = "proof.json", "proof.safetensors", "check.py", "index.html"
+
+_OF_RUNTIME = {"onnxruntime": ("optimise",), "litert": ("kernels",), "ncnn": ("outputs",), "openvino": ()}
+"""The runtimes of check.py, each with its own fields."""
+_FILES = {"ncnn": 2}
+"""The number of files that a runtime loads, where it is not 1."""
 
 _QPARAMS = JsonObject({
     "scale": Many(Number(), least=1), "zero_point": Many(Count(-(1 << 63)), least=1), "axis": Nullable(Count(-64, 64)),
@@ -35,12 +40,11 @@ _ENTRY = JsonObject(
     {"qparams": _QPARAMS},
 )  # fmt: skip
 _FIELDS = JsonObject(
-    {"runtime": Word(tuple(by_name())), "cpu": Text(), "target": Text(), "files": Many(Text(), least=1, most=2),
+    {"runtime": Word(tuple(_OF_RUNTIME)), "cpu": Text(), "target": Text(), "files": Many(Text(), least=1, most=2),
      "inputs": Many(_INPUT, least=1), "tensors": Many(_ENTRY, least=1)},
     {"optimise": Flag(), "kernels": Word(("xnnpack", "reference", "optimised")), "outputs": Many(Text())},
 )  # fmt: skip
 """The fields that `with_proof` writes."""
-_OF_RUNTIME = {"onnxruntime": ("optimise",), "litert": ("kernels",), "ncnn": ("outputs",), "openvino": ()}
 
 
 def with_proof(
@@ -51,7 +55,7 @@ def with_proof(
     Args:
         page: The folder of onnxruntime-web as a URL, in the page.
     """
-    shown, settings = runtime.shown(artifact), runtime.settings(target.runtime.runner, artifact)
+    shown, settings = runtime.shown(artifact), runtime.settings(artifact)
     blobs, qparams = settings.pop("blobs", [None] * len(inputs)), settings.pop("qparams", {})
     tensors = {f"input.{i}": x for i, x in enumerate(inputs)}
     entries, count = [], 0
@@ -79,7 +83,7 @@ def with_proof(
         TENSORS: to_bytes({name: t.detach().cpu().contiguous().clone() for name, t in sorted(tensors.items())}),
         CHECKER: _resource(CHECKER).encode(),
     }
-    if runtime.name == "onnxruntime":
+    if runtime.page:
         added[PAGE] = _resource(PAGE).replace('"./"', json.dumps(page).replace("<", "\\u003c"), 1).encode()
     files = {**artifact.files, **added}
     return Artifact({**files, REPORT: _text(artifact.report | {"files": digests(files)})})
@@ -104,12 +108,12 @@ def read_proof(place: Path, artifact: Artifact) -> tuple[dict[str, Any], dict[st
     """
     where = str(place / PROOF)
     proof: dict[str, Any] = require(_FIELDS, parse(read_file(place / PROOF), where), where)
-    runtime = by_name()[proof["runtime"]]
-    for name in _OF_RUNTIME[runtime.name]:
+    runtime, count = proof["runtime"], _FILES.get(proof["runtime"], 1)
+    for name in _OF_RUNTIME[runtime]:
         if name not in proof:
-            raise damage_error(where, name, "no such field", f"one for {runtime.name}")
-    if len(proof["files"]) != len(runtime.files):
-        raise damage_error(where, "files", f"{len(proof['files'])} names", f"{len(runtime.files)}")
+            raise damage_error(where, name, "no such field", f"one for {runtime}")
+    if len(proof["files"]) != count:
+        raise damage_error(where, "files", f"{len(proof['files'])} names", f"{count}")
     for i, name in enumerate(proof["files"]):
         if name not in artifact.files:
             raise damage_error(where, f"files[{i}]", repr(name[:60]), "a file of the package")
@@ -121,11 +125,11 @@ def read_proof(place: Path, artifact: Artifact) -> tuple[dict[str, Any], dict[st
     for i, entry in enumerate(proof["tensors"]):
         if (entry["shown"] is None) == (entry["output"] is None) or entry["step"] <= 0:
             raise damage_error(where, f"tensors[{i}]", "no place or no step", "a tensor's name or an output, and its step")
-        if runtime.name == "openvino" and entry["shown"] is not None and "qparams" not in entry:
+        if runtime == "openvino" and entry["shown"] is not None and "qparams" not in entry:
             raise damage_error(where, f"tensors[{i}].qparams", "no such field", "one for openvino")
-    if runtime.name == "ncnn":
+    if runtime == "ncnn":
         _require_inputs(proof, arrays, artifact.files, where)
-    elif runtime.name != "litert":
+    elif runtime != "litert":
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.files.onnx_model import read_model
 

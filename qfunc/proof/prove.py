@@ -17,9 +17,9 @@ from qfunc.execution.distributed import map_tensors
 from qfunc.graph.copying import on_cpu
 from qfunc.graph.stages import require_stage
 from qfunc.lowering.artifact import Artifact
+from qfunc.lowering.checked_runtime import CheckedRunner, CheckedRuntime
 from qfunc.proof.expected import expected_tensors
 from qfunc.proof.package import with_proof
-from qfunc.proof.runtimes import runtime_of
 from qfunc.specs import Target
 from qfunc.transforms.deploy import deployment, require_whole, write_artifact
 from qfunc.transforms.validate import describe, require_public, require_target, require_target_value
@@ -54,7 +54,7 @@ def prove(
     """
 
     require_target_value(target, "prove")
-    runtime = runtime_of(target)
+    runtime = _runtime_of(target)
     if artifact is not None and not isinstance(artifact, Artifact):
         do = "Pass the result of deploy(target)(calibrated), or leave it out."
         raise VerifyError(where="prove, artifact", found=describe(artifact), wanted="an Artifact", do=do)
@@ -80,6 +80,20 @@ def prove(
         return with_proof(files, runtime, target, leaves, expected, onnxruntime_web)
 
     return Transform(prove, {"target": target, "artifact": artifact, "onnxruntime_web": onnxruntime_web}, transform)
+
+
+def _runtime_of(target: Target) -> CheckedRuntime:
+    runner: Any = target.runtime.runner
+    if not isinstance(runner, CheckedRunner):
+        wanted, do = "ONNX Runtime, LiteRT, ncnn or OpenVINO", "Compare it by qfunc.verify(target, runtime=run)."
+        name = target.runtime.name or "none"
+        raise VerifyError(where=f"prove({target.name})", found=f"the runtime {name}", wanted=wanted, do=do)
+    found, cpu = runner.checked(), target.runtime.cpu
+    if cpu is not None and cpu.architecture == "wasm" and not found.page:
+        wanted = "ONNX Runtime, which the page runs"
+        do = f"Compare it by qfunc.verify(target, {type(runner).__name__}(machine=Browser()))."
+        raise VerifyError(where=f"prove({target.name})", found=f"{target.runtime.name} on {cpu}", wanted=wanted, do=do)
+    return found
 
 
 def _require_real_ends(artifact: Artifact) -> None:

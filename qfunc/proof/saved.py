@@ -11,9 +11,9 @@ from qfunc.errors import first_line
 from qfunc.files.folder import read_folder
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.runner_support import not_installed, this_cpu
-from qfunc.lowering.saved_check import Check, SavedReport
 from qfunc.proof.check import check
 from qfunc.proof.package import PROOF, read_proof
+from qfunc.proof.saved_check import Check, SavedReport
 from qfunc.specs import cpus
 
 __all__ = ["with_proof_check"]

@@ -97,7 +97,7 @@ def stream(
     require_directory(output, "stream")
     _require_arguments(rounding, states, layers)
     if not isinstance(target.lowering, PartwiseLowering):
-        do = "Use targets.compressed_tensors, or targets.gguf(kind, lowering.decoder_config(config))."
+        do = "Use targets.compressed_tensors, or targets.gguf(kind, targets.runtimes.decoder_config(config))."
         found = f"{type(target.lowering).__name__}, which writes a whole model"
         raise DeployError(where=f"stream({target.name})", found=found, wanted="a lowering that joins parts", do=do)
 

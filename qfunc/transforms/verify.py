@@ -152,5 +152,7 @@ def _runner_remedy(target: Target, part: fx.GraphModule) -> str:
     own = "runtime=run, where run(artifact, inputs) -> outputs."
     if not _of_known_shapes(part, target) or b"QuantizeLinear" not in _model_file(target, part):
         return f"Pass {own}"
-    onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
+    onnx = (
+        "runtime=targets.runtimes.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them"
+    )
     return f"Pass {onnx}; or {own}"

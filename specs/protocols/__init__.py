@@ -32,7 +32,8 @@ from qfunc.specs.protocols.function import (
 )
 from qfunc.specs.protocols.library import CodesLibrary, Library
 from qfunc.specs.protocols.lowering import (
-    DecoderLowering,
+    BuildingLowering,
+    BuiltNetwork,
     FormattedLowering,
     Lowering,
     NamingLowering,
@@ -83,7 +84,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         NamingLowering,
         RefusingLowering,
         StoringLowering,
-        DecoderLowering,
+        BuildingLowering,
         StackingLowering,
         PartwiseLowering,
     ),
@@ -103,11 +104,11 @@ OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legalit
 """What a lowering says by its `format`, a `specs.FileFormat`."""
 
 __all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "CodesLibrary", "ConditionalRunner",
-    "DecoderLowering", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering", "Function",
-    "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner", "LocatedRunner", "Lowering",
-    "MergeableEstimator", "MixtureArithmetic", "NamingLowering", "NoiselessFunction", "OF_FORMATS", "OPTIONAL",
-    "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RefusingLowering",
-    "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction",
-    "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "BuildingLowering", "BuiltNetwork",
+    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner",
+    "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner",
+    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NamingLowering", "NoiselessFunction",
+    "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic",
+    "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic",
+    "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
 ]  # fmt: skip

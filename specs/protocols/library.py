@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 class Library(Protocol):
     """A library that computes some kinds of ops in float, each in a form of its own.
 
-    >>> from qfunc.numerics.libraries import Mlas
-    >>> isinstance(Mlas(), Library)
+    >>> from qfunc.numerics.libraries import GeluErfc
+    >>> isinstance(GeluErfc(), Library)
     True
     """
 

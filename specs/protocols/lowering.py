@@ -61,16 +61,34 @@ class StoringLowering(Protocol):
         ...
 
 
+class BuiltNetwork(Protocol):
+    """The network that an engine builds around the products of the model, as nodes of the emulation."""
+
+    @property
+    def output(self) -> Any:
+        """The output node of the float network."""
+        ...
+
+    def write(self, product: Any, read: Any, call: Any) -> Any:
+        """Write the network, and return its outputs by the nodes of the float network that they replace.
+
+        Args:
+            product: Write a product or an embedding that reads a value: (unit, node) -> node.
+            read: Return the node of a constant.
+            call: Add a node that calls a function: (function, *arguments, name=) -> node.
+        """
+        ...
+
+
 @runtime_checkable
-class DecoderLowering(Protocol):
+class BuildingLowering(Protocol):
     """A lowering for an engine that builds the network itself and reads its weights only.
 
     The emulation is then that of the engine's network, with the weights of the file.
     """
 
-    @property
-    def decoder(self) -> Any:
-        """The `DecoderConfig`."""
+    def network(self, partition: Any) -> BuiltNetwork:
+        """Return the network that the engine builds for a partition of the model."""
         ...
 
 
@@ -101,6 +119,6 @@ class PartwiseLowering(Protocol):
 
 
 __all__ = [
-    "DecoderLowering", "FormattedLowering", "Lowering", "NamingLowering", "PartwiseLowering", "RefusingLowering",
+    "BuildingLowering", "FormattedLowering", "Lowering", "NamingLowering", "PartwiseLowering", "RefusingLowering",
     "StackingLowering", "StoringLowering",
 ]  # fmt: skip

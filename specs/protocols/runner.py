@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 class Runner(Protocol):
     """A runner: executes artifacts by a runtime on this machine.
 
-    >>> from qfunc.lowering import OnnxRuntimeRunner
+    >>> from qfunc.targets.runtimes import OnnxRuntimeRunner
     >>> isinstance(OnnxRuntimeRunner(), Runner), isinstance(OnnxRuntimeRunner(), InspectableRunner)
     (True, True)
     """
@@ -44,7 +44,7 @@ class LoadingRunner(Protocol):
 class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact.
 
-    >>> from qfunc.lowering import LiteRtRunner, QnnHtpRunner
+    >>> from qfunc.targets.runtimes import LiteRtRunner, QnnHtpRunner
     >>> isinstance(LiteRtRunner(), InspectableRunner), isinstance(QnnHtpRunner(), InspectableRunner)
     (True, False)
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Flag
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from types import FunctionType, ModuleType
 from typing import Any
@@ -33,11 +33,23 @@ class Codec:
 
     Args:
         known: The classes by name.  A user's own class has the name `module:class`.
+        more: Return further classes by name.  It is called once, for the first class or name that is not known.
     """
 
-    def __init__(self, known: Mapping[str, type]) -> None:
-        self._known = dict(known)
-        self._names = {kind: name for name, kind in self._known.items()}
+    def __init__(self, known: Mapping[str, type], more: Callable[[], Mapping[str, type]] = dict) -> None:
+        self._known, self._more = dict(known), more
+
+    @cached_property
+    def _names(self) -> dict[type, str]:
+        return {kind: name for name, kind in self._known.items()}
+
+    @cached_property
+    def _every(self) -> dict[str, type]:
+        return {**self._known, **self._more()}
+
+    @cached_property
+    def _every_name(self) -> dict[type, str]:
+        return {kind: name for name, kind in self._every.items()}
 
     def to_json(self, spec: Any) -> str:
         """Return `spec` as JSON text, in which every value has the name of its class and all its fields.
@@ -93,10 +105,12 @@ class Codec:
         if not isinstance(document["spec"], dict | list):
             where, do = "from_json, spec", "Give what to_json wrote."
             raise SpecError(where=where, found=short(document["spec"]), wanted="a spec", do=do)
-        return _decode(document["spec"], {**self._known, **{self._name(c): c for c in _checked(classes)}})
+        own = {self._name(c): c for c in _checked(classes)}
+        known = self._known if _class_names(document["spec"]) <= {*self._known, *own} else self._every
+        return _decode(document["spec"], {**known, **own})
 
     def _name(self, thing: Any) -> str:
-        return self._names.get(thing) or f"{thing.__module__}:{thing.__qualname__}"
+        return self._names.get(thing) or self._every_name.get(thing) or f"{thing.__module__}:{thing.__qualname__}"
 
     def _encode(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -130,6 +144,15 @@ def _checked(classes: Iterable[Any]) -> tuple[Any, ...]:
 
 def _is_class(thing: Any) -> bool:
     return isinstance(thing, type) and (attrs.has(thing) or dataclasses.is_dataclass(thing) or issubclass(thing, Flag))
+
+
+def _class_names(value: Any) -> set[str]:
+    if isinstance(value, list):
+        return set().union(*map(_class_names, value))
+    if not isinstance(value, dict):
+        return set()
+    own = {name for name in (value.get("is"), value.get("is function")) if isinstance(name, str)}
+    return own.union(*map(_class_names, value.values()))
 
 
 def _decode(value: Any, known: dict[str, Any]) -> Any:

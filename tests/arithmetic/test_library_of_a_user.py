@@ -9,6 +9,7 @@ from attrs import frozen
 from torch import Tensor, nn
 
 import qfunc
+from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
@@ -64,10 +65,15 @@ def test_kinds_that_a_library_lacks() -> None:
     )
 
 
-@pytest.mark.parametrize("name", libraries.__all__)
+OF_CHIPS = [name for name in targets.arithmetics.__all__ if hasattr(getattr(targets.arithmetics, name), "form")]
+
+
+@pytest.mark.parametrize("name", [*libraries.__all__, *OF_CHIPS])
 def test_a_library_is_a_value(name: str) -> None:
-    kernel = Kernel(Op("sigmoid"), FloatKernel(function=getattr(libraries, name)()))
-    assert f'"libraries.{name}"' in to_json(kernel)
+    kernel = Kernel(
+        Op("sigmoid"), FloatKernel(function=getattr(libraries if name in libraries.__all__ else targets.arithmetics, name)())
+    )
+    assert f'"is": "{name}"' in to_json(kernel)
     assert from_json(to_json(kernel)) == kernel
     assert repr(kernel.arithmetic) == f"FloatKernel(function={name}())"
 
@@ -82,5 +88,5 @@ def test_a_name_is_no_library() -> None:
         FloatKernel(function="mlas")  # type: ignore[arg-type]
     assert str(refused.value) == (
         "FloatKernel.function: found 'mlas', wanted a library, which is a frozen value with the method form, or None. "
-        "Give a value of qfunc.numerics.libraries, such as Mlas()."
+        "Give a value, such as targets.arithmetics.Mlas()."
     )

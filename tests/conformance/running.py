@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 RUNNER = OnnxRuntimeRunner(threads=1)

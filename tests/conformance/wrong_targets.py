@@ -7,7 +7,6 @@ from attrs import evolve, frozen
 
 from qfunc import targets
 from qfunc.functions import Fixed
-from qfunc.lowering import TengineLowering
 from qfunc.specs import (
     Algorithm,
     DerivedQParams,
@@ -34,6 +33,7 @@ from qfunc.specs import (
     ZeroPoint,
 )
 from qfunc.specs import FixedQParams as Dictated
+from qfunc.targets.runtimes import TengineLowering
 from qfunc.testing.small_models import Block as Layer
 from qfunc.testing.small_models import SmallNet
 from tests.conformance import wrong_parts as parts

@@ -14,8 +14,8 @@ from attrs import evolve
 
 import qfunc
 from qfunc.errors import SpecError, VerifyError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.decoding.decoders import WORDS, tokens
 from tests.decoding.made import LENGTH, TARGETS, decoder
 from tests.decoding.made import made as plainly_made

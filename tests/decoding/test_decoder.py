@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc.decoding.cache import Recorder
 from qfunc.errors import CaptureError
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.decoding.decoders import SHAPES, WORDS, Shape, Small, tokens
 from tests.decoding.made import LENGTH, decoder
 from tests.onnxruntime_target import ONNXRUNTIME

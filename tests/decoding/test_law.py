@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, fx
 
 from qfunc.numerics.sums.blocks import block_product
-from qfunc.numerics.sums.mlas_matmul import mlas_matmul
+from qfunc.targets.onnxruntime.matmul import mlas_matmul
 from tests.decoding.decoders import HEAD, SHAPES, tokens
 from tests.decoding.made import LENGTH, Made, made
 from tests.lowering.onnxruntime.test_float_kernels import WIDE

@@ -16,10 +16,10 @@ import qfunc
 from qfunc import targets
 from qfunc.decoding.experts import with_separate_experts
 from qfunc.errors import SpecError
-from qfunc.lowering import OnnxRuntimeRunner
-from qfunc.numerics.sums.introsort import introsort
 from qfunc.specs import Target, edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.onnxruntime.introsort import introsort
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.decoding.decoders import Experts, Mixture
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 

@@ -14,8 +14,8 @@ import qfunc
 from qfunc import targets
 from qfunc.decoding.token_report import TokenReport
 from qfunc.errors import EmulationError, VerifyError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.lowering.artifact import Artifact
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.decoding.decoders import tokens
 from tests.decoding.made import made
 from tests.lowering.onnxruntime.test_float_kernels import pytestmark as exact

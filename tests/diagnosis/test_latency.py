@@ -16,8 +16,8 @@ import qfunc
 from qfunc import targets
 from qfunc.diagnosis import RunTime
 from qfunc.errors import CalibrationError, SpecError
-from qfunc.lowering import LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner
-from qfunc.lowering.xnnpack.runner import ExecuTorchRunner
+from qfunc.targets.executorch.runner import ExecuTorchRunner
+from qfunc.targets.runtimes import LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner
 from tests.diagnosis.failures import images, network, outlier_channel
 
 

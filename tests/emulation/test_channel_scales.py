@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import qfunc
-from qfunc import lowering, targets
+from qfunc import targets
 from qfunc.errors import CalibrationError, DeployError
 from qfunc.functions import Lsq
 from qfunc.graph.sites import quantizer_nodes
@@ -293,6 +293,6 @@ def test_fake_quantize_nodes_have_a_range_a_channel() -> None:
 
 
 def test_encodings_have_one_scale_for_an_activation() -> None:
-    target = edit.deploy(lowering.SnpeEncodings())(BY_CHANNEL(targets.qdq))
+    target = edit.deploy(targets.runtimes.SnpeEncodings())(BY_CHANNEL(targets.qdq))
     with pytest.raises(DeployError, match="3 scales"):
         qfunc.deploy(target)(made(target)[1])

@@ -12,8 +12,8 @@ import qfunc
 from qfunc.errors import EmulationError, SpecError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.numerics.kernels import integer, requantize
-from qfunc.numerics.libraries import Mlas
 from qfunc.specs import FixedQParams, FloatKernel, FloatMultiplier, Int, KeepFloat, Kernel, Op, Rule, Scheme, Target, ZeroPoint
+from qfunc.targets.arithmetics import Mlas
 from qfunc.testing.oracle import clamp, float32, rounded
 from tests.specs.witnesses.witness import chip
 

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Copy, FloatKernel, Kernel, Op, OpKind, Rule, SameQParams, Scheme, Target, Tie
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 SCALED = '<opset_import: ["":21], domain: "mine"> Scaled (x) => (y) {k = Constant<value_float = 1.5>() y = Mul(k, x)}'
 TURNED = '<opset_import: ["":21], domain: "mine"> Turned (x) => (y) {y = Transpose<perm = [1, 0]>(x)}'

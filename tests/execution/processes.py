@@ -22,9 +22,9 @@ from qfunc.errors import QfuncError
 from qfunc.estimators import Ema, MinMax, PowerOfTwo
 from qfunc.execution import observers
 from qfunc.graph.record import record_of
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.reconstruction.hessian import compensate
 from qfunc.specs import PerChannel, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from qfunc.testing import check_target
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import same_state, state

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.execution.joined_examples import in_model_order
-from qfunc.lowering import NcnnRunner
+from qfunc.targets.runtimes import NcnnRunner
 
 
 @st.composite

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import VerifyError
-from qfunc.lowering import LiteRtRunner
 from qfunc.lowering.runner_support import run_error
+from qfunc.targets.runtimes import LiteRtRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.test_errors import FORWARD, told
 

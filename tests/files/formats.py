@@ -22,16 +22,16 @@ from qfunc.files.fields import require
 from qfunc.files.json_text import parse
 from qfunc.files.ncnn_param import input_shapes, read_param
 from qfunc.lowering.artifact import Artifact
-from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.lowering.saved_check import check_saved
-from qfunc.lowering.tosa import schema as tosa
-from qfunc.lowering.xnnpack import schema as xnnpack
-from qfunc.lowering.xnnpack.pte import delegate_of
 from qfunc.numerics.qparams import Affine
 from qfunc.proof.package import read_proof
+from qfunc.proof.saved_check import check_saved
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
+from qfunc.targets.executorch import schema as xnnpack
+from qfunc.targets.executorch.pte import delegate_of
+from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.targets.tosa import schema as tosa
 from tests.files.damage import JSON, Damage, damage_archive, damage_bytes, damage_safetensors
 
 INPUT = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))

@@ -28,10 +28,10 @@ from qfunc.graph.record import TensorInfo
 from qfunc.lowering import report_fields
 from qfunc.lowering.artifact import Artifact
 from qfunc.lowering.flatbuffer import parse as parse_flatbuffer
-from qfunc.lowering.onnxruntime.runner import OnnxRuntimeRunner
-from qfunc.lowering.saved_check import check_saved
-from qfunc.lowering.tosa.schema import GRAPH
+from qfunc.proof.saved_check import check_saved
 from qfunc.reconstruction.checkpoint import Checkpoint
+from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
+from qfunc.targets.tosa.schema import GRAPH
 from tests.files.formats import artifact, calibrated, network, saved_model
 
 AGAIN = "Write the file again: it is damaged, or another program changed it."

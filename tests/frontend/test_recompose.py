@@ -15,9 +15,9 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc.errors import CaptureError
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.placement.partition import Partition
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names

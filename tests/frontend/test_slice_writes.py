@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.frontend.slice_writes import slice_indices
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 SHAPE = (5, 3, 4)
 

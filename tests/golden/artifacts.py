@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import Target
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.golden.tflite_text import text_of

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import ExecuTorchRunner, LiteRtRunner
+from qfunc.targets.runtimes import ExecuTorchRunner, LiteRtRunner
 
 RUNTIMES = {"litert": (targets.litert, LiteRtRunner()), "executorch": (targets.executorch_xnnpack, ExecuTorchRunner())}
 

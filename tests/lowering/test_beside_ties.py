@@ -24,7 +24,7 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import FixedPoint, Kernel, Op
-from qfunc.targets.litert import BYTES
+from qfunc.targets.litert.target import BYTES
 from qfunc.testing import check_target
 from qfunc.testing.beside_ties import beside_powers, beside_ties
 from qfunc.testing.large_sums import LargeSums, large_sums

@@ -13,9 +13,9 @@ from torch import nn
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.lowering.program import Program
-from qfunc.lowering.tosa.builder import TosaBuilder
-from qfunc.lowering.xnnpack.builder import XnnpackBuilder
 from qfunc.specs import Int
+from qfunc.targets.executorch.builder import XnnpackBuilder
+from qfunc.targets.tosa.builder import TosaBuilder
 from tests.lowering.onnx.test_qdq_nodes import parts
 
 WANTED = "wanted Int(8), for weights Int(8) or narrower, for biases Int(32). Use the schemes of targets."

@@ -13,7 +13,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.lowering.onnx.reader import tensors
 from tests.networks import NETWORKS
 

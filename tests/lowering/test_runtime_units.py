@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.openvino import units
-from qfunc.lowering.tflite import runner as tflite_runner
-from qfunc.lowering.tflite.units import changed_kernels
 from qfunc.specs import FloatKernel, Kernel, Op, Target, edit
+from qfunc.targets.litert import runner as tflite_runner
+from qfunc.targets.litert.units import changed_kernels
+from qfunc.targets.openvino import units
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 

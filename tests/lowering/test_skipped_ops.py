@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.tflite.builder import schema
 from qfunc.specs import edit
+from qfunc.targets.litert.builder import schema
 
 OPS = {
     "hardswish": F.hardswish,

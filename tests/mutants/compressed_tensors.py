@@ -4,34 +4,34 @@ from mutants.mutation import Mutation
 
 COMPRESSED_TENSORS = (
     Mutation(
-        "checkpoint-words-from-the-high-bits", "qfunc.lowering.compressed_tensors.packing:pack_words",
+        "checkpoint-words-from-the-high-bits", "qfunc.targets.compressed_tensors.packing:pack_words",
         'axis=-1, bitorder="little")[..., :bits]',
         'axis=-1, bitorder="big")[..., -bits:]',
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_words_are_one_string_of_bits_a_row",
     ),
     Mutation(
-        "checkpoint-halves-in-the-other-order", "qfunc.lowering.compressed_tensors.packing:pack_halves",
+        "checkpoint-halves-in-the-other-order", "qfunc.targets.compressed_tensors.packing:pack_halves",
         "index[:, ::2] | index[:, 1::2] << 4",
         "index[:, 1::2] | index[:, ::2] << 4",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_the_bytes_hold_the_weights_of_the_simulation",
         case="MXFP4A16",
     ),
     Mutation(
-        "checkpoint-scale-of-a-tensor-of-twice-the-range", "qfunc.lowering.compressed_tensors.packing:two_levels",
+        "checkpoint-scale-of-a-tensor-of-twice-the-range", "qfunc.targets.compressed_tensors.packing:two_levels",
         "exponent - (fraction == 0.5)",
         "exponent",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py"
         "::test_the_scale_of_a_tensor_is_a_power_of_two_that_uses_the_range_of_e4m3",
     ),
     Mutation(
-        "checkpoint-zero-points-along-rows", "qfunc.lowering.compressed_tensors.layers:_of_integers",
+        "checkpoint-zero-points-along-rows", "qfunc.targets.compressed_tensors.layers:_of_integers",
         "pack_words(zeros.reshape(scale.shape).T, fmt.bits).T",
         "pack_words(zeros.reshape(scale.shape), fmt.bits)",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_the_bytes_hold_the_weights_of_the_simulation",
         case="W4A16_ASYM",
     ),
     Mutation(
-        "checkpoint-tied-heads-by-the-name-of-the-table", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_part",
+        "checkpoint-tied-heads-by-the-name-of-the-table", "qfunc.targets.compressed_tensors.checkpoint:checkpoint_part",
         '{module_of(name), node.name.removesuffix(".rows")}',
         "{module_of(name)}",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_head_that_is_tied_to_the_embedding_stays_in_float",
@@ -44,7 +44,7 @@ COMPRESSED_TENSORS = (
     ),
     Mutation(
         "checkpoint-heads-tied-after-rotations",
-        "qfunc.lowering.compressed_tensors.lowering:CompressedTensorsLowering.join",
+        "qfunc.targets.compressed_tensors.lowering:CompressedTensorsLowering.join",
         'config["tie_word_embeddings"] = False',
         "pass",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_a_head_of_its_own_is_not_tied_in_the_config",
@@ -56,14 +56,14 @@ COMPRESSED_TENSORS = (
         "tests/corrections/test_rotate.py::test_a_tied_head_gets_the_parameter_that_is_called_by_its_name",
     ),
     Mutation(
-        "checkpoint-other-forms-of-parameters", "qfunc.lowering.compressed_tensors.checkpoint:checkpoint_part",
+        "checkpoint-other-forms-of-parameters", "qfunc.targets.compressed_tensors.checkpoint:checkpoint_part",
         "if held is None or list(held.dims) != shape:",
         "if held is None:",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py"
         "::test_parameters_that_are_stored_in_another_form_are_refused",
     ),
     Mutation(
-        "checkpoint-one-group-for-all-layers", "qfunc.lowering.compressed_tensors.checkpoint:quantization_config",
+        "checkpoint-one-group-for-all-layers", "qfunc.targets.compressed_tensors.checkpoint:quantization_config",
         '["Linear"] if len(groups) == 1 else',
         '["Linear"] if len(groups) > 0 else',
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_layers_of_two_kinds_are_named_in_two_groups",
@@ -107,7 +107,7 @@ COMPRESSED_TENSORS = (
         "tests/transforms/test_outer_scales.py::test_the_outer_scale_is_the_smallest_power_of_two_that_clips_no_calibrated_value",
     ),
     Mutation(
-        "int8-products-with-a-rounded-bias", "qfunc.targets.language_models.compressed_tensors:INT8_PRODUCT",
+        "int8-products-with-a-rounded-bias", "qfunc.targets.compressed_tensors.target:INT8_PRODUCT",
         ", fused_bias=True",
         "",
         "tests/lowering/compressed_tensors/test_int8_products.py::test_no_bit_of_a_product_differs",

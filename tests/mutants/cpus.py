@@ -13,14 +13,14 @@ FLAGS = "tests/lowering/test_runner_support.py::test_processors_are_known_by_the
 CPUS = (
     Mutation(
         "arm64-squares-are-rounded-twice",
-        "qfunc.targets.litert:XNNPACK_ON_ARM64",
+        "qfunc.targets.litert.target:XNNPACK_ON_ARM64",
         "evolve(SQUARED, fma=True)",
         "SQUARED",
         SQUARES,
     ),
     Mutation(
         "arm64-conversions-do-not-saturate",
-        "qfunc.targets.litert:REFERENCE_ON_ARM64",
+        "qfunc.targets.litert.target:REFERENCE_ON_ARM64",
         "QuantizeInt32(saturates=True)",
         "QuantizeInt32()",
         BEYOND,
@@ -28,7 +28,7 @@ CPUS = (
     ),
     Mutation(
         "arm64-hardswish-has-no-whole-vectors",
-        "qfunc.targets.litert:CURVES_ON_ARM64",
+        "qfunc.targets.litert.target:CURVES_ON_ARM64",
         "HardSwish16(lanes=8)",
         "HardSwish16(lanes=10000)",
         LITERT,
@@ -36,7 +36,7 @@ CPUS = (
     ),
     Mutation(
         "arm64-products-are-rounded-half-away",
-        "qfunc.targets.litert:OPTIMISED_ON_ARM64",
+        "qfunc.targets.litert.target:OPTIMISED_ON_ARM64",
         'FixedPointGemv(("sqdmulh", "half_up"))',
         'FixedPointGemv(("sqdmulh", "half_away"))',
         LITERT,
@@ -44,7 +44,7 @@ CPUS = (
     ),
     Mutation(
         "arm64-depthwise-multiplies-by-the-reciprocal",
-        "qfunc.targets.ncnn:ON_ARM64",
+        "qfunc.targets.ncnn.target:ON_ARM64",
         "quotient=True",
         "quotient=False",
         NCNN,
@@ -52,7 +52,7 @@ CPUS = (
     ),
     Mutation(
         "wasm-transposed-convolutions-have-vectors",
-        "qfunc.targets.litert:ON_WASM",
+        "qfunc.targets.litert.target:ON_WASM",
         "evolve(BY_COLUMNS, arithmetic=FixedPoint())",
         "BY_COLUMNS",
         LITERT,
@@ -60,7 +60,7 @@ CPUS = (
     ),
     Mutation(
         "wasm-sums-have-vectors",
-        "qfunc.targets.litert:ON_WASM",
+        "qfunc.targets.litert.target:ON_WASM",
         "evolve(BY_VECTORS[1], arithmetic=SumShifted())",
         "BY_VECTORS[1]",
         PAIRS,
@@ -68,7 +68,7 @@ CPUS = (
     ),
     Mutation(
         "avxvnni-depthwise-rounds-once",
-        "qfunc.targets.ncnn:BUILDS",
+        "qfunc.targets.ncnn.target:BUILDS",
         "for cpu in (cpus.x86_64_avxvnni, cpus.x86_64_avx2)",
         "for cpu in (cpus.x86_64_avx2,)), *(Build(cpu) for cpu in (cpus.x86_64_avxvnni,)",
         NCNN,
@@ -76,7 +76,7 @@ CPUS = (
     ),
     Mutation(
         "arm64-softmax-does-not-saturate",
-        "qfunc.targets.onnxruntime:SATURATED",
+        "qfunc.targets.onnxruntime.target:SATURATED",
         "SoftmaxTable(saturates=True)",
         "SoftmaxTable()",
         SOFTMAX,

@@ -97,13 +97,13 @@ DEPLOYMENT = (
         "tests/transforms/test_deploy.py::test_a_float_output_that_is_computed_otherwise_is_refused",
     ),
     Mutation(
-        "idle-quantizers-are-float-units", "qfunc.lowering.onnxruntime.optimized_model:_redundant_pairs",
+        "idle-quantizers-are-float-units", "qfunc.targets.onnxruntime.optimized_model:_redundant_pairs",
         "if qparams[0] == qparams[1]:",
         "if False:",
         "tests/conformance/test_ops.py::test_float_units_are_predicted_and_all_others_bit_exact[layer_norm over channels]",
     ),
     Mutation(
-        "codes-as-run-in-the-inverse-layout", "qfunc.lowering.onnxruntime.codes_as_run:_Layouts._transposed",
+        "codes-as-run-in-the-inverse-layout", "qfunc.targets.onnxruntime.codes_as_run:_Layouts._transposed",
         "perm.index(before[k])",
         "perm[before[k]]",
         "tests/lowering/onnxruntime/test_codes_as_run.py::test_layouts_are_those_of_the_original_model[relu]",
@@ -157,7 +157,7 @@ DEPLOYMENT = (
         "tests/transforms/test_output_names.py::test_names_of_output_classes",
     ),
     Mutation(
-        "signature-in-another-order", "qfunc.lowering.tflite.signature:with_signature",
+        "signature-in-another-order", "qfunc.targets.litert.signature:with_signature",
         "zip(names, indices, strict=True)",
         "zip(names, indices[::-1], strict=True)",
         "tests/transforms/test_output_names.py::test_artifacts_have_the_names_of_the_forward",

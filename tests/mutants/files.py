@@ -10,7 +10,7 @@ FILES = (
         "tests/files/test_messages.py::test_texts_that_are_refused",
     ),
     Mutation(
-        "a-changed-file-is-run", "qfunc.lowering.saved_check:_changed",
+        "a-changed-file-is-run", "qfunc.proof.saved_check:_changed",
         "if found.get(n) != expected[n]",
         "if n not in found",
         "tests/test_command_line.py::test_a_runtime_is_not_started_on_a_damaged_file",

@@ -16,13 +16,13 @@ CACHED = "tests/numerics/test_ggml_attention.py::test_tokens_after_a_cache_see_w
 
 GGUF = (
     Mutation(
-        "llama-cpp-cache-of-the-tokens-alone", "qfunc.numerics.ggml.attention:attend_with_cache",
+        "llama-cpp-cache-of-the-tokens-alone", "qfunc.targets.ggml.attention:attend_with_cache",
         "end = int(places[-1]) + 1",
         "end = len(places)",
         CACHED,
     ),
     Mutation(
-        "llama-cpp-angles-from-zero", "qfunc.numerics.ggml.attention:_rotated",
+        "llama-cpp-angles-from-zero", "qfunc.targets.ggml.attention:_rotated",
         "angles(positions, head_size, base)",
         "angles(positions - positions[0], head_size, base)",
         CACHED,
@@ -46,13 +46,13 @@ GGUF = (
         BLOCKS,
     ),
     Mutation(
-        "gguf-halves-of-minimums-are-left-out", "qfunc.lowering.gguf.blocks:pack",
+        "gguf-halves-of-minimums-are-left-out", "qfunc.targets.ggml.blocks:pack",
         "if minimum is None else [_half(scale), _half(minimum)]",
         "if minimum is None else [_half(scale), _half(scale)]",
         BYTES,
     ),
     Mutation(
-        "gguf-high-bits-of-the-wrong-integers", "qfunc.lowering.gguf.super_blocks:_sixes",
+        "gguf-high-bits-of-the-wrong-integers", "qfunc.targets.ggml.super_blocks:_sixes",
         "(other >> 4) << 6",
         "(other >> 5) << 6",
         SUPER,
@@ -76,25 +76,25 @@ GGUF = (
         APART,
     ),
     Mutation(
-        "gguf-last-blocks-have-no-more-bits", "qfunc.lowering.llama_cpp.mixes:_more_bits",
+        "gguf-last-blocks-have-no-more-bits", "qfunc.targets.ggml.llama_cpp.mixes:_more_bits",
         "7 * blocks // 8",
         "8 * blocks // 8",
         MIXES,
     ),
     Mutation(
-        "gguf-neighbours-in-one-byte", "qfunc.lowering.gguf.blocks:pack",
+        "gguf-neighbours-in-one-byte", "qfunc.targets.ggml.blocks:pack",
         "low[..., :_HALF] | low[..., _HALF:] << 4",
         "low[..., ::2] | low[..., 1::2] << 4",
         BYTES,
     ),
     Mutation(
-        "gguf-data-without-padding", "qfunc.lowering.gguf.file:_padded",
+        "gguf-data-without-padding", "qfunc.targets.ggml.file:_padded",
         "-(-size // _ALIGNMENT) * _ALIGNMENT",
         "size",
         FILE,
     ),
     Mutation(
-        "gguf-products-without-bias", "qfunc.lowering.gguf.rewrite:with_products",
+        "gguf-products-without-bias", "qfunc.targets.ggml.rewrite:with_products",
         "        if bias:\n            nodes.append",
         "        if not bias:\n            nodes.append",
         GRAPH,

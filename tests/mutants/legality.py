@@ -104,7 +104,7 @@ LEGALITY = (
         "tests/placement/test_constraints_of_chips.py::test_nnie_runs_what_caffe_has",
     ),
     Mutation(
-        "nnie-runs-gelu", "qfunc.targets.nnie:RUN",
+        "nnie-runs-gelu", "qfunc.targets.nnie.target:RUN",
         '"softplus", "sigmoid"',
         '"softplus", "gelu", "sigmoid"',
         "tests/placement/test_constraints_of_chips.py::test_nnie_refuses_every_other_op",
@@ -176,7 +176,7 @@ LEGALITY = (
         "tests/placement/test_granularities.py::test_biases_stay_float_behind_scales_that_are_found_at_run_time",
     ),
     Mutation(
-        "every-window-fits", "qfunc.targets.nnie:nnie",
+        "every-window-fits", "qfunc.targets.nnie.target:nnie",
         'Attr("ceil_mode", False) & ~DENSE',
         'Attr("ceil_mode", None) & ~DENSE',
         "tests/placement/test_constraints_of_windows.py::test_pools_of_nnie_round_sizes_up",
@@ -194,7 +194,7 @@ LEGALITY = (
         "tests/placement/test_constraints_of_lowerings.py::test_several_lowerings_refuse_what_any_does",
     ),
     Mutation(
-        "tosa-cuts-a-whole-window", "qfunc.lowering.tosa.constraints:padding_reaches_window",
+        "tosa-cuts-a-whole-window", "qfunc.targets.tosa.constraints:padding_reaches_window",
         "p >= k for p, k",
         "p > k for p, k",
         "tests/placement/test_constraints_of_lowerings.py::test_an_op_that_a_lowering_cannot_write",

@@ -36,7 +36,7 @@ OPENVINO_BLOCKS = (
         "tests/numerics/test_chunks.py::test_each_step_is_rounded_as_stated",
     ),
     Mutation(
-        "compressed-weights-with-zero-points-of-0", "qfunc.lowering.openvino_blocks.lowering:OpenVinoBlocksLowering.lower",
+        "compressed-weights-with-zero-points-of-0", "qfunc.targets.openvino.blocks.lowering:OpenVinoBlocksLowering.lower",
         "del node.input[2:]",
         "pass",
         "tests/lowering/openvino_cpu/test_openvino_blocks.py"

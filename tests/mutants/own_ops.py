@@ -30,7 +30,7 @@ OWN_OPS = (
         "tests/lowering/onnx/test_custom_ops.py::test_a_predicate_prints_by_its_name",
     ),
     Mutation(
-        "functions-stay-calls", "qfunc.lowering.openvino.lowering:OpenVinoLowering.lower",
+        "functions-stay-calls", "qfunc.targets.openvino.lowering:OpenVinoLowering.lower",
         "whole = without_functions(program.model)",
         "whole = program.model",
         "tests/emulation/test_own_ops.py::test_functions_of_the_users_run_in_runtimes_that_read_none", case="Scaled-openvino",

@@ -97,7 +97,7 @@ REPORTS = (
         "tests/transforms/test_explain.py::test_a_skipped_op_shows_as_float",
     ),
     Mutation(
-        "verify-reads-no-scales", "qfunc.lowering.saved_check:_qparams",
+        "verify-reads-no-scales", "qfunc.proof.saved_check:_qparams",
         "                    wrong += [] if equal else [tensor]",
         "                    wrong += []",
         "tests/test_command_line.py::test_verify_sees_what_is_broken",
@@ -127,7 +127,7 @@ REPORTS = (
         "tests/lowering/test_runtime_units.py::test_operators_that_litert_computes_in_float", case="litert",
     ),
     Mutation(
-        "affine-weights-on-integers", "qfunc.targets.openvino:openvino",
+        "affine-weights-on-integers", "qfunc.targets.openvino.target:openvino",
         'Op("conv") & ~SYMMETRIC, BY_RANGE, integer_if=(NoZeroPoint(1),), formats=BYTES',
         'Op("conv") & ~SYMMETRIC, BY_RANGE, formats=BYTES',
         "tests/lowering/test_runtime_units.py::test_openvino_computes_affine_weights_in_float",

@@ -88,7 +88,7 @@ TRANSFORMERS = (
         "tests/lowering/test_folded_lookups.py::test_a_gather_of_constants_is_folded",
     ),
     Mutation(
-        "shared-quantizers-are-other-units", "qfunc.lowering.onnxruntime.optimized_model:_difference",
+        "shared-quantizers-are-other-units", "qfunc.targets.onnxruntime.optimized_model:_difference",
         ' and "integer" in (one, other)',
         "",
         "tests/lowering/onnxruntime/test_transformers.py::test_reading_codes_between_float_ops_changes_no_unit",

@@ -13,8 +13,8 @@ import qfunc
 from networks.general import CASES, Case
 from qfunc import targets
 from qfunc.graph.arguments import flatten
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's own deprecated modules

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from qfunc.numerics.sums.cached_attention import append_codes, cached_attention_of_codes
+from qfunc.numerics.written_codes import append_codes
+from qfunc.targets.onnxruntime.attention import cached_attention_of_codes
 from tests.lowering.onnxruntime.test_float_kernels import pytestmark as exact
 
 pytestmark = exact

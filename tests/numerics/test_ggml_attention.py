@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfunc.errors import EmulationError
-from qfunc.numerics.ggml.attention import TILE, attend, attend_with_cache
+from qfunc.targets.ggml.attention import TILE, attend, attend_with_cache
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from qfunc.numerics.kernels.xnnpack import average_by_nines, gelu_in_double, hard_swish_by_sixths, logistic_in_double
+from qfunc.targets.executorch.functions import average_by_nines, gelu_in_double, hard_swish_by_sixths, logistic_in_double
 
 
 def _sum(entries: list[np.float32]) -> np.float32:

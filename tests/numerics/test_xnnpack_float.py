@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from qfunc.numerics.elementary import xnnpack as curves
-from qfunc.numerics.elementary import xnnpack_logistic as logistics
-from qfunc.numerics.sums import xnnpack_rows as rows
+from qfunc.targets.executorch import elementary as curves
+from qfunc.targets.executorch import logistic as logistics
+from qfunc.targets.executorch import rows
 
 UNIT = 2.0**-23
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qfunc.specs import cpus
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 PAGE = (Path(__file__).parents[2] / "docs/exactness.md").read_text()
 

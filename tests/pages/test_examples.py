@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 ROOT = Path(__file__).parents[2]
 

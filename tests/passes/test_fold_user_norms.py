@@ -17,7 +17,7 @@ from qfunc.frontend.capture import capture
 from qfunc.ops.node import kind_of
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.specs import Attr, Fusion, FusionStep, Op, OpKind, Target, edit, from_json, to_json
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 from tests.passes import user_norms as own_norms
 from tests.passes.user_norms import PlusOne, ScaledConv, fold_plus_one, fold_scale_shift
 

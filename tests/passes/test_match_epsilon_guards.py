@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc.frontend.capture import capture
 from qfunc.graph.record import record_of
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import kind_of
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.passes.user_norms import FrozenBatchNorm2d, WrittenOut
 

@@ -10,8 +10,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import Combined, ExplicitQdqLowering, NcnnLowering, QdqLowering, TensorRtRanges
+from qfunc.lowering import Combined, ExplicitQdqLowering, QdqLowering
 from qfunc.specs import edit
+from qfunc.targets.runtimes import NcnnLowering, TensorRtRanges
 from tests.conformance.modules import Apply
 from tests.placement.refusals import refusal
 

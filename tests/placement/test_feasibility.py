@@ -6,9 +6,10 @@ from attrs import evolve
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering import QdqLowering, TfliteLowering
+from qfunc.lowering import QdqLowering
 from qfunc.specs import DerivedQParams, Int, PerBlock, PerChannel, Scale, Scheme, edit
 from qfunc.specs.formats import E4M3FN
+from qfunc.targets.runtimes import TfliteLowering
 from tests.placement.refusals import Net, refusal
 
 

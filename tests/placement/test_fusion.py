@@ -18,8 +18,8 @@ from qfunc.graph.selectors import Context
 from qfunc.passes.fold_batch_norm import fold_batch_norms
 from qfunc.placement.fusion import match_fusions
 from qfunc.specs import AnyInput, Attr, Constant, Fusion, FusionStep, Op, Rule, edit
-from qfunc.targets.onnxruntime import onnxruntime
-from qfunc.targets.tensorrt import tensorrt
+from qfunc.targets.onnxruntime.target import onnxruntime
+from qfunc.targets.tensorrt.target import tensorrt
 
 OPS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d": (lambda: nn.Conv1d(4, 6, 3), lambda: nn.BatchNorm1d(6), (2, 4, 7)),

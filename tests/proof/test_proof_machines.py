@@ -9,8 +9,9 @@ import pytest
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import Browser, LiteRtRunner, Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Browser, Node, Qemu
 from qfunc.specs import cpus, edit
+from qfunc.targets.runtimes import LiteRtRunner, OnnxRuntimeRunner
 from tests.lowering.machines.machines import require
 from tests.proof.packages import X, calibrated, package, run_check, spoil_tensor
 

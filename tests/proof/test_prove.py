@@ -15,8 +15,8 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, EmulationError, VerifyError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.proof.packages import Residual, X, calibrated, package
 

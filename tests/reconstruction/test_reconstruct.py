@@ -17,11 +17,11 @@ import qfunc
 from qfunc import functions, targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
 from qfunc.reconstruction import Blocks, Fisher, Method, SquaredError
 from qfunc.reconstruction import run_graph as part
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.reconstruction.small_nets import (
     Attention,
     Chain,

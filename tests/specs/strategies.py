@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.numerics.libraries import WindowSum, Xnnpack, XnnpackFloat
+from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     Algorithm,
     AnyInput,
@@ -100,6 +100,7 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.legality import never_an_op
+from qfunc.targets.arithmetics import Xnnpack, XnnpackFloat
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=8)
 roundings = st.sampled_from([r for r in ROUNDINGS if r != "stochastic"])

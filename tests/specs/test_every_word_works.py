@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 import qfunc.specs
+from qfunc.targets import arithmetics
 from tests.specs.witnesses import arithmetic, formats, placement, whole
 from tests.specs.witnesses.witness import MESSAGES, changes, holds, observed
 
@@ -13,11 +14,11 @@ WITNESSES = {**formats.WITNESSES, **placement.WITNESSES, **arithmetic.WITNESSES,
 
 
 def words() -> list[str]:
-    """Each field of each class of the specs, and each class without fields."""
+    """Each field of each class of the specs and of the arithmetics of single chips, and each class without fields."""
     found = []
-    for name in qfunc.specs.__all__:
-        kind = getattr(qfunc.specs, name)
-        if isinstance(kind, type) and attrs.has(kind):
+    for name, module in {n: m for m in (qfunc.specs, arithmetics) for n in m.__all__}.items():
+        kind = getattr(module, name)
+        if isinstance(kind, type) and attrs.has(kind) and not hasattr(kind, "form"):
             found += [f"{name}.{f.name}" for f in attrs.fields(kind) if f.init] or [name]
     return found
 

@@ -14,9 +14,14 @@ from qfunc.specs import Unknown
 from tests.each import failures
 
 ROOT = Path(qfunc.__file__).parent
-OUTSIDE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+ENGINE = sorted(p for p in ROOT.rglob("*.py") if not {"specs", "targets"} & {*p.relative_to(ROOT).parts})
+OUTSIDE = [*ENGINE, *(p for p in sorted((ROOT / "targets").resolve().rglob("*/*.py")) if not p.stem.endswith("target"))]
+"""The engine, and the chips without the files that describe them."""
 CLASSES = {
-    name: kind for name in qfunc.specs.__all__ if isinstance(kind := getattr(qfunc.specs, name), type) and attrs.has(kind)
+    name: kind
+    for module in (qfunc.specs, qfunc.targets.arithmetics)
+    for name in module.__all__
+    if isinstance(kind := getattr(module, name), type) and attrs.has(kind) and not hasattr(kind, "form")
 }
 FOR_READERS = {
     ("Target", "source"): "printed: the documents that a description follows",

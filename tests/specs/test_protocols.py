@@ -12,7 +12,6 @@ from attrs import frozen
 import qfunc
 from qfunc import estimators, functions, lowering, targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.numerics import libraries
 from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
@@ -225,9 +224,9 @@ def public(module: Any, protocol: type) -> list[type]:
     [
         (estimators, Estimator, 12),
         (functions, Function, 10),
-        (lowering, Lowering, 15),
-        (lowering, Runner, 7),
-        (libraries, Library, 9),
+        (targets.runtimes, Lowering, 15),
+        (targets.runtimes, Runner, 7),
+        (targets.arithmetics, Library, 7),
     ],
 )
 def test_the_librarys_own_fit(module: Any, protocol: type, least: int) -> None:
@@ -249,9 +248,9 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert isinstance(estimators.MinMax(), MergeableEstimator)
     assert isinstance(lowering.QdqLowering(), FormattedLowering)
     assert isinstance(lowering.QdqLowering(), RefusingLowering)
-    assert not isinstance(lowering.TensorRtRanges(), FormattedLowering)
-    assert isinstance(lowering.OnnxRuntimeRunner(), InspectableRunner)
-    assert not isinstance(lowering.QnnHtpRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.TensorRtRanges(), FormattedLowering)
+    assert isinstance(targets.runtimes.OnnxRuntimeRunner(), InspectableRunner)
+    assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)
 
 
 SUFFIXES = ("Arithmetic", "Dequantization", "Estimator", "Function", "Library", "Lowering", "Quantization", "Runner")

@@ -11,8 +11,8 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering import PplCudaLowering, PplDspLowering, SnpeEncodings
 from qfunc.specs import DerivedQParams, FixedQParams, Int, Op, OutputQParams, Scale, Scheme, Tie, ZeroPoint, edit
+from qfunc.targets.runtimes import PplCudaLowering, PplDspLowering, SnpeEncodings
 
 U8 = Int(8, signed=False)
 FIELDS = {

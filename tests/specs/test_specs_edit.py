@@ -43,7 +43,7 @@ from qfunc.specs import (
 )
 from qfunc.specs.edit._keywords import ActivationProperties, Slots
 from qfunc.specs.formats import E4M3FN
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 ORT = onnxruntime
 

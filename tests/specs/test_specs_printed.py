@@ -143,7 +143,7 @@ def test_an_edit_refuses_a_target_in_one_line() -> None:
 
 @pytest.mark.parametrize("target", [TARGET, targets.qdq, targets.tensorrt, targets.tosa], ids=lambda t: t.name)
 def test_the_code_builds_the_target(target: Target) -> None:
-    names = {**vars(qfunc.specs), **vars(estimators), **vars(functions), **vars(lowering)}
+    names = {**vars(qfunc.specs), **vars(estimators), **vars(functions), **vars(lowering), **vars(targets.runtimes)}
     assert eval(target.code(), names) == target
 
 

@@ -41,7 +41,7 @@ def test_arguments(tmp_path: Path) -> None:
 
     assert refusal(target=targets.executorch_8da4w(32)) == (
         "stream(executorch_8da4w_b32): found XnnpackLowering, which writes a whole model, wanted a lowering that joins "
-        "parts. Use targets.compressed_tensors, or targets.gguf(kind, lowering.decoder_config(config))."
+        "parts. Use targets.compressed_tensors, or targets.gguf(kind, targets.runtimes.decoder_config(config))."
     )
     assert refusal(rounding=qfunc.gptq([torch.ones(1)])).endswith(
         "wanted a function from batches to a transform. Write rounding=qfunc.gptq, without its batches."

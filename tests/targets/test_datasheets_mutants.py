@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 
 class Net(nn.Module):

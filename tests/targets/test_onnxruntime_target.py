@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qfunc import targets
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Everything, Override
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME, exact_target
 
 

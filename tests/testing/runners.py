@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 
 @frozen

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from qfunc import targets
-from qfunc.lowering import LiteRtRunner
+from qfunc.targets.runtimes import LiteRtRunner
 from qfunc.testing.fuzz import campaign
 from qfunc.testing.fuzz.__main__ import main
 from qfunc.testing.fuzz.campaign import read_results, runnable_target

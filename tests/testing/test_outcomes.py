@@ -8,9 +8,9 @@ import torch
 from qfunc import targets
 from qfunc.analysis.verification_report import Comparison, Report
 from qfunc.errors import CalibrationError, CaptureError, DeployError, EmulationError, SpecError, VerifyError
-from qfunc.lowering import OnnxRuntimeRunner, OpenVinoRunner
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner, OpenVinoRunner
 from qfunc.testing.fuzz import trial
 from qfunc.testing.fuzz.outcome import Outcome, refused_op, summary
 from qfunc.testing.fuzz.process import run_in_process

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
-from qfunc.lowering import OnnxRuntimeRunner, QdqLowering
+from qfunc.lowering import QdqLowering
 from qfunc.specs import Algorithm, DerivedQParams, Int, Kernel, Op, Rule, Runtime, Scale, Scheme, Shift, Target
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from qfunc.testing import Block, SmallNet, check_target
 
 PLAIN, POOLED = (Block("conv", 3, 4, 3),), (Block("conv", 3, 4, 3), Block("mean"), Block("linear", 4, 5))

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, recipes, targets
 from qfunc.errors import CalibrationError, VerifyError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.training.nets import batch, loss_of, net, student
 

@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.errors import CalibrationError, EmulationError, SpecError
 from qfunc.files.bit_planes import pack, unpack
 from qfunc.functions import AdaRound, DoReFa, Lsq
-from qfunc.lowering.saved_check import check_saved
+from qfunc.proof.saved_check import check_saved
 from qfunc.specs import Int, Target, edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
 from tests.transforms.checks import arguments, calibrated, equal, same_state, state

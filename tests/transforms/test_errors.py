@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import Tensor, nn
 
 import qfunc
-from qfunc import lowering, specs, targets
+from qfunc import specs, targets
 from qfunc.errors import QfuncError
 from qfunc.specs import edit
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -265,12 +265,13 @@ def test_without_a_runtime_of_its_own_a_target_names_the_road(name: str) -> None
         assert name in (*known, "qdq")
         return
     own = "runtime=run, where run(artifact, inputs) -> outputs."
-    onnx = "runtime=lowering.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines them; or "
+    onnx = "runtime=targets.runtimes.OnnxRuntimeRunner(optimise=False), which runs the Q/DQ of its model.onnx as ONNX defines "
+    onnx += "them; or "
     runs = name in ("academic", "academic_nlp", "ppl_cuda_affine", "tensorrt", "tensorrt_nlp", "vitis")
     text = f"verify({target.name}): found no runtime that can be run here, wanted a runner. Pass {onnx if runs else ''}{own}"
     told(lambda: qfunc.verify(target)(done, [x]), "VerifyError", text)
     if runs:  # as the message says
-        report = qfunc.verify(target, runtime=lowering.OnnxRuntimeRunner(optimise=False))(done, [x])
+        report = qfunc.verify(target, runtime=targets.runtimes.OnnxRuntimeRunner(optimise=False))(done, [x])
         rows = [r for r in report.rows if r.kind != "float"]  # in bounds, not in LSB
         assert max(r.largest_lsb for r in rows) <= (1 if name == "vitis" else 1e-3)  # its ties; the order of float sums
 

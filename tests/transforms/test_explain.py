@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import edit
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
 

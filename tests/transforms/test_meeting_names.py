@@ -18,7 +18,7 @@ from qfunc import specs, targets
 from qfunc.emulation.builder import codes_names
 from qfunc.errors import CaptureError
 from qfunc.graph.tensor_names import BESIDE, tensor_names
-from qfunc.lowering import LiteRtRunner
+from qfunc.targets.runtimes import LiteRtRunner
 
 WORDS = (
     "query", "key", "add", "add_1", "add_codes", "conv", "conv_acc", "conv_codes", "conv_codes_1", "x", "x_codes", "x_real",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import qfunc
-from qfunc import lowering, targets
+from qfunc import targets
 from qfunc.errors import FileError, VerifyError
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Op, edit
@@ -142,15 +142,15 @@ def test_dict_batches() -> None:
 
 
 RUNNERS = (
-    (lowering.OnnxRuntimeRunner(), "model.onnx"),
-    (lowering.OpenVinoRunner(), "model.onnx"),
-    (lowering.LiteRtRunner(), "model.tflite"),
-    (lowering.ExecuTorchRunner(), "model.pte"),
-    (lowering.NcnnRunner(), "model.ncnn.param"),
-    (lowering.TosaRunner(), "model.tosa"),
+    (targets.runtimes.OnnxRuntimeRunner(), "model.onnx"),
+    (targets.runtimes.OpenVinoRunner(), "model.onnx"),
+    (targets.runtimes.LiteRtRunner(), "model.tflite"),
+    (targets.runtimes.ExecuTorchRunner(), "model.pte"),
+    (targets.runtimes.NcnnRunner(), "model.ncnn.param"),
+    (targets.runtimes.TosaRunner(), "model.tosa"),
 )
 """The runners with the first file that each reads."""
-INSTALLED = [(r, file) for r, file in RUNNERS if isinstance(r, lowering.OnnxRuntimeRunner) or not r.missing()]
+INSTALLED = [(r, file) for r, file in RUNNERS if isinstance(r, targets.runtimes.OnnxRuntimeRunner) or not r.missing()]
 
 
 @pytest.mark.parametrize(("runner", "wanted"), INSTALLED, ids=lambda v: type(v).__name__ if attrs.has(type(v)) else "")

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.analysis.verification_report import Difference, Tally
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import KeepFloat, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 
 def test_differences_are_counted_exactly() -> None:

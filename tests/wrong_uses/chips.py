@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import QnnHtpRunner
+from qfunc.targets.runtimes import QnnHtpRunner
 from tests.wrong_uses.world import TARGET, Row, bare, calibrated, in_half
 
 

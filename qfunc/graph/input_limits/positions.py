@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from qfunc.errors import CaptureError
 from qfunc.numerics.kernels.requantize import clamp_to_bounds
-from qfunc.numerics.sums.cached_attention import append_codes
+from qfunc.numerics.written_codes import append_codes
 from qfunc.ops.node import attribute, kind_of
 
 __all__ = [

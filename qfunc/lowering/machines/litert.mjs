@@ -1,4 +1,4 @@
-// Sessions of LiteRT.js, as Session of tflite/session.py; a model of any number of examples runs one by one.
+// Sessions of LiteRT.js, as Session of litert/session.py; a model of any number of examples runs one by one.
 const TYPES = { 1: ["float32", Float32Array], 2: ["int32", Int32Array], 3: ["uint8", Uint8Array], 7: ["int16", Int16Array], 9: ["int8", Int8Array] };
 
 const listed = (vector) => Array.from({ length: vector.size() }, (_, i) => vector.get(i));

@@ -12,7 +12,7 @@ async function onnxruntime() {
   return opener(await import(pathToFileURL(join(modules, "onnxruntime-web/dist/ort.node.min.mjs"))));
 }
 
-async function tflite() {
+async function litert() {
   const { build, opener } = await import("./litert.mjs");
   const folder = join(modules, "@litertjs/core/wasm/"), file = `${folder}${build()}.js`;
   // A script for pages: it exports nothing.
@@ -28,4 +28,4 @@ async function send(parts) {
 }
 
 const incoming = process.stdin[Symbol.asyncIterator]();
-await serve({ onnxruntime, tflite }, () => incoming.next(), send);
+await serve({ onnxruntime, litert }, () => incoming.next(), send);

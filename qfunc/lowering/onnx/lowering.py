@@ -47,8 +47,8 @@ class QdqLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.coded_state.ends import with_coded_state
-        from qfunc.lowering.onnxruntime.cubic_resizes import smaller_by_products
-        from qfunc.lowering.toolchains.versions import to_bytes
+        from qfunc.lowering.onnx.cubic_resizes import smaller_by_products
+        from qfunc.lowering.onnx.versions import to_bytes
 
         return {"model.onnx": to_bytes(smaller_by_products(with_coded_state(program.model)), self)}
 
@@ -93,7 +93,7 @@ class ExplicitQdqLowering:
         """
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.lowering.onnx.remove_quantizers import float_model
-        from qfunc.lowering.toolchains.versions import to_bytes
+        from qfunc.lowering.onnx.versions import to_bytes
 
         return {"model.onnx": to_bytes(float_model(program.model, ()), self)}
 
@@ -110,7 +110,7 @@ class ExplicitQdqLowering:
 def later_opset(lowering: Any, scheme: Scheme, constant: bool) -> str:
     """Return the lowering with the opset that a scheme needs in the Q/DQ model from which a float model is made, or "".
 
-    >>> from qfunc.lowering import PplDspLowering
+    >>> from qfunc.targets.runtimes import PplDspLowering
     >>> later_opset(PplDspLowering(opset=13), Scheme(Int(16)), constant=False)
     'PplDspLowering(opset=21): QuantizeLinear has 16-bit integers from opset 21 on (ONNX operators)'
     >>> later_opset(PplDspLowering(opset=11), Scheme(Int(16)), constant=False)  # converted from opset 21

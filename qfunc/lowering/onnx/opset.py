@@ -12,7 +12,7 @@ from qfunc.specs._check import integer
 def opset_field(default: int = 21, lowest: int = 13) -> Any:
     """Return the attrs field of a lowering's opset, from `lowest` to 21; old toolchains read old opsets only.
 
-    >>> from qfunc.lowering import SnpeEncodings
+    >>> from qfunc.targets.runtimes import SnpeEncodings
     >>> SnpeEncodings(opset=13).opset
     13
     """
@@ -22,7 +22,7 @@ def opset_field(default: int = 21, lowest: int = 13) -> Any:
 def ir_version_field() -> Any:
     """Return the attrs field of a lowering's IR version, 4 to 13; None is that of the opset.
 
-    >>> from qfunc.lowering import SnpeEncodings
+    >>> from qfunc.targets.runtimes import SnpeEncodings
     >>> SnpeEncodings(ir_version=6).ir_version
     6
     """

@@ -1,0 +1,1 @@
+"""ONNX Runtime as the evaluator of Q/DQ models."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import Target
+from qfunc.targets.runtimes import ExecuTorchRunner
 from qfunc.testing.fuzz import outcome as kinds
 from qfunc.testing.fuzz.outcome import Outcome
 from qfunc.testing.grammar.program import Program

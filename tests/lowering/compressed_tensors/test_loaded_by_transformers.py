@@ -16,9 +16,9 @@ from benchmarks.torchvision_ops import shim
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import TransformersRunner
 from qfunc.specs import Int, edit
 from qfunc.specs.formats import E2M1
+from qfunc.targets.runtimes import TransformersRunner
 from tests.lowering.compressed_tensors.checkpoints import SCHEMES, deployed, layers
 
 MISSING = TransformersRunner().missing()

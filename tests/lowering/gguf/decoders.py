@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.gguf.engine import TYPES
-from qfunc.lowering.gguf.file import GgufTensor, gguf_file
-from qfunc.lowering.llama_cpp.lowering import described
 from qfunc.specs import DecoderConfig
+from qfunc.targets.ggml.engine import TYPES
+from qfunc.targets.ggml.file import GgufTensor, gguf_file
+from qfunc.targets.ggml.llama_cpp.lowering import described
 
 SIZES = {"blocks": 2, "width": 64, "inner": 96, "heads": 4, "kv_heads": 2, "head_size": 16, "vocabulary": 96, "context": 512}
 

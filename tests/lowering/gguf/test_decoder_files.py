@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, EmulationError, SpecError
-from qfunc.lowering import LlamaCppLowering, decoder_config
+from qfunc.targets.runtimes import LlamaCppLowering, decoder_config
 from tests.lowering.gguf.decoders import Network, calibrated, decoder, tokens
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -178,11 +178,11 @@ def test_what_the_architecture_does_not_have_is_refused() -> None:
     )
     assert refusal(qfunc.deploy, Network(d), larger) == (
         "deploy, llama: found no 'blk.1.attn_norm.weight', wanted the tensors of the architecture. "
-        "Describe the network by lowering.decoder_config(config), and export the whole model."
+        "Describe the network by targets.runtimes.decoder_config(config), and export the whole model."
     )
     assert refusal(qfunc.emulate, Network(d), larger) == (
         "emulate, llama: found no 'blk.1.attn_norm.weight', wanted the tensors of the decoder. "
-        "Describe the network by lowering.decoder_config(config), and return its logits only."
+        "Describe the network by targets.runtimes.decoder_config(config), and return its logits only."
     )
     assert refusal(qfunc.emulate, Logits(d), d) == (
         "emulate, llama: found the outputs softmax, wanted lm_head, the logits. Return the logits of all tokens only."

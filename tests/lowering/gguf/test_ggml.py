@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
-from qfunc.lowering import GgmlRunner
 from qfunc.lowering.artifact import Artifact
-from qfunc.lowering.gguf.engine import engine
+from qfunc.targets.ggml.engine import engine
+from qfunc.targets.runtimes import GgmlRunner
 from qfunc.testing import check_target
 from tests.lowering.drawn_law import EXAMPLES
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qfunc.lowering import LlamaCppRunner
-from qfunc.numerics.elementary import libm
-from qfunc.numerics.ggml.attention import TILE, attend, attention
-from qfunc.numerics.ggml.layers import angles, exp, gated, rms_norm, rotate
+from qfunc.numerics import libm
+from qfunc.targets.ggml.attention import TILE, attend, attention
+from qfunc.targets.ggml.layers import angles, exp, gated, rms_norm, rotate
+from qfunc.targets.runtimes import LlamaCppRunner
 from tests.lowering.gguf.ggml_graphs import INSTALLED, PREVIOUS, computed
 
 wide = INSTALLED and not LlamaCppRunner().comparable()

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qfunc.functions import Fixed, GgmlBlocks
-from qfunc.lowering.gguf.engine import engine
-from qfunc.lowering.gguf.types import WEIGHTS, Parts
 from qfunc.numerics import dequantize
 from qfunc.numerics.qparams import Affine, of_tensor
 from qfunc.numerics.scales import stored_scale
+from qfunc.targets.ggml.engine import engine
+from qfunc.targets.ggml.types import WEIGHTS, Parts
 
 needs_ggml = pytest.mark.skipif(importlib.util.find_spec("libggml") is None, reason="libggml-python is not installed")
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")

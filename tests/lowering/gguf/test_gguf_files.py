@@ -20,10 +20,10 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.functions import Fixed
-from qfunc.lowering.gguf.file import GgufTensor, gguf_file
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import edit
 from qfunc.specs.formats import GGUF_Q4_1
+from qfunc.targets.ggml.file import GgufTensor, gguf_file
 from tests.lowering.gguf.test_ggml import calibrated
 
 needs_gguf = pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
@@ -151,7 +151,7 @@ def test_the_kinds_are_eleven() -> None:
     assert str(caught.value) == (
         "gguf, kind: found 'Q4_K_M', wanted one of 'Q8_0', 'Q5_0', 'Q4_0', 'Q5_1', 'Q4_1', 'MXFP4', 'Q6_K', 'Q5_K', "
         "'Q4_K', 'Q3_K', 'Q2_K'. Choose one of them; a mix, such as Q4_K_M, is for a whole decoder: "
-        "targets.gguf(kind, qfunc.lowering.decoder_config(model.config))."
+        "targets.gguf(kind, qfunc.targets.runtimes.decoder_config(model.config))."
     )
 
 

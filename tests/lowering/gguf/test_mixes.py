@@ -13,9 +13,9 @@ from attrs import evolve
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering.llama_cpp.mixes import KINDS, tensor_types
 from qfunc.specs import Op, Rule, edit
 from qfunc.specs.formats import GGUF_Q5_1
+from qfunc.targets.ggml.llama_cpp.mixes import KINDS, tensor_types
 from tests.lowering.gguf.decoders import calibrated, decoder, float_file, tokens
 from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, quantized_file
 

@@ -18,8 +18,8 @@ import torch
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.machines.machines import EMULATED, SamePython, name, require
 from tests.lowering.machines.test_machines import X, calibrated

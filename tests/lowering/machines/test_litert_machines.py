@@ -18,8 +18,8 @@ import torch
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import LiteRtRunner
 from qfunc.specs import cpus, edit
+from qfunc.targets.runtimes import LiteRtRunner
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import Side

@@ -16,10 +16,11 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
-from qfunc.lowering import Browser, LiteRtRunner, Node, OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Browser, Node, Qemu
 from qfunc.lowering.machines.process import start
 from qfunc.lowering.machines.worker import receive, send
 from qfunc.specs import cpus, edit, from_json, to_json
+from qfunc.targets.runtimes import LiteRtRunner, OnnxRuntimeRunner
 from tests.lowering.machines.machines import MACHINES, SamePython, name, require
 
 X = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
@@ -150,7 +151,7 @@ def test_a_runtime_that_the_other_process_lacks_is_an_error(tmp_path: Path) -> N
 def test_a_runtime_without_webassembly_is_an_error(kind: Any) -> None:
     require(kind())
     with pytest.raises(VerifyError) as e:
-        start(kind()).call({"file": "lowering/ncnn/session.py", "session": 0, "options": {}}, [])
+        start(kind()).call({"file": "targets/ncnn/session.py", "session": 0, "options": {}}, [])
     assert str(e.value) == f"{kind()}: found no ncnn for WebAssembly, {SET_UP}"
 
 
@@ -207,7 +208,7 @@ def test_runners_with_machines_are_json() -> None:
     for machine in (Qemu(cpus.arm64_i8mm, "machines"), Node("machines"), Browser("machines", "chrome")):
         runner = OnnxRuntimeRunner(machine=machine)
         assert from_json(to_json(runner)) == runner
-        assert eval(repr(runner), {**vars(qfunc.lowering), "Cpu": cpus.Cpu}) == runner
+        assert eval(repr(runner), {**vars(qfunc.lowering), **vars(targets.runtimes), "Cpu": cpus.Cpu}) == runner
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=name)

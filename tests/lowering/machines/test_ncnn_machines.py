@@ -18,8 +18,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import NcnnRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import NcnnRunner
 from tests.lowering.machines.machines import EMULATED, SamePython, name, require
 from tests.lowering.machines.test_machines import X, calibrated
 from tests.lowering.ncnn_files.test_ncnn_ops import drawn_ops_law, ties_law

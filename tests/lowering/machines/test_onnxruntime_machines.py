@@ -20,10 +20,11 @@ from torch import nn
 import qfunc
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner, Qemu
+from qfunc.lowering import Qemu
 from qfunc.placement.partition import Partition
 from qfunc.specs import FixedQParams, cpus, edit
-from qfunc.targets.onnxruntime import onnxruntime
+from qfunc.targets.onnxruntime.target import onnxruntime
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Side, image, move

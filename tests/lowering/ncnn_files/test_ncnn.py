@@ -15,8 +15,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.specs import Int, edit
+from qfunc.targets.ncnn.runner import NcnnRunner
 from tests.lowering.tflite.test_litert import Residual, _calibrated
 
 INSTALLED = importlib.util.find_spec("ncnn") is not None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.ncnn.runner import NcnnRunner
+from qfunc.targets.ncnn.runner import NcnnRunner
 from tests.lowering.tflite.test_litert import _calibrated
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")

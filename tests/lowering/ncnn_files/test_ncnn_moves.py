@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, QfuncError
-from qfunc.lowering.ncnn.runner import NcnnRunner
 from qfunc.specs import edit
+from qfunc.targets.ncnn.runner import NcnnRunner
 from tests.lowering.tflite.test_litert import _calibrated
 
 needs_ncnn = pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")

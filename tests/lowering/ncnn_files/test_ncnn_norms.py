@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.ncnn.runner import NcnnRunner
+from qfunc.targets.ncnn.runner import NcnnRunner
 from tests.conformance.modules import Apply
 from tests.lowering.tflite.test_litert import _calibrated
 

@@ -23,9 +23,9 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import NcnnRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
+from qfunc.targets.runtimes import NcnnRunner
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import EXAMPLES, at_ties
 from tests.lowering.drawn_ops import ACTIVATIONS, Drawn, Shape, Side, Trial, convolution, linear, trials, weighted

@@ -12,8 +12,8 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.numerics.kernels import ncnn as ncnn_real
 from qfunc.specs import edit
+from qfunc.targets.ncnn import functions as ncnn_real
 
 f32 = np.float32
 

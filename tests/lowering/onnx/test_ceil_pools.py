@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import Everything, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.conformance.modules import Apply
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))

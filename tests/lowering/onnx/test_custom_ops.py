@@ -14,8 +14,8 @@ from torch import Tensor, fx, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.specs import FloatKernel, Kernel, ModuleType, Op, OpKind, Refuse, Rule, Scheme, Target, edit, from_json, to_json
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 KNEE = """<opset_import: ["": 21], domain: "mine"> Knee (x, y) => (z) {
     a = Constant<value = float {0.25}>() b = Mul(a, x) z = Min(b, y) }"""

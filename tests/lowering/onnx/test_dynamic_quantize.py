@@ -14,7 +14,7 @@ from torch import nn
 import qfunc
 from qfunc import specs, targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import QdqLowering, TfliteLowering, TosaLowering, XnnpackLowering
+from qfunc.lowering import QdqLowering
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import (
     BFLOAT16,
@@ -31,6 +31,7 @@ from qfunc.specs import (
     Target,
     ZeroPoint,
 )
+from qfunc.targets.runtimes import TfliteLowering, TosaLowering, XnnpackLowering
 
 TOKEN = Scale(PerToken(), dynamic=True)
 FORMS = {

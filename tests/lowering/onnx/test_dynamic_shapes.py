@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OnnxRuntimeRunner
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 
 
 class Windows(nn.Module):

@@ -16,10 +16,10 @@ import qfunc
 from qfunc.errors import DeployError
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.ops.node import slots
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names

@@ -8,8 +8,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import NnieLowering, OnnxRuntimeRunner, QdqLowering, SnpeEncodings
+from qfunc.lowering import QdqLowering
 from qfunc.specs import PerTensor, edit
+from qfunc.targets.runtimes import NnieLowering, OnnxRuntimeRunner, SnpeEncodings
 
 LEGACY = targets.snpe, targets.tengine_u8, targets.onnx_qnn, targets.ppl_cuda, targets.ppl_w8a16, targets.nnie
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import functions, targets
 from qfunc.errors import SpecError
-from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QdqLowering
+from qfunc.lowering import ExplicitQdqLowering, QdqLowering
 from qfunc.lowering.onnx.remove_quantizers import float_model
 from qfunc.lowering.program import Program
 from qfunc.numerics.qparams import Affine
 from qfunc.specs import Algorithm, Int, Log, Op, PerChannel, Rule, Scale, Scheme, ZeroPoint, edit, from_json, to_json
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 
 NARROW = (Int(8, low=-127), Int(8, signed=False, high=100), Int(16, signed=False, low=1), Int(16))

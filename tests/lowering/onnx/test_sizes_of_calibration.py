@@ -16,9 +16,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import CalibrationError, CaptureError, DeployError
-from qfunc.lowering import QdqLowering, TensorRtRanges
+from qfunc.lowering import QdqLowering
 from qfunc.lowering.combination import Combined
 from qfunc.specs import Target, edit
+from qfunc.targets.runtimes import TensorRtRanges
 
 CALIBRATED, OTHERS = ((2, 32, 32), (1, 48, 64), (2, 32, 32)), ((3, 80, 48), (1, 16, 112))
 FIXED = ("litert", "executorch_xnnpack", "ncnn")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from torch import Tensor
 
-from qfunc.lowering.onnxruntime.block_weights import packed
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.numerics.sums.blocks import block_product, quantize_rows
+from qfunc.targets.onnxruntime.block_weights import packed
 from tests.lowering.drawn_law import EXAMPLES
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 

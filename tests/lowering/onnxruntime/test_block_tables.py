@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
-from qfunc.lowering.onnxruntime.block_weights import packed
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import Scheme
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.onnxruntime.block_weights import packed
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qfunc
-from qfunc.lowering.onnxruntime import optimized_model as module
-from qfunc.lowering.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.lowering.onnxruntime.session import Session
+from qfunc.targets.onnxruntime import optimized_model as module
+from qfunc.targets.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from tests.onnxruntime_target import ONNXRUNTIME
 
 

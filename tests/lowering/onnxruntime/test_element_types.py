@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from qfunc.lowering.onnxruntime.optimized_graph import element_types
+from qfunc.targets.onnxruntime.optimized_graph import element_types
 
 FLOAT, INT, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 NODES = [

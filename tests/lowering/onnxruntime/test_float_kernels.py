@@ -1,4 +1,4 @@
-"""ONNX Runtime's float32 ops against `qfunc.numerics.kernels.mlas`, entry by entry: not one bit may differ."""
+"""ONNX Runtime's float32 ops against `qfunc.targets.onnxruntime.mlas`, entry by entry: not one bit may differ."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from onnx import TensorProto, helper
 from torch import Tensor
 
-from qfunc.numerics.elementary import eigen
-from qfunc.numerics.kernels import mlas as mlas_real
 from qfunc.numerics.kernels.integer import logistic
-from qfunc.numerics.kernels.xnnpack import hard_swish_by_sixths
+from qfunc.targets.executorch.functions import hard_swish_by_sixths
+from qfunc.targets.onnxruntime import eigen
+from qfunc.targets.onnxruntime import mlas as mlas_real
 from tests.lowering.onnxruntime.test_kernels import REASON
 
 CAPABILITY = torch.backends.cpu.get_cpu_capability()

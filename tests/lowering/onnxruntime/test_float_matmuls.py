@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError
-from qfunc.numerics.sums.mlas_matmul import mlas_matmul
 from qfunc.specs import FloatMatmul, Kernel, Op
+from qfunc.targets.onnxruntime.matmul import mlas_matmul
 from tests.lowering.onnxruntime.test_float_kernels import WIDE, run
 from tests.lowering.onnxruntime.test_float_products import RANGES
 from tests.onnxruntime_target import ONNXRUNTIME

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering.onnxruntime.block_weights import packed
 from qfunc.lowering.onnxruntime.session import Session
-from qfunc.numerics.sums.float_products import float_product
-from qfunc.numerics.sums.mlas_matmul import mlas_linear
 from qfunc.specs import Scheme, Target, edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.onnxruntime.block_weights import packed
+from qfunc.targets.onnxruntime.float_products import float_product
+from qfunc.targets.onnxruntime.matmul import mlas_linear
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 from tests.lowering.onnxruntime.test_nbits_target import Gated, calibrated
 

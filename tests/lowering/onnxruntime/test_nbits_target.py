@@ -20,9 +20,9 @@ import qfunc
 from qfunc import targets
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import SpecError
-from qfunc.lowering import MatMulNBitsLowering, OnnxRuntimeRunner
 from qfunc.specs import Scheme, Target, edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.runtimes import MatMulNBitsLowering, OnnxRuntimeRunner
 from qfunc.testing import check_target
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 

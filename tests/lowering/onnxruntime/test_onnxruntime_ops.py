@@ -19,8 +19,8 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.placement.partition import Partition
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated, at_ties

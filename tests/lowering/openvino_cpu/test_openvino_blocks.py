@@ -22,9 +22,9 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import OpenVinoBlocksRunner
 from qfunc.specs import edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.runtimes import OpenVinoBlocksRunner
 from qfunc.testing import check_target
 from tests.decoding.decoders import Shape, Small, tokens
 from tests.lowering.drawn_law import EXAMPLES
@@ -195,8 +195,8 @@ def test_signed_weights_with_zero_points_are_refused() -> None:
 def test_processors_whose_kernels_are_not_described(
     features: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qfunc.lowering.openvino_blocks.runner.other_kernels", lambda: "")
-    monkeypatch.setattr("qfunc.lowering.openvino_blocks.runner.has", lambda *names: not {*names}.isdisjoint(features))
+    monkeypatch.setattr("qfunc.targets.openvino.blocks.runner.other_kernels", lambda: "")
+    monkeypatch.setattr("qfunc.targets.openvino.blocks.runner.has", lambda *names: not {*names}.isdisjoint(features))
     assert OpenVinoBlocksRunner().comparable() == reason
 
 

@@ -15,8 +15,8 @@ from qfunc.errors import VerifyError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
+from qfunc.targets.runtimes import OpenVinoRunner
 from tests.conformance.modules import Apply
 from tests.lowering.openvino_cpu.test_openvino_lowering import NARROW, needs_openvino
 

@@ -16,9 +16,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntimeRunner, OpenVinoLowering
 from qfunc.lowering.program import Program
 from qfunc.specs import Int, PerChannel, Scale, Scheme, ZeroPoint, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner, OpenVinoLowering
 from tests.lowering.onnx.reader import execute
 from tests.lowering.onnx.test_qdq_nodes import Net, deployed, parts
 from tests.networks import NETWORKS

@@ -22,9 +22,9 @@ import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OpenVinoRunner
 from qfunc.placement.partition import Partition
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OpenVinoRunner
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated

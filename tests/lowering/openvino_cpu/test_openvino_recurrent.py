@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OpenVinoRunner
 from qfunc.lowering.report_fields import read_quantized
+from qfunc.targets.runtimes import OpenVinoRunner
 
 needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 WIDTH, STATE, STEPS = 5, 6, 7

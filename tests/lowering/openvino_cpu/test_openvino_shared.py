@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OpenVinoRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OpenVinoRunner
 
 needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 NARROW = edit.weights(bits=7)(targets.openvino)  # exact on CPUs without VNNI too

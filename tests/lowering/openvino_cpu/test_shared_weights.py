@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OpenVinoRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OpenVinoRunner
 
 pytestmark = pytest.mark.skipif(bool(OpenVinoRunner().missing()), reason="openvino is not installed")
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import OpenVinoRunner
 from qfunc.specs import edit
+from qfunc.targets.runtimes import OpenVinoRunner
 
 EDITS = {
     "unsigned": (edit.weights(signed=False),),

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntimeRunner, QLinearLowering
 from qfunc.lowering.program import Program
 from qfunc.specs import Int
+from qfunc.targets.runtimes import OnnxRuntimeRunner, QLinearLowering
 from tests.lowering.onnx.test_qdq_nodes import Net, deployed, parts
 
 TVM = targets.onnx_qnn

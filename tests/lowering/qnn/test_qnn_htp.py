@@ -16,9 +16,10 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import EmulationError, SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QnnHtpRunner
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Int, Scheme
+from qfunc.targets.runtimes import OnnxRuntimeRunner, QnnHtpRunner
 from tests.lowering.tflite.test_litert import Residual
 
 INSTALLED = importlib.util.find_spec("onnxruntime_qnn") is not None

@@ -17,8 +17,9 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdqLowering, OnnxRuntimeRunner, QnnHtpLowering
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import Int, PerTensor, Scale, Scheme, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner, QnnHtpLowering
 
 TARGET = targets.qnn_htp
 

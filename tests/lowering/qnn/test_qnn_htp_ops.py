@@ -25,8 +25,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import QnnHtpRunner
 from qfunc.specs import FixedQParams
+from qfunc.targets.runtimes import QnnHtpRunner
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated

@@ -18,7 +18,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExplicitQdqLowering, QnnHtpRunner
+from qfunc.lowering import ExplicitQdqLowering
+from qfunc.targets.runtimes import QnnHtpRunner
 from tests.conformance.modules import Apply
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("onnxruntime_qnn") is None, reason="onnxruntime-qnn is not installed")

@@ -18,9 +18,9 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import LiteRtRunner
-from qfunc.lowering.tflite.builder import schema
 from qfunc.specs import Everything, FixedQParams, SumShifted, edit
+from qfunc.targets.litert.builder import schema
+from qfunc.targets.runtimes import LiteRtRunner
 from tests.conformance.modules import Apply
 
 INSTALLED = importlib.util.find_spec("ai_edge_litert") is not None

@@ -11,7 +11,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import LiteRtRunner
+from qfunc.targets.runtimes import LiteRtRunner
 from tests.lowering.drawn_ops import Side
 from tests.lowering.tflite.test_litert import _calibrated, needs_litert
 

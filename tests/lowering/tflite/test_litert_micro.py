@@ -20,9 +20,10 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import LiteRtRunner, OnnxRuntimeRunner, QdqLowering, TfliteMicroRunner
+from qfunc.lowering import QdqLowering
 from qfunc.numerics.kernels.fixed_point import reduced_multiplier
 from qfunc.specs import edit
+from qfunc.targets.runtimes import LiteRtRunner, OnnxRuntimeRunner, TfliteMicroRunner
 from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import held_against
 from tests.lowering.drawn_ops import ACTIVATIONS, KINDS, Drawn, Shape, convolution, curve, pair, pool, weighted

@@ -12,7 +12,7 @@ import importlib.util
 import pytest
 
 from qfunc import targets
-from qfunc.lowering import LiteRtRunner
+from qfunc.targets.runtimes import LiteRtRunner
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.tie_ops import every
 

@@ -16,10 +16,10 @@ from qfunc import targets
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import OnnxRuntimeRunner
 from qfunc.numerics.qparams import from_range
 from qfunc.placement.partition import Partition
 from qfunc.specs import Int
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from qfunc.testing.oracle import rounded
 from qfunc.testing.small_models import Block, SmallNet
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import NnieLowering
 from qfunc.lowering.program import Program
-from qfunc.lowering.toolchains.nnie import clip
 from qfunc.specs import Log
+from qfunc.targets.nnie.lowering import clip
+from qfunc.targets.runtimes import NnieLowering
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts
 

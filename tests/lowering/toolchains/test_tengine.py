@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import TengineLowering
 from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import Place
 from qfunc.specs import Int
+from qfunc.targets.runtimes import TengineLowering
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts
 

@@ -15,17 +15,10 @@ from attrs import evolve
 from torch import Tensor, nn
 
 from qfunc import targets
-from qfunc.lowering import (
-    Combined,
-    ExplicitQdqLowering,
-    PplCudaLowering,
-    PplDspLowering,
-    SnpeEncodings,
-    StpuLowering,
-    TensorRtRanges,
-)
+from qfunc.lowering import Combined, ExplicitQdqLowering
 from qfunc.lowering.program import Program
 from qfunc.specs import FixedQParams, Int, PerChannel, Scale, Scheme
+from qfunc.targets.runtimes import PplCudaLowering, PplDspLowering, SnpeEncodings, StpuLowering, TensorRtRanges
 from tests.lowering.onnx.test_qdq_nodes import parts, run
 from tests.lowering.toolchains.vendor_net import Net, made
 from tests.lowering.toolchains.vendor_readers import (
@@ -182,7 +175,7 @@ def test_a_transposed_convolution_sums_over_its_inputs() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1e-45, 2.0**-126, 2.0**-126 * 1.5, 0.1, 1.0, 2 - 2**-23, 2.0, 3e38, 1e39])
 def test_exponents_are_those_of_float32(value: float) -> None:
-    from qfunc.lowering.toolchains.stpu_ranges import exponent
+    from qfunc.targets.stpu.ranges import exponent
 
     wanted = 254 if value > 3.5e38 else max(biased_exponent(value), 1 if value else 0)
     assert exponent(value) == wanted

@@ -10,9 +10,10 @@ from attrs import evolve
 
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
-from qfunc.lowering import Combined, PplDspLowering, QdqLowering, SnpeEncodings, StpuLowering, TensorRtRanges
+from qfunc.lowering import Combined, QdqLowering
 from qfunc.lowering.program import Program
 from qfunc.specs import Int, Log
+from qfunc.targets.runtimes import PplDspLowering, SnpeEncodings, StpuLowering, TensorRtRanges
 from tests.lowering.onnx.test_qdq_nodes import parts
 from tests.lowering.toolchains.vendor_net import Net, made
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError
-from qfunc.lowering import OnnxRuntimeRunner, VitisLowering
 from qfunc.lowering.program import Program
 from qfunc.specs import Int
+from qfunc.targets.runtimes import OnnxRuntimeRunner, VitisLowering
 from tests.lowering.onnx.reader import execute, tensors
 from tests.lowering.onnx.test_qdq_nodes import Net, parts
 

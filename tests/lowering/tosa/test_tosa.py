@@ -18,7 +18,7 @@ from qfunc import targets
 from qfunc.errors import DeployError, SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import FloatKernel, Kernel, Op, OpKind, Rule
-from qfunc.targets.tosa import ACTIVATION, BYTES
+from qfunc.targets.tosa.target import ACTIVATION, BYTES
 from tests.conformance.modules import Apply
 from tests.lowering.tflite.test_litert import Residual, _calibrated, _moved, _refusal
 from tests.lowering.xnnpack.test_executorch import Reader

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from qfunc import targets
-from qfunc.lowering import TosaRunner
+from qfunc.targets.runtimes import TosaRunner
 from tests.conformance.modules import Apply
 from tests.lowering import drawn_ops as ops
 from tests.lowering.drawn_law import held_against, held_at_ties

@@ -16,8 +16,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, EmulationError
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import TosaRunner
 from qfunc.placement.partition import Partition
+from qfunc.targets.runtimes import TosaRunner
 from tests.lowering.drawn_law import EXAMPLES
 
 needs_tosa = pytest.mark.skipif(

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.xnnpack.builder import XnnpackBuilder
-from qfunc.lowering.xnnpack.ops import NODES
-from qfunc.lowering.xnnpack.session import Session
+from qfunc.targets.executorch.builder import XnnpackBuilder
+from qfunc.targets.executorch.ops import NODES
+from qfunc.targets.executorch.session import Session
 
 Write = Callable[[XnnpackBuilder, list[NhwcTensor], NhwcTensor], None]
 

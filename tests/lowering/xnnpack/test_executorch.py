@@ -15,7 +15,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExecuTorchRunner
+from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.tflite.test_litert import Ops, Residual, _calibrated, _moved, _refusal
 
 INSTALLED = importlib.util.find_spec("executorch") is not None

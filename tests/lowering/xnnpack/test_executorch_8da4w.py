@@ -22,11 +22,12 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import DeployError, SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExecuTorchRunner, QdqLowering, TfliteLowering
+from qfunc.lowering import QdqLowering
 from qfunc.lowering.runner_support import other_kernels
-from qfunc.lowering.xnnpack.pte import delegate_of
-from qfunc.lowering.xnnpack.schema import read
 from qfunc.specs import edit
+from qfunc.targets.executorch.pte import delegate_of
+from qfunc.targets.executorch.schema import read
+from qfunc.targets.runtimes import ExecuTorchRunner, TfliteLowering
 from tests.lowering.drawn_law import EXAMPLES
 
 INSTALLED = importlib.util.find_spec("executorch") is not None

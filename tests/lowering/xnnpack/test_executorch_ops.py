@@ -20,8 +20,8 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.lowering import ExecuTorchRunner
 from qfunc.specs import Op
+from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import KINDS, curve, pool, softmax, transposed
 from tests.lowering.tflite.test_litert import _calibrated

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorchRunner
 from qfunc.lowering.runner_support import other_kernels
-from qfunc.lowering.xnnpack.curves import CURVES
-from qfunc.numerics.elementary import xnnpack as curves
-from qfunc.numerics.elementary.xnnpack_logistic import sigmoid
-from qfunc.numerics.sums import xnnpack_rows as rows
 from qfunc.numerics.sums.dynamic import flushed
 from qfunc.specs import edit
+from qfunc.targets.executorch import elementary as curves
+from qfunc.targets.executorch import rows
+from qfunc.targets.executorch.curves import CURVES
+from qfunc.targets.executorch.logistic import sigmoid
+from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.xnnpack.nodes import differ, operator, run
 
 pytestmark = [

@@ -9,7 +9,7 @@ from torch import nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorchRunner
+from qfunc.targets.runtimes import ExecuTorchRunner
 
 TARGET = targets.executorch_xnnpack
 pytestmark = pytest.mark.skipif(bool(ExecuTorchRunner().missing()), reason="executorch is not installed")

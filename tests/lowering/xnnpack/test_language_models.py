@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc import targets
-from qfunc.lowering import ExecuTorchRunner
 from qfunc.lowering.runner_support import other_kernels
+from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.decoding.test_answers import model
 
 pytestmark = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering.flatbuffer import Table, table
-from qfunc.lowering.xnnpack.chains import with_short_chains
+from qfunc.targets.executorch.chains import with_short_chains
 
 needs_executorch = pytest.mark.skipif(
     importlib.util.find_spec("executorch") is None, reason="executorch is not installed"

@@ -12,7 +12,6 @@ import qfunc
 from qfunc import targets
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
-from qfunc.lowering import MatMulNBitsLowering
 from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT16,
@@ -85,6 +84,7 @@ from qfunc.specs import (
     WeightSums,
     ZeroPoint,
 )
+from qfunc.targets.runtimes import MatMulNBitsLowering
 from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
 ANY = Op(

@@ -13,7 +13,7 @@ from qfunc import targets
 from qfunc.estimators import MinMax, Quantile
 from qfunc.functions import DoReFa, Fixed
 from qfunc.graph.view import QuantizedModel
-from qfunc.lowering import ExplicitQdqLowering, LlamaCppLowering
+from qfunc.lowering import ExplicitQdqLowering
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
     Algorithm,
@@ -53,6 +53,7 @@ from qfunc.specs import (
     Unknown,
     cpus,
 )
+from qfunc.targets.runtimes import LlamaCppLowering
 from qfunc.testing import check_target
 from qfunc.transforms.verification.removable import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens

@@ -1,1 +1,0 @@
-"""Engines for language models: weights of few bits in blocks, and inputs that are quantized at run time."""
