@@ -1,13 +1,12 @@
-"""A calibration from a stream in a process that kills itself at a given place; `python -m tests.execution.killed FOLDER WHERE`.
+"""A calibration from a stream in a process that kills itself at a given place.
 
-With RANK and WORLD_SIZE in the environment it is one of the processes of a group, and only the last one is killed.
+It may be one of the processes of a group, of which only the last one is killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -79,10 +78,9 @@ def killed_at(where: str) -> None:
     observers.Observer.read, os.replace, os.fsync = dying_read, dying_replace, dying_fsync  # type: ignore[assignment,method-assign]
 
 
-def main(folder: str, where: str) -> None:
+def main(folder: str, where: str, rank: int, ranks: int) -> None:
     """Calibrate, and store all qparams and the numbers of the batches that ran."""
     torch.set_num_threads(1)
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
         meet, limit = Path(folder, "meet").as_uri(), timedelta(seconds=60)
         dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks, timeout=limit)
@@ -98,14 +96,10 @@ def main(folder: str, where: str) -> None:
         return found
 
     observers.Observer.read = logged  # type: ignore[method-assign]
-    stream = DataLoader(Stream(rank), batch_size=None, num_workers=2)
+    stream = DataLoader(Stream(rank), batch_size=None, num_workers=2, multiprocessing_context="fork")
     resume = None if where == "uninterrupted" else Path(folder, "statistics.safetensors")
     found = qfunc.calibrate(stream, progress=False, resume=resume)(models())
     tensors = {f"{i} {name}": value.contiguous() for i, model in enumerate(found) for name, value in model.state_dict().items()}
     save_file(tensors, Path(folder, f"found-{rank}"))
     if ranks > 1:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -14,6 +14,7 @@ from qfunc.estimators import Mse
 from qfunc.graph.record import TensorInfo
 from qfunc.testing import check_each_kind, check_target
 from tests.execution.processes import ESTIMATORS, Last, batches, by_channel, figures, made, mixed, rounded, tokens, work
+from tests.processes import start_processes
 from tests.transforms.checks import same_state, state
 
 ALL = [*batches(0), *batches(1)]
@@ -26,7 +27,7 @@ EXACT = {"MinMax", "Quantile", "Percentile", "Mse", "Entropy", "OrtEntropy", "Po
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What became of each case, on rank 0 and on rank 1."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, (str(folder),), nprocs=2)
+    start_processes(work, (str(folder),), 2)
     return tuple(torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1))  # type: ignore[return-value]
 
 
@@ -61,6 +62,7 @@ def test_neither_rank_alone_finds_the_same(name: str, both: Both) -> None:
         assert not same_state(both[0][name][0], one(batches(rank), made(ESTIMATORS[name])))
 
 
+@pytest.mark.thorough
 def test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank(both: Both) -> None:
     key = "quantizers.input.output.scale"
     low, high = min(float(b.min()) for b in ALL), max(float(b.max()) for b in ALL)
@@ -71,6 +73,7 @@ def test_the_range_is_that_of_all_values_and_the_average_runs_in_order_of_rank(b
     assert float(both[1]["Ema"][0][key]) == pytest.approx((high - low) / 255, rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("idle", [0, 1])
 def test_a_rank_without_batches_gets_what_the_other_found(idle: int, both: Both) -> None:
     shown = (TensorInfo(tuple(batches(1 - idle)[0].shape), "torch.float32"),)
@@ -80,6 +83,7 @@ def test_a_rank_without_batches_gets_what_the_other_found(idle: int, both: Both)
         assert inputs == shown
 
 
+@pytest.mark.thorough
 def test_the_inputs_are_the_first_batch_that_is_not_empty(both: Both) -> None:
     for rank in (0, 1):
         found, inputs = both[rank]["empty first"]
@@ -87,6 +91,7 @@ def test_the_inputs_are_the_first_batch_that_is_not_empty(both: Both) -> None:
         assert inputs == (TensorInfo(tuple(batches(1)[0].shape), "torch.float32"),)
 
 
+@pytest.mark.thorough
 def test_scales_by_channel_tuples_of_models_and_other_passes(both: Both) -> None:
     for rank in (0, 1):
         wanted = one([tokens(0, 4), tokens(1, 4)], by_channel())
@@ -98,6 +103,7 @@ def test_scales_by_channel_tuples_of_models_and_other_passes(both: Both) -> None
         assert both[rank]["unchanged"]
 
 
+@pytest.mark.thorough
 def test_unlike_ranges_are_those_of_both_ranks(both: Both) -> None:
     text = (
         "calibrate, op 'cat': found inputs that share one scale although their ranges differ by a factor of 14: [0, 0.7311] of "
@@ -107,6 +113,7 @@ def test_unlike_ranges_are_those_of_both_ranks(both: Both) -> None:
     assert both[0]["unlike ranges"] == both[1]["unlike ranges"] == [text]
 
 
+@pytest.mark.thorough
 def test_groups(both: Both) -> None:
     for rank in (0, 1):
         assert same_state(both[rank]["alone"][0], one(batches(rank), made(Last())))
@@ -122,6 +129,7 @@ SAME = "wanted the same quantized model. Give every process of the group the sam
 INFINITE = "site 'input': found inf in the activations of batch 2"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "text"),
     [
@@ -148,6 +156,7 @@ def test_both_ranks_are_told(case: str, text: str, both: Both) -> None:
     assert both[0][case] == both[1][case] == ("CalibrationError", text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("case", "failed"), [("infinite on rank 1", 1), ("wrong on rank 0", 0)])
 def test_the_failure_of_one_rank_ends_the_others(case: str, failed: int, both: Both) -> None:
     kind, text = both[failed][case]
@@ -159,6 +168,7 @@ def test_the_failure_of_one_rank_ends_the_others(case: str, failed: int, both: B
         assert same_state(both[rank]["after failures"][0], both[rank]["MinMax"][0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["other estimators", "other sites"])
 def test_other_models_on_other_ranks(case: str, both: Both) -> None:
     assert both[0][case] == both[1][case]
@@ -171,6 +181,7 @@ def test_other_models_on_other_ranks(case: str, both: Both) -> None:
         assert "Ema(inner=MinMax(), decay=0.75) in Scheme(" in text
 
 
+@pytest.mark.thorough
 def test_reports_and_corrections_are_those_of_one_process(both: Both) -> None:
     model = qfunc.calibrate(ALL)(made())
     for name, parts in (("figures", ALL), ("figures of rank 0", batches(0))):
@@ -199,6 +210,7 @@ def _same_sums(a: Any, b: Any) -> None:
             assert getattr(a, figure) == pytest.approx(getattr(b, figure), rel=1e-12, abs=1e-30)
 
 
+@pytest.mark.thorough
 def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
     for index, step in enumerate(("compare", "sensitivity", "correct_bias")):
         text = f"{step}: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
@@ -216,6 +228,7 @@ def test_reports_tell_both_ranks_what_is_wrong(both: Both) -> None:
         assert both[rank]["figures of two models"].endswith(SAME)
 
 
+@pytest.mark.thorough
 def test_mixed_precision_is_that_of_one_process(both: Both) -> None:
     """Also its random signs, and its multiply-accumulates, which are those of the first batch of rank 0."""
     wanted = mixed(ALL, qfunc.calibrate(ALL)(made()))
@@ -229,6 +242,7 @@ def test_mixed_precision_is_that_of_one_process(both: Both) -> None:
     assert wanted != mixed(batches(0), qfunc.calibrate(ALL)(made()))
 
 
+@pytest.mark.thorough
 def test_mixed_precision_tells_all_ranks_what_is_wrong(both: Both) -> None:
     text = "mixed_precision: found no batches, wanted batches of inputs. Pass at least one batch."
     assert both[0]["mixed, no batches on rank 0"] == text
@@ -241,6 +255,7 @@ def test_mixed_precision_tells_all_ranks_what_is_wrong(both: Both) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_gptq_is_that_of_one_process(both: Both) -> None:
     """Bit for bit: the sums of a batch are float32, and sums of a few of them are exact in float64."""
     wanted = rounded(ALL)
@@ -251,6 +266,7 @@ def test_gptq_is_that_of_one_process(both: Both) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(rounded(batches(0)), wanted, strict=True))
 
 
+@pytest.mark.thorough
 def test_gptq_tells_all_ranks_what_is_wrong(both: Both) -> None:
     text = "gptq: found no batches, wanted at least one. Pass a non-empty iterable, not one already used up."
     assert both[0]["rounded, no batches on rank 0"] == text
@@ -264,6 +280,7 @@ def test_gptq_tells_all_ranks_what_is_wrong(both: Both) -> None:
     assert both[0]["rounded, no memory on rank 1"] == f"gptq, rank 1: found a failure: 'MemoryError: {text}', {wanted}"
 
 
+@pytest.mark.thorough
 def test_a_failure_after_the_merge_is_told_to_all(both: Both) -> None:
     text = "no memory left"
     assert both[1]["qparams, no memory on rank 1"] == text
@@ -273,6 +290,7 @@ def test_a_failure_after_the_merge_is_told_to_all(both: Both) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_ranks_share_the_models_of_check_target(both: Both) -> None:
     """All draw the same; each is checked by one rank, as calibrated and with four more sets of scales, by two runs each."""
     one, other = (both[rank]["conformance"] for rank in (0, 1))
@@ -282,6 +300,7 @@ def test_ranks_share_the_models_of_check_target(both: Both) -> None:
     assert other["checked"], "no model was checked by rank 1"
 
 
+@pytest.mark.thorough
 def test_a_failure_of_check_target_is_told_to_all(both: Both) -> None:
     one, other = (both[rank]["conformance"]["failing"] for rank in (0, 1))
     assert other.startswith(

@@ -12,6 +12,7 @@ from torch import nn
 
 import qfunc
 from tests.onnxruntime_target import ONNXRUNTIME
+from tests.processes import start_processes
 
 
 def work(rank: int, folder: str) -> None:
@@ -26,5 +27,5 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.mark.thorough
 def test_a_destroyed_group_is_not_kept(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=1)
+    start_processes(work, (str(tmp_path),), 1)
     assert (tmp_path / "answer").read_text() == "ended"

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.execution.killed import BATCHES
+from tests.execution.killed import BATCHES, main
+from tests.processes import exit_codes
 from tests.transforms.checks import same_state
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(folder: Path, where: str, ranks: int = 1) -> list[int]:
-    """Return the exit codes of the processes; all end when the first one failed, as with torchrun."""
+def run(folder: Path, where: str, ranks: int = 1) -> list[int | None]:
+    """Return the exit codes of the processes; all end when the last one failed, as with torchrun."""
     (folder / "meet").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.execution.killed", str(folder), where]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": str(ranks)}
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, env={**environment, "RANK": str(r)}, stderr=subprocess.DEVNULL)
-        for r in range(ranks)
-    ]
-    try:
-        last = processes[-1].wait(120)
-        if last:
-            for process in processes[:-1]:
-                process.terminate()
-        return [p.wait(120) for p in processes[:-1]] + [last]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    return exit_codes(main, [(str(folder), where, rank, ranks) for rank in range(ranks)])
 
 
 def ran(folder: Path, rank: int = 0) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from qfunc.errors import QfuncError
 from tests.files.formats import Format, formats
 
-MUTATIONS = 500
+MUTATIONS = 120
 NAMES = (
     "spec", "target.json", "load qfunc.json", "load tensors", "verify model", "verify tensors", "verify artifact",
     "proof", "proof tensors", "checkpoint index", "checkpoint unit", "report", "onnx", "tosa values", "tosa", "xnnpack values",
@@ -64,5 +64,5 @@ def test_nothing_is_written_outside(tmp_path: Path) -> None:
     every = list(formats(folder))
     before = sorted(tmp_path.rglob("*"))
     for form in every:
-        outcomes(form, 50, 1)
+        outcomes(form, 20, 1)
     assert sorted(tmp_path.rglob("*")) == before

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from qfunc.reconstruction.hessian.ordered_sums import sum_in_order
+from tests.processes import start_processes
 
 SHAPES = ((1, 3), (2, 5), (3, 3), (7, 4))
 """Fewer rows than processes, as many, and more."""
@@ -37,7 +38,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_ranks_get_the_sums_in_order_of_rank(ranks: int, tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(work, (ranks, str(tmp_path)), nprocs=ranks)
+    start_processes(work, (ranks, str(tmp_path)), ranks)
     each = [[*v, v[-1].T] for v in map(values, range(ranks))]
     wanted = [functools.reduce(torch.add, of_shape) for of_shape in zip(*each, strict=True)]
     for rank in range(ranks):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import qfunc
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.reconstruction.sharing.gradients import Gradients
 from qfunc.reconstruction.sharing.parts import Parts
+from tests.processes import start_processes
 from tests.reconstruction.ranks import (
     BREAKS,
     CASES,
@@ -43,9 +43,8 @@ class Found(NamedTuple):
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """One start of four processes for all cases."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload([work.__module__])  # imported once
     with pytest.raises(torch.multiprocessing.ProcessExitedException) as ended:
-        torch.multiprocessing.start_processes(work, (str(folder),), nprocs=RANKS, start_method="forkserver")
+        start_processes(work, (str(folder),), RANKS)
     return Found([torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)], folder, str(ended.value))
 
 
@@ -139,12 +138,14 @@ def test_the_gradient_of_parts_is_that_of_the_mean_loss() -> None:
             assert bool(((a - b).abs() <= 32 * 2.0**-53 * wanted[0].abs().max()).all())
 
 
+@pytest.mark.thorough
 def test_a_process_may_have_several_parts(found: Found) -> None:
     """Two processes of two parts each, one process of four, four processes of one."""
     for each in found.ranks:
         assert same(each["more parts"], one_process(found, "resnet, qdrop, 4"))
 
 
+@pytest.mark.thorough
 def test_the_first_rank_writes_and_all_resume(found: Found) -> None:
     for rank, each in enumerate(found.ranks):
         resumed = each["resumed"]
@@ -154,6 +155,7 @@ def test_the_first_rank_writes_and_all_resume(found: Found) -> None:
         assert (resumed["files"], resumed["there"]) == ((4, True) if rank % 2 == 0 else (0, False))
 
 
+@pytest.mark.thorough
 def test_what_a_killed_process_leaves_goes_on(found: Found) -> None:
     """Four processes, one of which ended in the third of four units: in one process with their parts, bit for bit."""
     assert found.end == "process 2 terminated with signal SIGKILL"
@@ -176,12 +178,14 @@ def test_what_a_killed_process_leaves_goes_on(found: Found) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_first_rank_decides_if_there_is_time(found: Found) -> None:
     for each in found.ranks:
         assert each["stopped"]["ops"] == ("stem",)
         assert same(each["stopped"]["state"], found.ranks[0]["stopped"]["state"])
 
 
+@pytest.mark.thorough
 def test_a_rank_keeps_its_own_images_and_only_the_first_tells_of_progress(found: Found) -> None:
     own = [sum(SIZES[:3]), sum(SIZES[3:])]
     for rank, each in enumerate(found.ranks):
@@ -199,6 +203,7 @@ def told(rank: int, text: str) -> str:
 PLACES = [*((place, call, number % RANKS) for number, (place, call) in enumerate(BREAKS)), ("file", 1, 0), ("file", 3, 0)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("place", "call", "failed"), PLACES)
 def test_an_exception_anywhere_in_one_rank_ends_all(place: str, call: int, failed: int, found: Found) -> None:
     for rank, each in enumerate(found.ranks):
@@ -207,6 +212,7 @@ def test_an_exception_anywhere_in_one_rank_ends_all(place: str, call: int, faile
         assert each["failures"][f"{place} {call}"] == wanted
 
 
+@pytest.mark.thorough
 def test_after_failures_the_group_works(found: Found) -> None:
     for each in found.ranks:
         assert same(each["after failures"], one_process(found, "pair, adaround, 2"))
@@ -244,12 +250,14 @@ ALONE: dict[str, tuple[int, str]] = {
 """The rank that fails, and its message without the folder and the seconds that it takes."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", BOTH)
 def test_all_ranks_are_told_the_same(case: str, found: Found) -> None:
     for each in found.ranks:
         assert each["refusals"][case] == BOTH[case]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ALONE)
 def test_what_is_wrong_on_one_rank_is_told_to_all(case: str, found: Found) -> None:
     rank, message = ALONE[case]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,17 @@ def target_of(kind: str, shape: Shape) -> Target:
     return edit.skip(edit.name("lm_head"))(target) if shape.tied else target
 
 
+@cache
+def exported(shape: Shape) -> torch.export.ExportedProgram:
+    """The program of the whole model, for any length."""
+    vary = ({1: torch.export.Dim.AUTO},)
+    return torch.export.export(shape.whole(), (shape.batches[-1],), dynamic_shapes=vary, strict=False)
+
+
 def deployed(target: Target, shape: Shape, rounding: Callable[[Any], Any] | None = None) -> Mapping[str, bytes]:
     """The files of the whole model, without the report."""
-    batches, vary = shape.batches, ({1: torch.export.Dim.AUTO},)
-    program = torch.export.export(shape.whole(), (batches[-1],), dynamic_shapes=vary, strict=False)
-    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(program))
+    batches = shape.batches
+    model = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(exported(shape)))
     model = model if rounding is None else rounding(batches)(model)
     return {name: content for name, content in qfunc.deploy(target)(model).files.items() if name != "qfunc.json"}
 

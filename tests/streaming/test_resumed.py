@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import qfunc
 from qfunc.streaming.piece import part_of
 from qfunc.streaming.weights import Weights
 from tests.lowering.gguf.decoders import decoder
+from tests.processes import exit_codes
 from tests.streaming.checkpoints import Shape, deployed, files, target_of
 
 SHAPE = Shape(decoder("llama", blocks=3), lengths=(5,))
@@ -41,29 +40,30 @@ def run(folder: Path, states: Any = qfunc.StatesInMemory(), rounding: Any = inte
     return qfunc.stream(target, folder / "shards", folder / "out", SHAPE.batches, **options)(SHAPE.on_meta())
 
 
-def killed(folder: Path, states: str, after: int) -> None:
+def interrupted_run(folder: Path, states: Any, after: int) -> None:
+    """Stream, and kill this process after some layers."""
+    LEFT.append(after)
+    run(folder, states)
+
+
+def killed(folder: Path, states: Any, after: int) -> None:
     """Stream in another process, which kills itself after some layers."""
-    code = (
-        "from pathlib import Path\nimport qfunc\nfrom tests.streaming import test_resumed as t\n"
-        f"t.LEFT.append({after})\nt.run(Path({str(folder)!r}), {states})"
-    )
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root)
-    assert done.returncode == -signal.SIGKILL
+    assert exit_codes(interrupted_run, [(folder, states, after)]) == [-signal.SIGKILL]
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is of POSIX")
-@pytest.mark.parametrize(("states", "again"), [("qfunc.StatesInMemory()", 4), ("qfunc.StatesOnDisk()", 2)])
-def test_the_resumed_file_has_the_same_bytes(states: str, again: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("states", "again"), [(qfunc.StatesInMemory(), 4), (qfunc.StatesOnDisk(), 2)], ids=["in memory", "on disk"]
+)
+def test_the_resumed_file_has_the_same_bytes(states: Any, again: int, tmp_path: Path) -> None:
     """With states on disk, the two layers that were finished are not rounded again: the third and the head are."""
     SHAPE.write(tmp_path / "shards")
     killed(tmp_path, states, after=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.parts", "shards"]
     ROUNDED.clear()
 
-    out = run(tmp_path, eval(states))
+    out = run(tmp_path, states)
 
     assert len(ROUNDED) == again
     assert files(out) == deployed(target_of("W4A16", SHAPE), SHAPE, interrupted)
@@ -87,9 +87,9 @@ def test_without_a_rounding_the_float_network_leads_to_the_next_layer(tmp_path: 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is of POSIX")
 def test_after_a_kill_between_a_part_and_the_states_behind_it_the_layer_is_computed_again(tmp_path: Path) -> None:
     SHAPE.write(tmp_path / "shards")
-    killed(tmp_path, "qfunc.StatesOnDisk()", after=1)
+    killed(tmp_path, qfunc.StatesOnDisk(), after=1)
     before = (tmp_path / "out.parts" / "states-00001.safetensors").read_bytes()
-    killed(tmp_path, "qfunc.StatesOnDisk()", after=1)  # now the second layer is finished
+    killed(tmp_path, qfunc.StatesOnDisk(), after=1)  # now the second layer is finished
     (tmp_path / "out.parts" / "states-00002.safetensors").unlink()
     (tmp_path / "out.parts" / "states-00001.safetensors").write_bytes(before)
     ROUNDED.clear()

@@ -14,6 +14,7 @@ import qfunc
 from qfunc.errors import CalibrationError
 from qfunc.streaming.parts import Parts
 from tests.lowering.gguf.decoders import decoder
+from tests.processes import start_processes
 from tests.streaming.checkpoints import Shape, files, target_of
 
 SHAPE = Shape(decoder("llama", blocks=2), lengths=(5, 6, 7, 8))
@@ -44,7 +45,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.mark.thorough
 def test_all_write_the_files_of_one_process(tmp_path: Path) -> None:
     SHAPE.write(tmp_path / "shards")
-    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
+    start_processes(work, (str(tmp_path),), 2)
     wanted = files(run(tmp_path, "one", SHAPE.batches))
     assert files(tmp_path / "out-0") == wanted
     assert files(tmp_path / "out-1") == wanted
@@ -64,7 +65,7 @@ def test_processes_that_would_begin_at_unlike_layers(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Parts, "add", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "out-0", SHAPE.batches[OWN[0]])
-    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
+    start_processes(work, (str(tmp_path),), 2)
     for rank in (0, 1):
         assert (tmp_path / f"error-{rank}").read_text() == (
             "stream, ranks 0 and 1: found 1 finished parts and 0 finished parts, wanted the same in all processes. "

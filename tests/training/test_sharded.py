@@ -8,20 +8,22 @@ import pytest
 import torch
 
 import qfunc
+from tests.processes import start_processes
 from tests.training.nets import batch, net
 from tests.training.ranks import NOISY, made
 from tests.training.sharded import CASES, PROCESSES, trained, work
+
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the first of the processes found."""
     folder = tmp_path_factory.mktemp("sharded")
-    torch.multiprocessing.spawn(work, (str(folder),), nprocs=PROCESSES)
+    start_processes(work, (str(folder),), PROCESSES)
     return torch.load(folder / "found.pt", weights_only=False)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*CASES, "compiled"])
 def test_four_processes_train_as_one(name: str, found: Any) -> None:
     """Scales of one element too, which three of the processes have no part of."""
@@ -38,7 +40,6 @@ def test_four_processes_train_as_one(name: str, found: Any) -> None:
         torch.testing.assert_close(found[name]["state"][key], value, rtol=1e-5, atol=1e-6, msg=key)
 
 
-@pytest.mark.thorough
 def test_a_distributed_checkpoint_is_resumed_bit_for_bit(found: Any) -> None:
     """Into a model that was only quantized; with Adam and noise of two kinds."""
     have, want = found["resumed"]["gradients"]
