@@ -31,9 +31,9 @@ from qfunc.specs import (
     Scheme,
 )
 from qfunc.specs.placement import Condition
-from qfunc.specs.protocols import Arithmetic, FusingArithmetic, RealArithmetic, RunTimeArithmetic
+from qfunc.specs.protocols import Arithmetic, FusingArithmetic, RunTimeArithmetic
 
-__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "is_float_kernel", "refused_formats"]
+__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "refused_formats"]
 
 
 class Operand(NamedTuple):
@@ -64,7 +64,7 @@ def integer_kernel(
         context: The graph.
         unit: The unit as an arithmetic sees it.
     """
-    integer = [k for k in kernels if not is_float_kernel(k)]
+    integer = [k for k in kernels if not k.in_float]
     missing = [o.slot for o in operands if o.encoding is None and o.slot != "bias"]
     no_qparams = f"its {missing[0]} carries no qparams" if missing else ""
     if missing and not any(_takes_real(k, missing) for k in integer):
@@ -122,7 +122,7 @@ def refused_formats(
     encoded = [(o.slot, o.encoding) for o in operands if o.encoding is not None]
     refused = []
     for kernel in kernels if encoded else ():
-        if not is_float_kernel(kernel) and matches(kernel.unit, group.root, context) and _takes_real(kernel, missing):
+        if not kernel.in_float and matches(kernel.unit, group.root, context) and _takes_real(kernel, missing):
             taken = dict(kernel.formats)
             slots = {s: (s, _format(e), taken[s]) for s, e in encoded if not _takes(kernel, [(s, e)])}
             refused.append(tuple(slots.values()))
@@ -137,21 +137,10 @@ def float_kernel(
     unit: Callable[[Kernel], UnitSpec],
 ) -> Kernel | None:
     """Return the first kernel that computes a whole group in float32, or None."""
-    matching = (k for k in kernels if is_float_kernel(k) and matches(k.unit, group.root, context))
+    matching = (k for k in kernels if k.in_float and matches(k.unit, group.root, context))
     willing = (k for k in matching if not isinstance(k.arithmetic, Arithmetic) or not _refusal(k.arithmetic, unit(k)))
     fitting = (k for k in willing if _takes_weight(k, operands))
     return next((k for k in fitting if _not_computed(group, k, context) is None), None)
-
-
-def is_float_kernel(kernel: Kernel) -> bool:
-    """Return True if a kernel reads real values only: codes are dequantized before it, or by the kernel of a weight."""
-    wanted = dict(kernel.formats)
-    weight = wanted.pop("weight", None)
-    if not all(formats == (FLOAT32,) for formats in wanted.values()):
-        return False
-    if weight is None or (isinstance(kernel.arithmetic, RealArithmetic) and kernel.arithmetic.reads_reals):
-        return bool(wanted)
-    return weight == (FLOAT32,)
 
 
 def _takes_weight(kernel: Kernel, operands: Sequence[Operand]) -> bool:

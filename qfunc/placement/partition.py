@@ -25,7 +25,7 @@ from qfunc.ops.node import is_constant
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
-from qfunc.placement.kernels import Operand, float_kernel, integer_kernel, is_float_kernel
+from qfunc.placement.kernels import Operand, float_kernel, integer_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.rules import GroupRules
@@ -249,7 +249,7 @@ class Partition:
             kernel, reason = None, "its rule keeps it in float"
         if kernel is None:
             kernel = float_kernel(group, operands, kernels, self.context, unit)
-        codes = kernel is None or (not is_float_kernel(kernel) and any(o.encoding is not None for o in operands))
+        codes = kernel is None or (not kernel.in_float and any(o.encoding is not None for o in operands))
         root = group.root
         return Unit(group, self.paths[root], self.names[group.output], self.kinds[root], kernel, reason, codes, hosted)
 

@@ -19,8 +19,7 @@ from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.placement.mixtures import Mixture
 from qfunc.placement.transposed import is_transposed
-from qfunc.specs import Bounds, DerivedQParams, Kernel, Scheme
-from qfunc.specs.protocols import RoundingArithmetic
+from qfunc.specs import DerivedQParams, Kernel, Scheme
 
 _OVER_ONE_AXIS = (F.avg_pool1d, F.adaptive_avg_pool1d)
 _OVER_THREE_AXES = (F.avg_pool3d, F.adaptive_avg_pool3d)
@@ -80,7 +79,7 @@ def describe(
         tuple(edges),
         None if output is None else _coding(output, tensors.values),
         tuple(FusedOp(context.kind(n), clamp_bounds(context, n), _arguments(n, context, tensors_of)) for n in group.nodes[1:]),
-        kernel.bounds or _bounds(kernel.arithmetic),
+        kernel.rounded_bounds,
         channels_last,
         only_moves_codes(root),
         tensors.readers(group.output),
@@ -114,10 +113,6 @@ def describe_mixture(mixture: Mixture, path: str, context: Context, tensors: Ten
     }
     coding = None if output is None else _coding(output, tensors.values)
     return Described(UnitSpec(path, "experts", arguments, tuple(edges), coding), edges)
-
-
-def _bounds(arithmetic: object) -> Bounds:
-    return Bounds(arithmetic.rounding if isinstance(arithmetic, RoundingArithmetic) else "half_away")
 
 
 def _operands(group: FusedGroup, context: Context, tensors: Tensors) -> Iterator[tuple[Operand, Edge]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from attrs import field, frozen
 
 from qfunc.specs._check import ROUNDINGS, SLOTS, as_tuple, implements, instance_of, one_of, refuse, tuple_of
 from qfunc.specs._values import readable
-from qfunc.specs.number_format import Float, Format, Int, Levels, Log
+from qfunc.specs.number_format import FLOAT32, Float, Format, Int, Levels, Log
 from qfunc.specs.placement import CONDITIONS, Condition
-from qfunc.specs.protocols import Arithmetic, Dequantization, Quantization
+from qfunc.specs.protocols import Arithmetic, Dequantization, Quantization, RealArithmetic, RoundingArithmetic
 from qfunc.specs.selectors import Selector, selector
 
 _PROTOCOLS = {kind: implements(kind) for kind in (Arithmetic, Quantization, Dequantization)}
@@ -83,3 +84,20 @@ class Kernel:
                 raise refuse(self, "formats", entry, "(slot, (format, ...))", do)
         if len({entry[0] for entry in self.formats}) < len(self.formats):
             raise refuse(self, "formats", self.formats, "each slot once", "Put all formats of a slot in one entry.")
+
+    @cached_property
+    def in_float(self) -> bool:
+        """True if the kernel reads real values only: codes are dequantized before it, or those of a weight by itself."""
+        wanted = dict(self.formats)
+        weight = wanted.pop("weight", None)
+        if not all(formats == (FLOAT32,) for formats in wanted.values()):
+            return False
+        if weight is None or (isinstance(self.arithmetic, RealArithmetic) and self.arithmetic.reads_reals):
+            return bool(wanted)
+        return weight == (FLOAT32,)
+
+    @cached_property
+    def rounded_bounds(self) -> Bounds:
+        """How bounds of fused activations become codes."""
+        rounding = self.arithmetic.rounding if isinstance(self.arithmetic, RoundingArithmetic) else "half_away"
+        return self.bounds or Bounds(rounding)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from qfunc.lowering.coded_state.attended_positions import positions_check
-from qfunc.lowering.coded_state.cached_attention import with_results
 from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.session import Session
+from qfunc.targets.onnxruntime.attended_positions import positions_check
+from qfunc.targets.onnxruntime.group_query_attention import with_results
 from qfunc.targets.onnxruntime.optimized_graph import ATTENTION, STATE, code_tensors, element_types
 
 OPERATOR, LOOKUP, MIXTURE, _DOMAIN = "MatMulNBits", "GatherBlockQuantized", "QMoE", "com.microsoft"

@@ -46,11 +46,11 @@ class MatMulNBitsLowering:
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes."""
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.coded_state.cached_attention import with_cached_attention
         from qfunc.lowering.coded_state.ends import with_coded_state
         from qfunc.lowering.onnx.cubic_resizes import smaller_by_products
         from qfunc.lowering.onnx.versions import to_bytes
         from qfunc.targets.onnxruntime.block_weights import with_block_products
+        from qfunc.targets.onnxruntime.group_query_attention import with_cached_attention
         from qfunc.targets.onnxruntime.stacked_experts import with_stacked_experts
 
         written = with_block_products(program.model, program.tensors, self.accuracy_level)

@@ -10,7 +10,7 @@ import torch
 
 from qfunc.errors import VerifyError
 from qfunc.graph.input_limits.positions import PASS_POSITIONS, WrittenPositions, axis_before
-from qfunc.lowering.coded_state.attended_positions import positions_check
+from qfunc.targets.onnxruntime.attended_positions import positions_check
 
 __all__ = ["with_checked_positions"]
 

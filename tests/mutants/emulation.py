@@ -91,9 +91,9 @@ EMULATION = (
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(
-        "bounds-are-rounded-as-sums-are", "qfunc.placement.unit_spec:describe",
-        "kernel.bounds or _bounds(kernel.arithmetic)",
-        "_bounds(kernel.arithmetic)",
+        "bounds-are-rounded-as-sums-are", "qfunc.specs.arithmetic.kernel:Kernel.rounded_bounds",
+        "self.bounds or Bounds(rounding)",
+        "Bounds(rounding)",
         "tests/lowering/test_bounds.py::test_each_rounds_the_bound_by_its_own_rule",
     ),
     Mutation(

@@ -74,7 +74,7 @@ MLAS = (
     ),
     Mutation(
         "units-in-float-count-as-integer", "qfunc.placement.partition:Partition._unit",
-        "codes = kernel is None or (not is_float_kernel(kernel) and any(",
+        "codes = kernel is None or (not kernel.in_float and any(",
         "codes = kernel is None or (any(",
         "tests/placement/test_partition_promises.py",
     ),

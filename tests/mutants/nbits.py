@@ -27,7 +27,7 @@ NBITS = (
     ),
     Mutation(
         "positions-of-attention-with-gaps",
-        "qfunc.lowering.coded_state.attended_positions:_wrong",
+        "qfunc.targets.onnxruntime.attended_positions:_wrong",
         "if apart.any():",
         "if False:",
         "tests/decoding/test_cached_codes.py::test_positions_that_the_operator_does_not_take_are_refused",
@@ -35,7 +35,7 @@ NBITS = (
     ),
     Mutation(
         "positions-of-several-rows-after-others",
-        "qfunc.lowering.coded_state.attended_positions:_wrong",
+        "qfunc.targets.onnxruntime.attended_positions:_wrong",
         "if rows > 1 and tokens > 1 and",
         "if False and",
         "tests/decoding/test_cached_codes.py::test_positions_that_the_operator_does_not_take_are_refused",
@@ -127,7 +127,7 @@ NBITS = (
     ),
     Mutation(
         "cache-tokens-in-the-order-of-the-batch",
-        "qfunc.lowering.coded_state.cached_attention:_Writer",
+        "qfunc.targets.onnxruntime.group_query_attention:_Writer",
         'self._node("Sub", [positions, first], f"{base}_from_first")',
         'self._node("Sub", [positions, positions], f"{base}_from_first")',
         STEPS,

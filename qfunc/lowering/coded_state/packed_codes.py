@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from qfunc.lowering.coded_state.cached_attention import CODES, PACKED, ZERO_POINT_KEY
+from qfunc.lowering.coded_state.names import CODES, PACKED, ZERO_POINT_KEY
 
 __all__ = ["unpack_ends"]
 

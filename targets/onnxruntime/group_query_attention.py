@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from qfunc.lowering.coded_state.names import CODES, PACKED, SCALE_KEY
+
 if TYPE_CHECKING:
     from qfunc.lowering.qdq.reader import QdqModel
 
-OPERATOR, CODES, PACKED = "GroupQueryAttention", ".codes", ".packed"
+OPERATOR = "GroupQueryAttention"
 ROWS, MOVED = ".rows", ".moved"
 _CALL, _DOMAIN = "CachedAttention", "com.microsoft"
 
-SCALE_KEY, ZERO_POINT_KEY = "SCALE_TENSOR", "ZERO_POINT_TENSOR"
-"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
-
-__all__ = ["CODES", "OPERATOR", "PACKED", "SCALE_KEY", "ZERO_POINT_KEY", "with_cached_attention", "with_results"]
+__all__ = ["OPERATOR", "with_cached_attention", "with_results"]
 
 
 @frozen(eq=False)
