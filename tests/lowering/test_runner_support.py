@@ -13,6 +13,7 @@ from qfunc import targets
 from qfunc.errors import SpecError, VerifyError
 from qfunc.lowering import runner_support as runtimes
 from qfunc.specs import edit
+from qfunc.targets.ncnn import runner as ncnn_runner
 from qfunc.targets.ncnn.runner import APART
 from qfunc.targets.runtimes import ExecuTorchRunner, LiteRtRunner, NcnnRunner, OnnxRuntimeRunner, OpenVinoRunner, TosaRunner
 from tests.onnxruntime_target import ONNXRUNTIME
@@ -139,7 +140,7 @@ def test_some_depthwise_convolutions_fuse_with_avx512(monkeypatch: pytest.Monkey
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for flags, wanted in (("avx2 fma bmi", APART if fuses else ""), ("avx2 fma avx512f bmi", "")):
         monkeypatch.setattr(runtimes, "has", lambda feature, flags=flags: feature in flags)
-        monkeypatch.setattr("qfunc.targets.ncnn.runner.has", runtimes.has)
+        monkeypatch.setattr(ncnn_runner, "has", runtimes.has)
         assert NcnnRunner().comparable(artifact) == wanted
 
 

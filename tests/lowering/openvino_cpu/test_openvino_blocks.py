@@ -24,6 +24,7 @@ from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
+from qfunc.targets.openvino.blocks import runner as blocks_runner
 from qfunc.targets.runtimes import OpenVinoBlocksRunner
 from qfunc.testing import check_target
 from tests.decoding.decoders import Shape, Small, tokens
@@ -195,8 +196,8 @@ def test_signed_weights_with_zero_points_are_refused() -> None:
 def test_processors_whose_kernels_are_not_described(
     features: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qfunc.targets.openvino.blocks.runner.other_kernels", lambda: "")
-    monkeypatch.setattr("qfunc.targets.openvino.blocks.runner.has", lambda *names: not {*names}.isdisjoint(features))
+    monkeypatch.setattr(blocks_runner, "other_kernels", lambda: "")
+    monkeypatch.setattr(blocks_runner, "has", lambda *names: not {*names}.isdisjoint(features))
     assert OpenVinoBlocksRunner().comparable() == reason
 
 
