@@ -18,7 +18,14 @@ from qfunc.frontend.multi_output import is_only_result, is_result, output_count,
 from qfunc.frontend.python_sum import is_sum_start
 from qfunc.frontend.slice_writes import filled_slice, slice_indices, view_index, write_positions, write_slice
 from qfunc.frontend.source_location import has_module_name, module_stacks, source_line
-from qfunc.frontend.tensor_creation import meshgrid, meshgrid_arguments, on_input_device, tensor_of_numbers
+from qfunc.frontend.tensor_creation import (
+    created_like,
+    dtype_like,
+    meshgrid,
+    meshgrid_arguments,
+    on_input_device,
+    tensor_of_numbers,
+)
 from qfunc.graph.constants import UniqueNames
 from qfunc.graph.module import CapturedModule, ensure_submodule, with_tensors
 from qfunc.graph.record import NodeInfo, Record, attach
@@ -148,6 +155,8 @@ class _Builder:
             require_known_numbers(node, call)
         if call is not None:
             fx.map_arg(call[1], self.require)
+            if (like := dtype_like(call)) is not None:
+                return created_like(call, like, self._emitter(node, self._path(node)), self.env)
             value = self._emit(node, "call_function", call[0], call[1], {})
             if not reads_tuple(node):
                 return value

@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from qfunc.graph.arguments import _reads, flatten
-from qfunc.ops.creation import arange, cast_like, full
+from qfunc.ops.creation import arange, cast_like, full, full_like
 from qfunc.ops.sizes import is_number
 
-__all__ = ["meshgrid", "meshgrid_arguments", "on_input_device", "tensor_of_numbers"]
+__all__ = ["created_like", "dtype_like", "meshgrid", "meshgrid_arguments", "on_input_device", "tensor_of_numbers"]
 
 
 def on_input_device(call: Any, traced: fx.Graph) -> Any:
@@ -37,6 +37,38 @@ def _first_entry(node: fx.Node) -> fx.Node:
             return node
         node = (keyed or reads)[0]
     return node
+
+
+_DTYPE_AT: dict[Any, int] = {arange: 3, full: 2, full_like: 2}
+"""The position of the dtype among the canonical arguments."""
+
+
+def dtype_like(call: Any) -> fx.Node | None:
+    """Return the x of an op that creates a tensor in `x.dtype`, which is known at run time only; None for another call."""
+    return _tensor_of_dtype(call[1][_DTYPE_AT[call[0]]]) if call is not None and call[0] in _DTYPE_AT else None
+
+
+def created_like(call: Any, like: fx.Node, emit: Callable[..., fx.Node], env: Mapping[fx.Node, Any]) -> fx.Node:
+    """Return the result of an op that creates a tensor in the dtype of another one: `torch.zeros(4, dtype=x.dtype)`.
+
+    Args:
+        call: The canonical call.
+        like: The traced x.
+        emit: Emits an op.
+        env: Traced nodes and their values.
+    """
+    at = _DTYPE_AT[call[0]]
+    numbers, device = (fx.map_arg(part, env.__getitem__) for part in (call[1][:at], call[1][at + 1 :]))
+    if call[0] is full:
+        return emit(full, *numbers, None, env[like])
+    own = torch.float64 if any(isinstance(v, float) for v in numbers) else torch.int64  # both hold the numbers exactly
+    return emit(cast_like, emit(call[0], *numbers, own, *device), env[like])
+
+
+def _tensor_of_dtype(dtype: Any) -> fx.Node | None:
+    # The x of a traced x.dtype.
+    found = dtype.args[0] if isinstance(dtype, fx.Node) and dtype.args[1:] == ("dtype",) else None
+    return found if isinstance(found, fx.Node) else None
 
 
 def meshgrid(emit: Callable[..., fx.Node], tensors: Sequence[fx.Node], indexing: str) -> tuple[fx.Node, ...]:
@@ -71,7 +103,7 @@ def tensor_of_numbers(
         return None
     data: Any = node.args[0]
     dtype: Any = node.kwargs.get("dtype")
-    like: Any = dtype.args[0] if isinstance(dtype, fx.Node) and dtype.args[1:] == ("dtype",) else None
+    like = _tensor_of_dtype(dtype)
     leaves, given = flatten(data), dtype if isinstance(dtype, torch.dtype) else None
     if (isinstance(dtype, fx.Node) and like is None) or not all(isinstance(v, int | float) or _is_size(v) for v in leaves):
         return None

@@ -114,6 +114,8 @@ def _is_device(value: Any) -> bool:
 
 def _arange(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     given = dict(zip(("end",) if len(args) == 1 else ("start", "end", "step"), args, strict=False)) | kwargs
+    if isinstance(kwargs.get("dtype"), fx.Node) and any(isinstance(v, float) for v in args):
+        return None  # an integer dtype, which is known at run time only, would round the ends and the step
     return op.call, (given.get("start", 0), given["end"], given.get("step", 1), kwargs.get("dtype"), None)
 
 

@@ -172,3 +172,51 @@ def test_both_ways_to_capture_quantize_the_same_tensors_of_a_grid(name: str) -> 
     quantized = [qfunc.quantize(getattr(targets, name), inputs)(ScaledGrid()) for inputs in (None, (x,))]
     traced, exported = ([q.module.site.slot for q in quantizer_nodes(m)] for m in quantized)
     assert sorted(traced) == sorted(exported)
+
+
+CREATED_LIKE = [
+    lambda x: torch.zeros(x.shape[-1], dtype=x.dtype),
+    lambda x: torch.ones(3, dtype=x.dtype, device=x.device),
+    lambda x: torch.full(x.shape[-1:], 0.3, dtype=x.dtype),
+    lambda x: torch.full((2,), 7, dtype=x.dtype),
+    lambda x: torch.zeros(x.shape, dtype=x.dtype),
+    lambda x: torch.full((2,), True, dtype=x.dtype),
+    lambda x: torch.full((1,), x.shape[0], dtype=x.dtype),
+    lambda x: torch.arange(x.shape[-1], dtype=x.dtype),
+    lambda x: torch.arange(1, x.shape[-1] + 7, 3, dtype=x.dtype),
+    lambda x: torch.zeros_like(x > 0, dtype=x.dtype),
+    lambda x: torch.full_like(x > 0, 2.5, dtype=x.dtype),
+    lambda x: (x > 0).new_full((2,), 0.25, dtype=x.dtype),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16], ids=str)
+@pytest.mark.parametrize("create", CREATED_LIKE, ids=range(len(CREATED_LIKE)))
+def test_a_tensor_is_created_in_the_dtype_of_another(create: Any, dtype: torch.dtype) -> None:
+    """Of every dtype, although a trace without example inputs does not know it."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return create(x)  # type: ignore[no-any-return]
+
+    x = torch.tensor([[1, -2, 3, 0]], dtype=dtype)
+    wanted, found = create(x), qfunc.capture()(Model())(x)
+    assert found.dtype == wanted.dtype
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("create", CREATED_LIKE[:3] + CREATED_LIKE[7:8], ids=["zeros", "ones", "full", "arange"])
+def test_a_network_that_creates_such_a_tensor_is_deployed(create: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Conv2d(3, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.head(x)
+            return y + create(y)
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, 3)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(Model()))
+    assert sum(row.mismatches for row in qfunc.verify(TARGET)(calibrated, [x]).rows) == 0
