@@ -32,7 +32,8 @@ PROJECT = {
 }
 MODULES = (
     "qfunc", "qfunc.specs", "qfunc.specs.edit", "qfunc.specs.formats", "qfunc.corrections", "qfunc.estimators",
-    "qfunc.functions", "qfunc.lowering", "qfunc.diagnosis", "qfunc.testing", "qfunc.recipes", "qfunc.errors",
+    "qfunc.functions", "qfunc.lowering", "qfunc.targets.runtimes", "qfunc.targets.arithmetics", "qfunc.diagnosis",
+    "qfunc.testing", "qfunc.recipes", "qfunc.errors",
 )  # fmt: skip
 CONTENTS = {
     "Tutorials": (
@@ -124,8 +125,10 @@ def page_of(path: str) -> str | None:
     folder, _, name = path.partition("/")
     if folder == "docs" and name.endswith(".md"):
         return name
-    if folder in ("examples", "targets") and name.endswith(".py"):
+    if folder == "examples" and name.endswith(".py"):
         return f"{path.removesuffix('.py')}.md"
+    if folder == "targets" and name.endswith(".py"):
+        return next((f"targets/{target}.md" for target, file in target_files().items() if file == ROOT / path), None)
     source = f"{path.removeprefix('qfunc/')}/".replace("/", ".")
     of_api = [m for m in MODULES if "." in m and f"qfunc.{source}".startswith(f"{m}.")]
     return f"api/{max(of_api, key=len)}.rst" if of_api else None
@@ -205,7 +208,8 @@ def module_page(module: str) -> str:
 
 def target_files() -> dict[str, Path]:
     """Return the file of each target by the target's name, as `targets/__init__.py` imports them."""
-    imports = [n for n in ast.parse((ROOT / "targets" / "__init__.py").read_text()).body if isinstance(n, ast.ImportFrom)]
+    tree = ast.parse((ROOT / "targets" / "__init__.py").read_text())
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module != "qfunc.targets"]
     files = {a.name: str(n.module).removeprefix("qfunc.").replace(".", "/") for n in imports for a in n.names}
     return {name: ROOT / f"{path}.py" for name, path in files.items()}
 

@@ -133,9 +133,10 @@ if not TYPE_CHECKING:  # a checker would take any name to be an attribute
     def __getattr__(name):
         if name in formats.__all__:  # `from qfunc.specs import name` would replace the message of an AttributeError
             raise former_name(f"qfunc.specs.{name}", f"qfunc.specs.formats.{name}")
-        arithmetics = import_module("qfunc.targets.arithmetics")  # where those of single chips are; these names are older
-        if name in arithmetics.__all__:
-            return getattr(arithmetics, name)
+        if not name.startswith("_"):
+            arithmetics = import_module("qfunc.targets.arithmetics")  # where those of single chips are; these names are older
+            if name in arithmetics.__all__:
+                return getattr(arithmetics, name)
         raise AttributeError(f"module 'qfunc.specs' has no attribute {name!r}")
 
 

@@ -34,7 +34,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a checker would take any name to be an attribute
 
     def __getattr__(name: str) -> Any:
-        runtimes = import_module("qfunc.targets.runtimes")  # where the classes of the chips are; these names are older
-        if name in runtimes.__all__:
-            return getattr(runtimes, name)
+        if not name.startswith("_"):
+            runtimes = import_module("qfunc.targets.runtimes")  # where the classes of the chips are; these names are older
+            if name in runtimes.__all__:
+                return getattr(runtimes, name)
         raise AttributeError(f"module 'qfunc.lowering' has no attribute {name!r}")
