@@ -21,8 +21,6 @@ class ProgramUnit:
         integer: True if the kernel reads or writes codes.
         kernel: The kernel that runs the unit; None if the target describes no kernel for it.
         codes: True if the unit computes codes from codes.
-        real: True if the unit stays in float between codes: by its rule, or because its weights or scales are not those of
-            the kernel.  A runtime that fuses by pattern must not quantize it.
         host: The reason why the host of the chip runs the unit, or "".
         nodes: The names of its nodes in the ONNX model, in the order of the model.
     """
@@ -32,7 +30,6 @@ class ProgramUnit:
     integer: bool
     kernel: Kernel | None
     codes: bool = False
-    real: bool = False
     host: str = ""
     nodes: tuple[str, ...] = ()
 

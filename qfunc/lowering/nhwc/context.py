@@ -67,11 +67,14 @@ class OpContext:
         """The shape of the result for one example, in the layout of the model."""
         return self.source.shape(self.output, self.node.name)
 
-    def on_codes(self, *inputs: int) -> bool:
+    def on_codes(self, *inputs: int, fuses: bool = False) -> bool:
         """Return True if the op computes codes from codes, and then set `codes`.  Call it once, before the inputs are read.
 
         Args:
             inputs: The indices of its inputs of codes.  Inside of a unit that ONNX has as several nodes they may be real.
+            fuses: The operator has a fused activation.
+        Raises:
+            DeployError: an activation in the unit that the operator does not have, and that the codes do not imply.
         """
         steps, quantizer = self.source.result(self.output)
         if quantizer is None or not self.writer.on_codes(self.node):
@@ -82,6 +85,9 @@ class OpContext:
         ends = np.iinfo(self.file.code_type)
         bounds = (self.source.bounds(s) for s in steps)
         real = [b for b in bounds if not self.qparams.imply(b, (int(ends.min), int(ends.max)))]
+        if real and (not fuses or len(real) > 1 or real[0] not in _FUSED):
+            wanted = "one of relu, relu6 and a clamp to [-1, 1]" if fuses else "no bounds but the ends of the codes"
+            raise self.refuse(f"the bounds {real} in one unit with it", wanted, "Take the fusion out of the target.")
         self._bound = real[0] if real else (None, None)
         return True
 

@@ -16,7 +16,7 @@ def binary(op: str, options: str, codes: bool = True) -> Callable[[OpContext], N
 
     def write(step: OpContext) -> None:
         if codes:
-            step.on_codes(0, 1)
+            step.on_codes(0, 1, fuses=options in ("AddOptions", "SubOptions", "MulOptions"))
         operands = _aligned(step, [step.input(i) for i in (0, 1)])
         rank, last = len(step.shape), any(h.last for h in operands)
         shape = (step.shape[0], *step.shape[2:], step.shape[1]) if last and rank > 2 else step.shape

@@ -22,7 +22,7 @@ def on_weighted_codes(step: OpContext, axis: int) -> bool:
     if weight is None or constants[0].value is None or any(weight.zero_point) or any(h.qparams is None for h in constants[1:]):
         return False
     along = weight.axis % constants[0].value.ndim == axis or len(weight.scale) == 1
-    return along and step.on_codes(0)
+    return along and step.on_codes(0, fuses=True)
 
 
 def bias_of(step: OpContext, channels: int, x: NhwcTensor, weight: QParams | None) -> NhwcTensor:

@@ -18,7 +18,7 @@ from qfunc.lowering.windows import Window, window, with_ceil_mode
 
 def max_pool(step: OpContext) -> None:
     """Write MAX_POOL_2D, after maxima of slices along the axes with a dilation, which TensorFlow Lite's pools do not have."""
-    step.on_codes(0)
+    step.on_codes(0, fuses=True)
     x = image(step, step.input())
     w = with_ceil_mode(step, window(step, step.attribute("kernel_shape")), x.shape[1:3])
     x, padding = padded(step, x, w, lowest=True)
@@ -48,7 +48,7 @@ def average_pool(step: OpContext) -> None:
     Raises:
         DeployError: windows beyond a counted padding, for XNNPACK, whose sums have an order that depends on the window.
     """
-    step.on_codes(0)
+    step.on_codes(0, fuses=True)
     x = image(step, step.input())
     given = window(step, step.attribute("kernel_shape"))
     w = with_ceil_mode(step, given, x.shape[1:3])

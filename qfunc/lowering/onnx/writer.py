@@ -84,8 +84,8 @@ class _Writer:
 
     def program_unit(self, unit: Unit) -> ProgramUnit:
         nodes = tuple(self.nodes.get(unit.tensor, ()))
-        codes, real = on_codes(self.partition, unit), self._would_run_on_codes(unit)
-        return ProgramUnit(unit.path, unit.kind, unit.integer, unit.kernel, codes, real, unit.host, nodes)
+        codes = on_codes(self.partition, unit)
+        return ProgramUnit(unit.path, unit.kind, unit.integer, unit.kernel, codes, unit.host, nodes)
 
     def name(self, node: fx.Node) -> str:
         return self.partition.names[node]
