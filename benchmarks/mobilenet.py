@@ -88,7 +88,7 @@ def made(model: nn.Module, row: tuple[Float, Any, str], x: Tensor, iterations: i
     if then == "batches":
         return qfunc.correct_bias(batches, progress=False)(calibrated)
     if then == "norms":
-        return qfunc.corrections.correct_bias_analytic(given)(calibrated)
+        return qfunc.correct_bias_analytic(given)(calibrated)
     if then:
         return qfunc.reconstruct(qfunc.adaround(iterations=iterations, rounding_lr=0.03), batches)(calibrated)
     return calibrated

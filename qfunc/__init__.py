@@ -20,6 +20,7 @@ try:
     from qfunc.analysis.bit_sensitivity import HessianTrace, OutputMse
     from qfunc.analysis.budgets import BitOpsBudget, LatencyBudget, SizeBudget
     from qfunc.corrections.correct_bias import correct_bias
+    from qfunc.corrections.correct_bias_analytic import correct_bias_analytic
     from qfunc.corrections.equalize import equalize
     from qfunc.corrections.migration.awq import awq
     from qfunc.corrections.migration.smooth import smooth_quant
@@ -84,11 +85,11 @@ __version__ = "0.1.0"
 __all__ = [
     "BitOpsBudget", "CodedWeights", "FloatPass", "FloatWeights", "FoldBatchNorm", "HessianTrace", "LatencyBudget", "OutputMse",
     "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "adaround", "awq", "brecq", "bypass",
-    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "corrections", "decoder", "deploy",
-    "diagnose", "emulate", "encoder_decoder", "equalize", "errors", "estimators", "explain", "fold_batch_norm",
-    "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load", "mixed_precision", "parameter_groups",
-    "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "rotate", "save", "sensitivity",
-    "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
+    "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "corrections",
+    "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalize", "errors", "estimators", "explain",
+    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load", "mixed_precision",
+    "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "rotate", "save",
+    "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 
 _ON_DEMAND = ("lowering", "targets", "testing")

@@ -13,12 +13,8 @@ from qfunc.ops.traits import Trait
 from qfunc.specs import cpus, edit, formats
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.arithmetic.accumulator import (
-    Accumulator,
-    SaturatesAtEnd,
-    SaturatesEachStep,
-    SaturatesPairs,
-    Wraps,
-)
+    Accumulator, SaturatesAtEnd, SaturatesEachStep, SaturatesPairs, Wraps,
+)  # fmt: skip
 from qfunc.specs.arithmetic.decoder import DecoderConfig
 from qfunc.specs.arithmetic.dynamic import MinimumSums, WeightSums
 from qfunc.specs.arithmetic.kernel import Bounds, Kernel
@@ -35,43 +31,15 @@ from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, Requir
 from qfunc.specs.number_format import BFLOAT16, FLOAT16, FLOAT32, Float, Format, Int, Levels, Log
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import (
-    ClampImplied,
-    FusesOnly,
-    Fusion,
-    FusionStep,
-    InputRatios,
-    Limit,
-    NoZeroPoint,
-    OutputQParams,
-    ProductRatio,
-    Rule,
-    SameQParams,
-    Tie,
-)
+    ClampImplied, FusesOnly, Fusion, FusionStep, InputRatios, Limit, NoZeroPoint, OutputQParams, ProductRatio, Rule,
+    SameQParams, Tie,
+)  # fmt: skip
 from qfunc.specs.protocols import Arithmetic, Estimator, Function, InspectableRunner, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
-    AllOf,
-    AnyInput,
-    AnyOf,
-    Attr,
-    Constant,
-    Everything,
-    First,
-    From,
-    GraphInput,
-    GraphOutput,
-    Last,
-    ModuleType,
-    Multiple,
-    Name,
-    NodeName,
-    NonNegative,
-    Not,
-    Op,
-    Selector,
-    Where,
-)
+    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Multiple, Name,
+    NodeName, NonNegative, Not, Op, Selector, Where,
+)  # fmt: skip
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
 from qfunc.specs.target import Algorithm, Build, Override, Runtime, Target
 from qfunc.specs.text.codec import Codec

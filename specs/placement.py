@@ -8,19 +8,8 @@ from typing import Any, get_args
 from attrs import field, frozen
 
 from qfunc.specs._check import (
-    SLOTS,
-    as_tuple,
-    frozen_callable,
-    instance_of,
-    integer,
-    number,
-    one_of,
-    refuse,
-    scale_number,
-    slots_among,
-    text,
-    tuple_of,
-)
+    SLOTS, as_tuple, frozen_callable, instance_of, integer, number, one_of, refuse, scale_number, slots_among, text, tuple_of,
+)  # fmt: skip
 from qfunc.specs._values import readable
 from qfunc.specs.scheme import Scheme
 from qfunc.specs.selectors import Selector, selector

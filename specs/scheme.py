@@ -7,16 +7,8 @@ from math import frexp
 from attrs import field, frozen
 
 from qfunc.specs._check import (
-    FLOAT32_MAX,
-    ROUNDINGS,
-    instance_of,
-    integer,
-    known_rounding,
-    number,
-    one_of,
-    refuse,
-    scale_number,
-)
+    FLOAT32_MAX, ROUNDINGS, instance_of, integer, known_rounding, number, one_of, refuse, scale_number,
+)  # fmt: skip
 from qfunc.specs._values import readable
 from qfunc.specs.number_format import FLOAT32, Float, Format, Int, Levels, Log
 

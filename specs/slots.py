@@ -7,18 +7,8 @@ from math import frexp
 from attrs import field, frozen
 
 from qfunc.specs._check import (
-    ROUNDINGS,
-    SLOTS,
-    as_tuple,
-    instance_of,
-    integer,
-    known_rounding,
-    one_of,
-    refuse,
-    scale_number,
-    slots_among,
-    tuple_of,
-)
+    ROUNDINGS, SLOTS, as_tuple, instance_of, integer, known_rounding, one_of, refuse, scale_number, slots_among, tuple_of,
+)  # fmt: skip
 from qfunc.specs._values import readable
 from qfunc.specs.number_format import Int
 from qfunc.specs.scheme import Scheme

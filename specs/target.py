@@ -10,15 +10,8 @@ from typing import Any, ClassVar
 from attrs import evolve, field, fields, frozen
 
 from qfunc.specs._check import (
-    as_tuple,
-    implements,
-    instance_of,
-    integer,
-    one_of,
-    refuse,
-    text,
-    tuple_of,
-)
+    as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of,
+)  # fmt: skip
 from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
 from qfunc.specs.cpus import Cpu, of_text

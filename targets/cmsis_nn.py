@@ -16,34 +16,10 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
-    AverageCodes,
-    Bilinear,
-    Bounds,
-    Copy,
-    DerivedQParams,
-    Everything,
-    FixedPoint,
-    FloatKernel,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    SoftmaxFixed,
-    SumShifted,
-    Target,
-    Tie,
-    edit,
-)
+    Algorithm, AverageCodes, Bilinear, Bounds, Copy, DerivedQParams, Everything, FixedPoint, FloatKernel, Fusion, FusionStep,
+    Int, Kernel, Op, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, Scale, Scheme, SoftmaxFixed, SumShifted, Target,
+    Tie, edit,
+)  # fmt: skip
 from qfunc.targets.litert.lowering import TfliteLowering
 from qfunc.targets.litert.runner import TfliteMicroRunner
 from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert

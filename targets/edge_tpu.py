@@ -12,17 +12,8 @@ Convolutions whose two dilations differ, splits along the batch and constants in
 from attrs import evolve
 
 from qfunc.specs import (
-    Attr,
-    Everything,
-    Host,
-    Kernel,
-    Op,
-    Refuse,
-    RequireSizes,
-    Runtime,
-    Span,
-    Unknown,
-)
+    Attr, Everything, Host, Kernel, Op, Refuse, RequireSizes, Runtime, Span, Unknown,
+)  # fmt: skip
 from qfunc.targets.litert.target import litert
 
 RUN = (

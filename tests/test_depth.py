@@ -137,7 +137,7 @@ def steps(
     if equalized:  # a sum does not commute with factors per channel
         step("equalize", lambda: qfunc.equalize()(captured))
         step("absorb", lambda: qfunc.corrections.absorb_high_bias()(captured))
-        step("correct", lambda: qfunc.corrections.correct_bias_analytic(captured)(quantized))
+        step("correct", lambda: qfunc.correct_bias_analytic(captured)(quantized))
     with tempfile.TemporaryDirectory() as folder:
         step("save", lambda: qfunc.save(folder)(calibrated))
         step("load", lambda: qfunc.load(folder)(captured))

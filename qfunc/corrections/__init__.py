@@ -6,7 +6,8 @@ ops with weights (`scalable_ops.py`) or norms (`scalable_norms.py`), joined by o
 or of batches (`correct_bias.py`).  `rotation` rotates the channels of transformers,
 `migration` scales them.
 
-The module `qfunc` has the usual ones, too: `awq`, `correct_bias`, `equalize`, `rotate` and `smooth_quant`.
+The module `qfunc` has the usual ones, too: `awq`, `correct_bias`, `correct_bias_analytic`, `equalize`, `rotate` and
+`smooth_quant`.
 """
 
 from qfunc.corrections.absorb import absorb_high_bias

@@ -13,17 +13,8 @@ from qfunc.specs.arithmetic.requantization import Copy
 from qfunc.specs.cpus import Cpu, named
 from qfunc.specs.edit._keywords import ActivationProperties, WeightProperties
 from qfunc.specs.edit._rewrites import (
-    ChangeSlots,
-    Edit,
-    PutBehind,
-    PutInFront,
-    SchemeChange,
-    SetAlgorithm,
-    SetCpu,
-    SetLowering,
-    known_keys,
-    require_change,
-)
+    ChangeSlots, Edit, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetCpu, SetLowering, known_keys, require_change,
+)  # fmt: skip
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
 from qfunc.specs.number_format import Int

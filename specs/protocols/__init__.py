@@ -7,53 +7,22 @@ of specs.  The others declare optional methods.  Callers check for an optional m
 from __future__ import annotations
 
 from qfunc.specs.protocols.arithmetic import (
-    AppendingArithmetic,
-    Arithmetic,
-    BiasArithmetic,
-    BoundedArithmetic,
-    Dequantization,
-    FusingArithmetic,
-    MixtureArithmetic,
-    Quantization,
-    RealArithmetic,
-    RoundingArithmetic,
-    RunTimeArithmetic,
-    SummingArithmetic,
-)
+    AppendingArithmetic, Arithmetic, BiasArithmetic, BoundedArithmetic, Dequantization, FusingArithmetic, MixtureArithmetic,
+    Quantization, RealArithmetic, RoundingArithmetic, RunTimeArithmetic, SummingArithmetic,
+)  # fmt: skip
 from qfunc.specs.protocols.estimator import Estimator, MergeableEstimator
 from qfunc.specs.protocols.function import (
-    Function,
-    LearnedFunction,
-    NoiselessFunction,
-    OnnxFunction,
-    RelaxedFunction,
-    ScalableFunction,
-    SearchingFunction,
-)
+    Function, LearnedFunction, NoiselessFunction, OnnxFunction, RelaxedFunction, ScalableFunction, SearchingFunction,
+)  # fmt: skip
 from qfunc.specs.protocols.library import CodesLibrary, Library
 from qfunc.specs.protocols.lowering import (
-    BuildingLowering,
-    BuiltNetwork,
-    FormattedLowering,
-    Lowering,
-    NamingLowering,
-    PartwiseLowering,
-    RefusingLowering,
-    StackingLowering,
-    StoringLowering,
-)
+    BuildingLowering, BuiltNetwork, FormattedLowering, Lowering, NamingLowering, PartwiseLowering, RefusingLowering,
+    StackingLowering, StoringLowering,
+)  # fmt: skip
 from qfunc.specs.protocols.runner import (
-    ConditionalRunner,
-    ExecutedView,
-    FlippingRunner,
-    InspectableRunner,
-    LoadingRunner,
-    LocatedRunner,
-    OptionalRunner,
-    RealView,
-    ReorderingRunner,
-    Runner,
-)
+    ConditionalRunner, ExecutedView, FlippingRunner, InspectableRunner, LoadingRunner, LocatedRunner, OptionalRunner, RealView,
+    ReorderingRunner, Runner,
+)  # fmt: skip
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
     Arithmetic: (

@@ -16,24 +16,9 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    BFLOAT16,
-    FLOAT32,
-    Algorithm,
-    DynamicProduct,
-    Int,
-    Kernel,
-    Op,
-    PerBlock,
-    PerChannel,
-    PerToken,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    Unknown,
-    ZeroPoint,
-)
+    BFLOAT16, FLOAT32, Algorithm, DynamicProduct, Int, Kernel, Op, PerBlock, PerChannel, PerToken, Rule, Runtime, Scale, Scheme,
+    Target, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.specs.arguments import entry, made
 from qfunc.specs.formats import E2M1, E4M3FN, E8M0, MXFP4_ROUNDED, NVFP4
 from qfunc.targets.compressed_tensors.lowering import CompressedTensorsLowering

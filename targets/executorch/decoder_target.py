@@ -10,28 +10,9 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    BFLOAT16,
-    FLOAT32,
-    Algorithm,
-    Build,
-    DynamicProduct,
-    FloatKernel,
-    Int,
-    Kernel,
-    Lanes,
-    Op,
-    PerBlock,
-    PerToken,
-    Refuse,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    WeightSums,
-    ZeroPoint,
-    cpus,
-)
+    BFLOAT16, FLOAT32, Algorithm, Build, DynamicProduct, FloatKernel, Int, Kernel, Lanes, Op, PerBlock, PerToken, Refuse, Rule,
+    Runtime, Scale, Scheme, Target, WeightSums, ZeroPoint, cpus,
+)  # fmt: skip
 from qfunc.specs.arguments import made
 from qfunc.targets.executorch.float_functions import XnnpackFloat
 from qfunc.targets.executorch.lowering import XnnpackLowering

@@ -9,54 +9,18 @@ exponential, and long products in float32, because of the order of their sums.
 from attrs import evolve
 
 from qfunc.specs import (
-    Attr,
-    Bilinear,
-    Build,
-    Copy,
-    Everything,
-    FixedBits,
-    FloatKernel,
-    FloatMultiplier,
-    Kernel,
-    NoZeroPoint,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    SumScaled,
-    Tie,
-    cpus,
-)
+    Attr, Bilinear, Build, Copy, Everything, FixedBits, FloatKernel, FloatMultiplier, Kernel, NoZeroPoint, Op, PerChannel,
+    PerTensor, Refuse, Require, Rule, Runtime, SumScaled, Tie, cpus,
+)  # fmt: skip
 from qfunc.targets.executorch.float_functions import XnnpackFloat
 from qfunc.targets.executorch.functions import Xnnpack
 from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 from qfunc.targets.litert.ratios import SUMMED
 from qfunc.targets.litert.target import (
-    ACTIVATION,
-    ARM64,
-    BILINEAR,
-    BY_MATRIX,
-    BYTES,
-    CLAMPED,
-    CLIPS,
-    MEAN,
-    MOVES,
-    MUL,
-    NARROW,
-    POOLS,
-    S8,
-    SAME,
-    SQUARES,
-    SUMS,
-    TRANSPOSED,
-    WEIGHTED,
-    XNNPACK_ON_ARM64,
-    litert,
-)
+    ACTIVATION, ARM64, BILINEAR, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, S8, SAME, SQUARES, SUMS,
+    TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
+)  # fmt: skip
 
 BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"
 FOUR_AXES = "XNNPACK, xnnpack.h: convolutions and pools take tensors of four axes, channels last"

@@ -7,19 +7,8 @@ weight is repacked.
 from attrs import evolve
 
 from qfunc.specs import (
-    FLOAT16,
-    DynamicProduct,
-    Int,
-    LaneOffset,
-    Lanes,
-    MinimumSums,
-    Multiple,
-    PerBlock,
-    Scale,
-    Scheme,
-    TokenGroups,
-    TokenTiles,
-)
+    FLOAT16, DynamicProduct, Int, LaneOffset, Lanes, MinimumSums, Multiple, PerBlock, Scale, Scheme, TokenGroups, TokenTiles,
+)  # fmt: skip
 
 BLOCK, BLOCK_K = PerBlock(-1, 32), PerBlock(-1, 256)
 INPUT = Scheme(Int(8, low=-127), Scale(BLOCK, format=FLOAT16, rounded="after", dynamic=True), division=False)

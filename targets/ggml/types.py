@@ -10,18 +10,8 @@ from attrs import frozen
 
 from qfunc.specs import Scheme
 from qfunc.specs.formats import (
-    GGUF_MXFP4,
-    GGUF_Q2_K,
-    GGUF_Q3_K,
-    GGUF_Q4_0,
-    GGUF_Q4_1,
-    GGUF_Q4_K,
-    GGUF_Q5_0,
-    GGUF_Q5_1,
-    GGUF_Q5_K,
-    GGUF_Q6_K,
-    GGUF_Q8_0,
-)
+    GGUF_MXFP4, GGUF_Q2_K, GGUF_Q3_K, GGUF_Q4_0, GGUF_Q4_1, GGUF_Q4_K, GGUF_Q5_0, GGUF_Q5_1, GGUF_Q5_K, GGUF_Q6_K, GGUF_Q8_0,
+)  # fmt: skip
 from qfunc.targets.ggml.blocks import pack, pack_mxfp4
 from qfunc.targets.ggml.super_blocks import pack_q2_k, pack_q3_k, pack_q4_k, pack_q6_k
 

@@ -13,33 +13,9 @@ own ranges and samples a line for its table 2,048 times, so that its codes can d
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
-    AnyInput,
-    Attr,
-    AverageCodes,
-    Bounds,
-    Copy,
-    Everything,
-    Fusion,
-    FusionStep,
-    Int,
-    KeepFloat,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Require,
-    RequireSizes,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Span,
-    Target,
-    Tie,
-    ZeroPoint,
-)
+    Algorithm, AnyInput, Attr, AverageCodes, Bounds, Copy, Everything, Fusion, FusionStep, Int, KeepFloat, Kernel, Op,
+    PerChannel, PerTensor, Require, RequireSizes, Rule, Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.k210.lowering import K210Lowering
 from qfunc.targets.k210.stages import KPU
 

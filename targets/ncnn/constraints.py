@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from qfunc.lowering.format_checks import (
-    ALONE,
-    AS_OUTPUTS,
-    BESIDE,
-    MIXED,
-    OF_PLACES,
-    ONE_EXAMPLE,
-    require,
-    require_one_scale,
-    require_symmetric,
-)
+    ALONE, AS_OUTPUTS, BESIDE, MIXED, OF_PLACES, ONE_EXAMPLE, require, require_one_scale, require_symmetric,
+)  # fmt: skip
 from qfunc.lowering.quantized_tensor import QuantizedTensor
 from qfunc.specs import AnyInput, Attr, GraphOutput, Int, Op, Refuse
 

@@ -5,48 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qfunc.targets.ncnn.elementwise import (
-    binary,
-    cast,
-    celu,
-    clip,
-    elu,
-    gelu,
-    hard_sigmoid,
-    leaky_relu,
-    power,
-    prelu,
-    selu,
-    shrink,
-    softmax,
-    softplus,
-    softsign,
+    binary, cast, celu, clip, elu, gelu, hard_sigmoid, leaky_relu, power, prelu, selu, shrink, softmax, softplus, softsign,
     unary,
-)
+)  # fmt: skip
 from qfunc.targets.ncnn.indexing import gather, sliced, split, where
 from qfunc.targets.ncnn.linear import conv, deconv, gemm, matmul
 from qfunc.targets.ncnn.normalization import group_norm, instance_norm, layer_norm
 from qfunc.targets.ncnn.pooling import (
-    average_pool,
-    cumulative_sum,
-    global_average_pool,
-    global_max_pool,
-    log_softmax,
-    log_sum_exp,
-    max_pool,
-    position,
-    reduced,
-)
+    average_pool, cumulative_sum, global_average_pool, global_max_pool, log_softmax, log_sum_exp, max_pool, position, reduced,
+)  # fmt: skip
 from qfunc.targets.ncnn.shape import (
-    concat,
-    depth_to_space,
-    expand,
-    pad,
-    reshape,
-    resize,
-    space_to_depth,
-    tile,
-    transpose,
-)
+    concat, depth_to_space, expand, pad, reshape, resize, space_to_depth, tile, transpose,
+)  # fmt: skip
 from qfunc.targets.ncnn.writer import OpContext
 
 WRITERS: dict[str, Callable[[OpContext], None]] = {

@@ -15,30 +15,9 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    Attr,
-    Build,
-    Everything,
-    FloatKernel,
-    FloatRequantize,
-    FusesOnly,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    cpus,
-)
+    FLOAT32, Algorithm, Attr, Build, Everything, FloatKernel, FloatRequantize, FusesOnly, Fusion, FusionStep, Int, Kernel, Op,
+    PerChannel, PerTensor, Refuse, Require, Rule, Runtime, Scale, Scheme, Target, cpus,
+)  # fmt: skip
 from qfunc.targets.ncnn.functions import Ncnn
 from qfunc.targets.ncnn.lowering import NcnnLowering
 from qfunc.targets.ncnn.runner import NcnnRunner

@@ -14,21 +14,8 @@ Upsample can represent are refused; ops that `edit.skip` leaves in float run on 
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import NnieLog
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    Everything,
-    KeepFloat,
-    Log,
-    Op,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    Scheme,
-    Target,
-    Tie,
-)
+    Algorithm, Attr, Everything, KeepFloat, Log, Op, PerTensor, Refuse, Require, Rule, Runtime, Scheme, Target, Tie,
+)  # fmt: skip
 from qfunc.targets.nnie.lowering import NnieLowering
 
 LOG = Scheme(Log(magnitude_bits=7, steps_per_octave=16))

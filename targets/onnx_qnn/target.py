@@ -10,31 +10,9 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    ClampImplied,
-    Copy,
-    DerivedQParams,
-    Everything,
-    FloatKernel,
-    FloatMultiplier,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scheme,
-    SumFma,
-    Target,
-    ZeroPoint,
-)
+    Algorithm, Attr, ClampImplied, Copy, DerivedQParams, Everything, FloatKernel, FloatMultiplier, Fusion, FusionStep, Int,
+    Kernel, Op, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, SumFma, Target, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.onnx_qnn.lowering import QLinearLowering
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.targets.onnxruntime.target import FLOAT_KERNELS

@@ -10,32 +10,9 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    AnyInput,
-    Build,
-    DynamicProduct,
-    FloatKernel,
-    From,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerBlock,
-    Refuse,
-    RegisterLanes,
-    Require,
-    RequireUnit,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    cpus,
-)
+    FLOAT32, Algorithm, AnyInput, Build, DynamicProduct, FloatKernel, From, Fusion, FusionStep, Int, Kernel, Op, PerBlock,
+    Refuse, RegisterLanes, Require, RequireUnit, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie, cpus,
+)  # fmt: skip
 from qfunc.specs.arguments import made, of_kind
 from qfunc.specs.formats import MATMUL_4BITS
 from qfunc.targets.onnxruntime.caches import AppendCodes, CachedAttention

@@ -13,14 +13,8 @@ from qfunc.lowering.machines.process import Machine, opened
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.targets.onnxruntime.codes_as_run import CodesAsRun, codes_as_run
 from qfunc.targets.onnxruntime.optimized_graph import (
-    INTEGER_TYPES,
-    PAIR,
-    code_tensors,
-    codes_of,
-    element_types,
-    original_name,
-    reader,
-)
+    INTEGER_TYPES, PAIR, code_tensors, codes_of, element_types, original_name, reader,
+)  # fmt: skip
 
 
 @frozen(eq=False)

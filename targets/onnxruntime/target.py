@@ -13,40 +13,10 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.lowering import QdqLowering
 from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
-    FLOAT32,
-    Accumulator,
-    Algorithm,
-    Attr,
-    Build,
-    ClampImplied,
-    Copy,
-    DerivedQParams,
-    FixedQParams,
-    FloatKernel,
-    FloatMultiplier,
-    From,
-    Fusion,
-    FusionStep,
-    InputRatios,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    SaturatesPairs,
-    Scale,
-    Scheme,
-    SoftmaxTable,
-    SumFma,
-    SumScaled,
-    Target,
-    ZeroPoint,
-    cpus,
-)
+    FLOAT32, Accumulator, Algorithm, Attr, Build, ClampImplied, Copy, DerivedQParams, FixedQParams, FloatKernel,
+    FloatMultiplier, From, Fusion, FusionStep, InputRatios, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
+    SameQParams, SaturatesPairs, Scale, Scheme, SoftmaxTable, SumFma, SumScaled, Target, ZeroPoint, cpus,
+)  # fmt: skip
 from qfunc.targets.onnxruntime.eigen import Eigen
 from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner

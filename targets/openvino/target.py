@@ -19,32 +19,9 @@ weights, and MQBench that of all weights: `evolve(rule, weight=evolve(WEIGHT, fo
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    Attr,
-    Cases,
-    Copy,
-    Everything,
-    FloatKernel,
-    FloatRequantize,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    NonNegative,
-    NoZeroPoint,
-    Op,
-    PerChannel,
-    QuantizeRange,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-)
+    FLOAT32, Algorithm, Attr, Cases, Copy, Everything, FloatKernel, FloatRequantize, Fusion, FusionStep, Int, Kernel,
+    NonNegative, NoZeroPoint, Op, PerChannel, QuantizeRange, Require, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie,
+)  # fmt: skip
 from qfunc.targets.openvino.lowering import OpenVinoLowering
 from qfunc.targets.openvino.runner import OpenVinoRunner
 

@@ -15,26 +15,9 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import (
-    Algorithm,
-    DerivedQParams,
-    Everything,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-    ZeroPoint,
-)
+    Algorithm, DerivedQParams, Everything, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
+    Scale, Scheme, Target, Tie, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.ppl_cuda.lowering import PplCudaLowering
 
 ACTIVATION = Scheme(Int(8), Scale(divisor="half_range"))

@@ -6,24 +6,9 @@ Every op's inputs and outputs are quantized; outputs are quantized after the act
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    Algorithm,
-    Everything,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-    ZeroPoint,
-)
+    Algorithm, Everything, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime, Scheme, Target,
+    Tie, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.ppl_w8a16.lowering import PplDspLowering
 
 ACTIVATION = Scheme(Int(16, signed=False), zero_point=ZeroPoint())

@@ -9,29 +9,9 @@ clamps before it.  Ops without a rule here run in float16.
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    DerivedQParams,
-    Everything,
-    FixedQParams,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-    ZeroPoint,
-)
+    Algorithm, Attr, DerivedQParams, Everything, FixedQParams, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor,
+    Refuse, Require, Rule, Runtime, Scale, Scheme, Target, Tie, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.qnn_htp.lowering import QnnHtpLowering
 from qfunc.targets.qnn_htp.runner import QnnHtpRunner
 

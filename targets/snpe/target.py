@@ -8,25 +8,9 @@ quantized after the activation that is fused with the op.  MaxPool and data move
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    Algorithm,
-    DerivedQParams,
-    Everything,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-    ZeroPoint,
-)
+    Algorithm, DerivedQParams, Everything, Fusion, FusionStep, Int, Kernel, Op, PerTensor, Require, Rule, Runtime, Scale,
+    Scheme, Target, Tie, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.snpe.lowering import SnpeEncodings
 
 TF = Scheme(Int(8, signed=False), Scale(minimum_range=0.01), ZeroPoint())

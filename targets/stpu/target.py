@@ -8,26 +8,9 @@ are quantized; outputs are quantized after the activation that is fused with the
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
-    AnyInput,
-    Constant,
-    DerivedQParams,
-    Everything,
-    FixedQParams,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-)
+    Algorithm, AnyInput, Constant, DerivedQParams, Everything, FixedQParams, Fusion, FusionStep, Int, Kernel, Op, PerTensor,
+    Require, Rule, Runtime, Scheme, Target, Tie, Unknown,
+)  # fmt: skip
 from qfunc.targets.stpu.lowering import StpuLowering
 
 BYTE = Scheme(Int(8, low=-127))

@@ -10,30 +10,9 @@ have the qparams of their output.
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    Copy,
-    DerivedQParams,
-    Everything,
-    FixedQParams,
-    FloatKernel,
-    Fusion,
-    FusionStep,
-    GraphOutput,
-    Int,
-    Kernel,
-    Op,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scheme,
-    Target,
-    Tie,
-    ZeroPoint,
-)
+    Algorithm, Attr, Copy, DerivedQParams, Everything, FixedQParams, FloatKernel, Fusion, FusionStep, GraphOutput, Int, Kernel,
+    Op, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, Target, Tie, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.tengine_u8.lowering import TengineLowering
 
 U8 = Int(8, signed=False)

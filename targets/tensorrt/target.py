@@ -18,27 +18,9 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import Combined, ExplicitQdqLowering
 from qfunc.specs import (
-    Algorithm,
-    AnyInput,
-    Everything,
-    From,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Op,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    Unknown,
-)
+    Algorithm, AnyInput, Everything, From, Fusion, FusionStep, Int, Kernel, Op, PerBlock, PerChannel, PerTensor, Require, Rule,
+    Runtime, Scale, Scheme, Target, Tie, Unknown,
+)  # fmt: skip
 from qfunc.specs.formats import E2M1, E4M3FN
 from qfunc.targets.tensorrt.lowering import TensorRtRanges
 

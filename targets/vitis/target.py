@@ -14,29 +14,9 @@ the DPUCVDX8G.
 from qfunc.estimators import Mse, PotMode, PowerOfTwo
 from qfunc.functions import Tqt
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    AveragePool,
-    Copy,
-    Everything,
-    FloatKernel,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Limit,
-    Op,
-    PerTensor,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Shift,
-    Target,
-    Tie,
-)
+    Algorithm, Attr, AveragePool, Copy, Everything, FloatKernel, Fusion, FusionStep, Int, Kernel, Limit, Op, PerTensor, Require,
+    Rule, Runtime, SameQParams, Scale, Scheme, Shift, Target, Tie,
+)  # fmt: skip
 from qfunc.targets.vitis.lowering import VitisLowering
 
 S8 = Int(8)

@@ -22,25 +22,9 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import CodesRunner, QdqLowering
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    Bounds,
-    DerivedQParams,
-    Fusion,
-    FusionStep,
-    Int,
-    KeepFloat,
-    Kernel,
-    Op,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    ZeroPoint,
-    from_json,
-    to_json,
-)
+    FLOAT32, Algorithm, Bounds, DerivedQParams, Fusion, FusionStep, Int, KeepFloat, Kernel, Op, Rule, Runtime, Scale, Scheme,
+    Target, ZeroPoint, from_json, to_json,
+)  # fmt: skip
 from qfunc.testing import Block, SmallNet, check_target
 
 

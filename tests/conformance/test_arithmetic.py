@@ -18,24 +18,9 @@ from qfunc.numerics.kernels.addition import add_shifted
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
-    FixedPoint,
-    FloatKernel,
-    FloatMultiplier,
-    FloatRequantize,
-    Int,
-    Kernel,
-    Op,
-    PerTensor,
-    Rule,
-    Scale,
-    Scheme,
-    Shift,
-    SumFma,
-    SumScaled,
-    SumShifted,
-    Unknown,
-    ZeroPoint,
-)
+    FixedPoint, FloatKernel, FloatMultiplier, FloatRequantize, Int, Kernel, Op, PerTensor, Rule, Scale, Scheme, Shift, SumFma,
+    SumScaled, SumShifted, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.testing import integer_oracle as oracle
 from qfunc.testing.oracle import clamp, float32, rounded
 from tests.conformance.running import batches_of, calibrated

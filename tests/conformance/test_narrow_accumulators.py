@@ -13,16 +13,8 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import (
-    Accumulator,
-    Copy,
-    FloatMultiplier,
-    Kernel,
-    Op,
-    SaturatesAtEnd,
-    SaturatesEachStep,
-    Target,
-    Wraps,
-)
+    Accumulator, Copy, FloatMultiplier, Kernel, Op, SaturatesAtEnd, SaturatesEachStep, Target, Wraps,
+)  # fmt: skip
 from qfunc.testing import SmallNet, check_target
 from qfunc.testing.overflow_models import OverflowNet, overflow_models
 from qfunc.testing.small_models import Block

@@ -8,30 +8,9 @@ from attrs import evolve, frozen
 from qfunc import targets
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    Algorithm,
-    DerivedQParams,
-    Everything,
-    FloatMultiplier,
-    Fusion,
-    FusionStep,
-    Int,
-    Kernel,
-    Limit,
-    Op,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Scale,
-    Scheme,
-    SumFma,
-    SumShifted,
-    Target,
-    Tie,
-    Unknown,
-    ZeroPoint,
-)
+    Algorithm, DerivedQParams, Everything, FloatMultiplier, Fusion, FusionStep, Int, Kernel, Limit, Op, PerChannel, PerTensor,
+    Refuse, Require, Rule, Scale, Scheme, SumFma, SumShifted, Target, Tie, Unknown, ZeroPoint,
+)  # fmt: skip
 from qfunc.specs import FixedQParams as Dictated
 from qfunc.targets.runtimes import TengineLowering
 from qfunc.testing.small_models import Block as Layer

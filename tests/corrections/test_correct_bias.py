@@ -102,7 +102,7 @@ def test_a_second_correction_replaces_the_first(between, tmp_path):
         "a copy": lambda: copy.deepcopy(once),
         "a pickle": lambda: pickle.loads(pickle.dumps(once)),
         "files": lambda: qfunc.load(stored)(model),
-        "the analytic one": lambda: qfunc.corrections.correct_bias_analytic(model)(before),
+        "the analytic one": lambda: qfunc.correct_bias_analytic(model)(before),
         "calibration": lambda: qfunc.calibrate(batches, progress=False)(once),
     }[between]()
     twice, wanted = biases(correct(other)), biases(once)
@@ -112,7 +112,7 @@ def test_a_second_correction_replaces_the_first(between, tmp_path):
 def test_the_analytic_correction_keeps_what_it_does_not_replace():
     """Data, then means of BatchNorms: the first conv has no BatchNorm before it, and keeps the correction by data."""
     model, batches, before = data_free()
-    once, analytic = qfunc.correct_bias(batches, progress=False)(before), qfunc.corrections.correct_bias_analytic(model)
+    once, analytic = qfunc.correct_bias(batches, progress=False)(before), qfunc.correct_bias_analytic(model)
     both, alone = biases(analytic(once)), biases(analytic(before))
     assert torch.allclose(both["0.bias"], biases(once)["0.bias"], rtol=0, atol=2**-22)  # added and subtracted once more
     assert torch.equal(both["3.bias"], alone["3.bias"])

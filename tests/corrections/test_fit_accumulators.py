@@ -15,22 +15,9 @@ from qfunc.analysis.explanation import OverflowRow
 from qfunc.errors import SpecError
 from qfunc.graph.view import QuantizedModel
 from qfunc.specs import (
-    Accumulator,
-    DerivedQParams,
-    FloatMultiplier,
-    Int,
-    Kernel,
-    Limit,
-    Op,
-    PerChannel,
-    PerTensor,
-    Rule,
-    SaturatesAtEnd,
-    Scale,
-    Scheme,
-    Shift,
-    Target,
-)
+    Accumulator, DerivedQParams, FloatMultiplier, Int, Kernel, Limit, Op, PerChannel, PerTensor, Rule, SaturatesAtEnd, Scale,
+    Scheme, Shift, Target,
+)  # fmt: skip
 
 KINDS = Op(("conv", "conv_transpose", "linear", "matmul", "mul"))
 

@@ -78,7 +78,7 @@ def test_biases_take_back_what_norms_expect(act):
     net[1].weight.data.copy_(torch.tensor([0.5, -0.3, 2.0, 4.0]))
     net[1].bias.data.copy_(torch.tensor([1.0, -2.0, 0.5, 5.0]))
     quantized = qfunc.quantize(edit.weights(bits=3)(targets.onnxruntime))(net)
-    corrected = qfunc.corrections.correct_bias_analytic(net)(quantized)
+    corrected = qfunc.correct_bias_analytic(net)(quantized)
     means = [by_sum(act, float(b), abs(float(g))) for g, b in zip(net[1].weight.detach(), net[1].bias.detach(), strict=True)]
     weight = next(s.module for s in quantizer_nodes(quantized) if s.module.site.name == "4.weight")(net[4].weight).detach()
     for o in range(5):
@@ -94,7 +94,7 @@ def test_biases_of_another_float_model():
     net = block()
     quantized = qfunc.quantize(targets.onnxruntime)(qfunc.equalize()(net))
     with pytest.raises(CalibrationError) as e:
-        qfunc.corrections.correct_bias_analytic(net)(quantized)
+        qfunc.correct_bias_analytic(net)(quantized)
     assert str(e.value) == (
         "correct_bias_analytic: found op '_0', whose weight differs from the given float model's, wanted the float model "
         "that was quantized. Pass the model that qfunc.quantize was given; after training use "

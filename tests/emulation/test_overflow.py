@@ -14,24 +14,9 @@ from qfunc import targets
 from qfunc.errors import EmulationError, SpecError
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.specs import (
-    Accumulator,
-    DerivedQParams,
-    FixedPoint,
-    FloatMultiplier,
-    FloatRequantize,
-    Int,
-    Kernel,
-    Op,
-    PerChannel,
-    Rule,
-    SaturatesAtEnd,
-    SaturatesEachStep,
-    Scale,
-    Scheme,
-    Shift,
-    Target,
-    Wraps,
-)
+    Accumulator, DerivedQParams, FixedPoint, FloatMultiplier, FloatRequantize, Int, Kernel, Op, PerChannel, Rule,
+    SaturatesAtEnd, SaturatesEachStep, Scale, Scheme, Shift, Target, Wraps,
+)  # fmt: skip
 from qfunc.testing import integer_oracle as oracle
 
 KINDS = Op(("conv", "conv_transpose", "linear", "matmul", "mul"))

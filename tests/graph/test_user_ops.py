@@ -18,20 +18,8 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
-    Attr,
-    Last,
-    NonNegative,
-    Op,
-    OpKind,
-    PerChannel,
-    Rule,
-    Scale,
-    Scheme,
-    Target,
-    Trait,
-    from_json,
-    to_json,
-)
+    Attr, Last, NonNegative, Op, OpKind, PerChannel, Rule, Scale, Scheme, Target, Trait, from_json, to_json,
+)  # fmt: skip
 from qfunc.testing.laws.data_movement import commuting_ops_commute
 from qfunc.transforms.verification.removable import is_removable
 

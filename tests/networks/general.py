@@ -7,34 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from networks.cases import (
-    Buffers,
-    Case,
-    Detector,
-    Dropped,
-    Found,
-    One,
-    Pair,
-    Three,
-    Two,
-    activated,
-    between,
-    chosen,
-    compared,
-    conv,
-    floats,
-    grids,
-    heads,
-    images,
-    in_place,
-    line,
-    padded,
-    pair,
-    parts,
-    sized,
-    tied,
-    unrolled,
-    words,
-)
+    Buffers, Case, Detector, Dropped, Found, One, Pair, Three, Two, activated, between, chosen, compared, conv, floats, grids,
+    heads, images, in_place, line, padded, pair, parts, sized, tied, unrolled, words,
+)  # fmt: skip
 
 
 def _attention(**kwargs: object) -> nn.MultiheadAttention:

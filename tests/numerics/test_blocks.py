@@ -22,23 +22,9 @@ from qfunc.numerics.bits import pack_nibbles, to_bits
 from qfunc.numerics.qparams import of_tensor, qparams_shape
 from qfunc.specs import PerBlock, PerChannel, PerTensor, PerToken, Scheme
 from qfunc.specs.formats import (
-    E2M1,
-    E4M3FN,
-    E8M0,
-    GGUF_Q4_0,
-    GGUF_Q5_0,
-    GGUF_Q8_0,
-    MATMUL_4BITS,
-    MATMUL_4BITS_AFFINE,
-    MXFP4,
-    MXFP6_E2M3,
-    MXFP6_E3M2,
-    MXFP8_E4M3,
-    MXFP8_E5M2,
-    MXINT8,
-    NVFP4,
-    READY,
-)
+    E2M1, E4M3FN, E8M0, GGUF_Q4_0, GGUF_Q5_0, GGUF_Q8_0, MATMUL_4BITS, MATMUL_4BITS_AFFINE, MXFP4, MXFP6_E2M3, MXFP6_E3M2,
+    MXFP8_E4M3, MXFP8_E5M2, MXINT8, NVFP4, READY,
+)  # fmt: skip
 from qfunc.testing import oracle, strategies
 
 MX = {

@@ -20,24 +20,9 @@ from qfunc.functions import Fixed
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.numerics.sums.dynamic import weight_sums
 from qfunc.specs import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    Algorithm,
-    DynamicProduct,
-    Int,
-    Kernel,
-    Lanes,
-    Op,
-    PerBlock,
-    PerToken,
-    Rule,
-    Scale,
-    Scheme,
-    Target,
-    WeightSums,
-    ZeroPoint,
-)
+    BFLOAT16, FLOAT16, FLOAT32, Algorithm, DynamicProduct, Int, Kernel, Lanes, Op, PerBlock, PerToken, Rule, Scale, Scheme,
+    Target, WeightSums, ZeroPoint,
+)  # fmt: skip
 from qfunc.specs.formats import E8M0
 
 NEAREST = Scheme(Int(8), Scale(PerToken(), dynamic=True), ZeroPoint(nudge="nearest"), division=False)

@@ -14,23 +14,9 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.specs import (
-    FLOAT16,
-    FLOAT32,
-    Algorithm,
-    DynamicProduct,
-    Int,
-    Kernel,
-    Lanes,
-    MinimumSums,
-    Op,
-    PerBlock,
-    Rule,
-    Scale,
-    Scheme,
-    Target,
-    TokenGroups,
-    TokenTiles,
-)
+    FLOAT16, FLOAT32, Algorithm, DynamicProduct, Int, Kernel, Lanes, MinimumSums, Op, PerBlock, Rule, Scale, Scheme, Target,
+    TokenGroups, TokenTiles,
+)  # fmt: skip
 from qfunc.specs.formats import GGUF_Q2_K
 from tests.numerics.test_dynamic_products import rounded
 

@@ -8,24 +8,9 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.specs import (
-    Everything,
-    FixedQParams,
-    From,
-    FusionStep,
-    Int,
-    KeepFloat,
-    Op,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Scale,
-    Scheme,
-    ZeroPoint,
-    edit,
-)
+    Everything, FixedQParams, From, FusionStep, Int, KeepFloat, Op, PerBlock, PerChannel, PerTensor, Refuse, Require, Rule,
+    Scale, Scheme, ZeroPoint, edit,
+)  # fmt: skip
 from qfunc.specs.placement import Fusion
 from tests.placement.refusals import FLOAT, HERE, U8, Net, chip, found, refusal
 

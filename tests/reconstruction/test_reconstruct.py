@@ -23,15 +23,8 @@ from qfunc.reconstruction import run_graph as part
 from qfunc.specs import edit
 from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.reconstruction.small_nets import (
-    Attention,
-    Chain,
-    Inverted,
-    Pair,
-    Resnet,
-    calibrated,
-    codes,
-    images,
-)
+    Attention, Chain, Inverted, Pair, Resnet, calibrated, codes, images,
+)  # fmt: skip
 from tests.reconstruction.small_nets import (
     functions as weight_functions,
 )

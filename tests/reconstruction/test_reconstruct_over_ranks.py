@@ -16,19 +16,8 @@ from qfunc.reconstruction.sharing.gradients import Gradients
 from qfunc.reconstruction.sharing.parts import Parts
 from tests.processes import start_processes
 from tests.reconstruction.ranks import (
-    BREAKS,
-    CASES,
-    METHODS,
-    RANKS,
-    SHARES,
-    SIZES,
-    batches,
-    linear,
-    model,
-    state,
-    without_those_after,
-    work,
-)
+    BREAKS, CASES, METHODS, RANKS, SHARES, SIZES, batches, linear, model, state, without_those_after, work,
+)  # fmt: skip
 
 
 class Found(NamedTuple):

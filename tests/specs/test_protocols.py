@@ -15,22 +15,9 @@ from qfunc.errors import SpecError, VerifyError
 from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
-    OPTIONAL,
-    Estimator,
-    FormattedLowering,
-    Function,
-    InspectableRunner,
-    LearnedFunction,
-    Library,
-    Lowering,
-    MergeableEstimator,
-    NoiselessFunction,
-    OnnxFunction,
-    RefusingLowering,
-    RelaxedFunction,
-    Runner,
-    ScalableFunction,
-)
+    OPTIONAL, Estimator, FormattedLowering, Function, InspectableRunner, LearnedFunction, Library, Lowering, MergeableEstimator,
+    NoiselessFunction, OnnxFunction, RefusingLowering, RelaxedFunction, Runner, ScalableFunction,
+)  # fmt: skip
 from qfunc.testing import check_estimator, check_function
 
 

@@ -12,35 +12,10 @@ from qfunc.errors import SpecError
 from qfunc.estimators import Ema, MinMax
 from qfunc.numerics.qparams import from_range
 from qfunc.specs import (
-    AnyOf,
-    Build,
-    Cases,
-    DerivedQParams,
-    Everything,
-    FixedQParams,
-    FloatMultiplier,
-    Fusion,
-    FusionStep,
-    Int,
-    KeepFloat,
-    Kernel,
-    Name,
-    NodeName,
-    NonNegative,
-    Op,
-    OpKind,
-    Override,
-    PerChannel,
-    PerTensor,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    SumFma,
-    ZeroPoint,
-    cpus,
-    edit,
-)
+    AnyOf, Build, Cases, DerivedQParams, Everything, FixedQParams, FloatMultiplier, Fusion, FusionStep, Int, KeepFloat, Kernel,
+    Name, NodeName, NonNegative, Op, OpKind, Override, PerChannel, PerTensor, Rule, Runtime, Scale, Scheme, SumFma, ZeroPoint,
+    cpus, edit,
+)  # fmt: skip
 from qfunc.specs.edit._keywords import ActivationProperties, Slots
 from qfunc.specs.formats import E4M3FN
 from qfunc.targets.onnxruntime.target import onnxruntime

@@ -7,36 +7,9 @@ import pytest
 import qfunc.specs
 from qfunc import estimators, functions, lowering, targets
 from qfunc.specs import (
-    AnyOf,
-    Attr,
-    Bounds,
-    ClampImplied,
-    DerivedQParams,
-    FixedPoint,
-    From,
-    Fusion,
-    FusionStep,
-    Int,
-    KeepFloat,
-    Kernel,
-    Name,
-    Not,
-    Op,
-    OpKind,
-    Override,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Target,
-    Tie,
-    edit,
-)
+    AnyOf, Attr, Bounds, ClampImplied, DerivedQParams, FixedPoint, From, Fusion, FusionStep, Int, KeepFloat, Kernel, Name, Not,
+    Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie, edit,
+)  # fmt: skip
 from tests.specs.a_target import ALGORITHM
 
 TARGET = Target(

@@ -8,17 +8,8 @@ it.
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed, GgmlBlocks
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    DecoderConfig,
-    Kernel,
-    Op,
-    Override,
-    Rule,
-    Runtime,
-    Target,
-    cpus,
-)
+    FLOAT32, Algorithm, DecoderConfig, Kernel, Op, Override, Rule, Runtime, Target, cpus,
+)  # fmt: skip
 from qfunc.targets.ggml.llama_cpp.lowering import LlamaCppLowering
 from qfunc.targets.ggml.llama_cpp.runner import LlamaCppRunner
 from qfunc.targets.ggml.products import PRODUCTS_OF_DECODERS

@@ -10,24 +10,9 @@ from attrs import evolve
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
-    FLOAT32,
-    Algorithm,
-    Attr,
-    BrgemmChunks,
-    Build,
-    DynamicProduct,
-    Int,
-    Kernel,
-    Op,
-    PerBlock,
-    Refuse,
-    Rule,
-    Runtime,
-    Scale,
-    Scheme,
-    Target,
-    cpus,
-)
+    FLOAT32, Algorithm, Attr, BrgemmChunks, Build, DynamicProduct, Int, Kernel, Op, PerBlock, Refuse, Rule, Runtime, Scale,
+    Scheme, Target, cpus,
+)  # fmt: skip
 from qfunc.specs.arguments import made, of_kind
 from qfunc.specs.formats import MATMUL_4BITS
 from qfunc.targets.openvino.blocks.lowering import OpenVinoBlocksLowering

@@ -17,20 +17,8 @@ from qfunc.errors import DeployError, SpecError
 from qfunc.lowering import QdqLowering
 from qfunc.lowering.onnxruntime.session import Session
 from qfunc.specs import (
-    BFLOAT16,
-    FLOAT16,
-    DynamicProduct,
-    Int,
-    Kernel,
-    Op,
-    PerBlock,
-    PerToken,
-    Rule,
-    Scale,
-    Scheme,
-    Target,
-    ZeroPoint,
-)
+    BFLOAT16, FLOAT16, DynamicProduct, Int, Kernel, Op, PerBlock, PerToken, Rule, Scale, Scheme, Target, ZeroPoint,
+)  # fmt: skip
 from qfunc.targets.runtimes import TfliteLowering, TosaLowering, XnnpackLowering
 
 TOKEN = Scale(PerToken(), dynamic=True)

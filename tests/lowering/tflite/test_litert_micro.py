@@ -28,12 +28,8 @@ from tests.conformance.modules import Apply
 from tests.lowering.drawn_law import held_against
 from tests.lowering.drawn_ops import ACTIVATIONS, KINDS, Drawn, Shape, convolution, curve, pair, pool, weighted
 from tests.lowering.tflite.cmsis_nn import (
-    Simulator,
-    divide_by_power_of_two,
-    doubling_high_mult,
-    reduce_multiplier,
-    requantize,
-)
+    Simulator, divide_by_power_of_two, doubling_high_mult, reduce_multiplier, requantize,
+)  # fmt: skip
 
 needs_files = pytest.mark.skipif(
     importlib.util.find_spec("ai_edge_litert") is None, reason="ai-edge-litert is not installed"

@@ -14,11 +14,8 @@ from qfunc.lowering.program import Program
 from tests.lowering.onnx.test_qdq_nodes import parts, run
 from tests.lowering.toolchains.vendor_net import CASES, READERS, Net, Reader, as_float, made, own_ranges
 from tests.lowering.toolchains.vendor_readers import (
-    Range,
-    model_of,
-    names_of,
-    obeying,
-)
+    Range, model_of, names_of, obeying,
+)  # fmt: skip
 from tests.networks import MobileNetV2, ResNet18
 
 each_reader = pytest.mark.parametrize(("name", "reader"), CASES, ids=[f"{n}-{r.__name__}" for n, r in CASES])

@@ -22,12 +22,8 @@ from qfunc.targets.runtimes import PplCudaLowering, PplDspLowering, SnpeEncoding
 from tests.lowering.onnx.test_qdq_nodes import parts, run
 from tests.lowering.toolchains.vendor_net import Net, made
 from tests.lowering.toolchains.vendor_readers import (
-    encodings_0,
-    encodings_1,
-    encodings_2,
-    obeying,
-    stpu,
-)
+    encodings_0, encodings_1, encodings_2, obeying, stpu,
+)  # fmt: skip
 
 # TensorRT
 

@@ -15,16 +15,8 @@ from qfunc.lowering.program import Program
 from qfunc.specs import DerivedQParams
 from tests.lowering.onnx.test_qdq_nodes import parts
 from tests.lowering.toolchains.vendor_readers import (
-    Range,
-    Ranges,
-    blob_ranges,
-    encodings_0,
-    encodings_1,
-    encodings_2,
-    ppl_cuda,
-    ppl_json,
-    stpu,
-)
+    Range, Ranges, blob_ranges, encodings_0, encodings_1, encodings_2, ppl_cuda, ppl_json, stpu,
+)  # fmt: skip
 
 Reader = Callable[[Any], Ranges]
 READERS: dict[str, tuple[Reader, ...]] = {

@@ -10,37 +10,13 @@ from torch import nn
 from qfunc.estimators import MinMax
 from qfunc.functions import GgmlBlocks
 from qfunc.specs import (
-    FLOAT16,
-    Algorithm,
-    FixedQParams,
-    Float,
-    Int,
-    Levels,
-    Log,
-    PerBlock,
-    PerChannel,
-    PerTensor,
-    PerToken,
-    Rule,
-    Scale,
-    Scheme,
-    Target,
-    ZeroPoint,
-)
+    FLOAT16, Algorithm, FixedQParams, Float, Int, Levels, Log, PerBlock, PerChannel, PerTensor, PerToken, Rule, Scale, Scheme,
+    Target, ZeroPoint,
+)  # fmt: skip
 from qfunc.specs.formats import E4M3FN
 from tests.specs.witnesses.witness import (
-    ACTIVATION,
-    CONV,
-    WEIGHT,
-    Witness,
-    chip,
-    codes,
-    drawn,
-    refusal,
-    seeded,
-    values,
-    witness,
-)
+    ACTIVATION, CONV, WEIGHT, Witness, chip, codes, drawn, refusal, seeded, values, witness,
+)  # fmt: skip
 
 NET, X = seeded(nn.Conv2d(3, 4, 3)), drawn(2, 3, 5, 5)
 STEPS = (drawn(2, 3, 5, 5) * 30).round() * 0.3

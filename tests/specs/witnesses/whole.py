@@ -16,64 +16,17 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.lowering import ExplicitQdqLowering
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
-    Algorithm,
-    Attr,
-    Build,
-    Cases,
-    Copy,
-    DerivedQParams,
-    FileFormat,
-    First,
-    FloatMultiplier,
-    Fusion,
-    FusionStep,
-    Host,
-    Int,
-    Kernel,
-    Limit,
-    NonNegative,
-    Op,
-    OpKind,
-    Override,
-    PerChannel,
-    PerTensor,
-    Refuse,
-    Require,
-    RequireSizes,
-    RequireUnit,
-    Rule,
-    Runtime,
-    SameQParams,
-    Scale,
-    Scheme,
-    Span,
-    Target,
-    Tie,
-    Trait,
-    Unknown,
-    cpus,
-)
+    Algorithm, Attr, Build, Cases, Copy, DerivedQParams, FileFormat, First, FloatMultiplier, Fusion, FusionStep, Host, Int,
+    Kernel, Limit, NonNegative, Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, RequireSizes, RequireUnit, Rule,
+    Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, Trait, Unknown, cpus,
+)  # fmt: skip
 from qfunc.targets.runtimes import LlamaCppLowering
 from qfunc.testing import check_target
 from qfunc.transforms.verification.removable import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens
 from tests.specs.witnesses.witness import (
-    CONV,
-    WEIGHT,
-    Witness,
-    calibrated,
-    chip,
-    codes,
-    drawn,
-    files,
-    printed,
-    refusal,
-    report,
-    seeded,
-    sizes,
-    verdict,
-    witness,
-)
+    CONV, WEIGHT, Witness, calibrated, chip, codes, drawn, files, printed, refusal, report, seeded, sizes, verdict, witness,
+)  # fmt: skip
 
 LAYER, X = seeded(nn.Conv2d(3, 4, 3)), drawn(2, 3, 5, 5)
 CUT = Kernel(CONV, FloatMultiplier("floor"))
