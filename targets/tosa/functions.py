@@ -90,53 +90,22 @@ class Formula:
 
 
 def formula(step: OpContext) -> Formula | None:
-    """Return the formula that starts at an op, or None if more than one tensor is read, or values in between are."""
+    """Return the formula of a unit, or None if the unit reads more than one tensor, or has other operators."""
     writer, source = step.writer, step.source
-    quantizer = _next_quantizer(step)
-    found: dict[str, onnx.NodeProto] = {}
-    codes: set[str] = set()
-    pending = [] if quantizer is None else [str(quantizer.input[0])]
-    while pending:
-        name = pending.pop()
-        node = source.producers.get(name)
-        tensor = writer.tensors.get(name)
-        if name in found or not name or _number(writer, name) is not None:
-            continue
-        if tensor is not None:
-            codes.add(name)
-        elif node is None or node.op_type not in FUNCTIONS:
-            return None
-        else:
-            found[name] = node
-            pending.extend(node.input)
+    nodes = writer.unit_nodes(step.node)
+    quantizer = source.only_reader(nodes[-1].output[0])
+    made = {node.output[0] for node in nodes}
+    codes = [n for node in nodes for n in node.input if n and n not in made and _number(writer, n) is None]
+    if quantizer is None or quantizer.op_type != "QuantizeLinear" or any(node.op_type not in FUNCTIONS for node in nodes):
+        return None
     tensors = {writer.tensors[name].index: writer.tensors[name] for name in codes}
-    if quantizer is None or len(tensors) != 1 or step.output not in found:
-        return None
-    (x,) = tensors.values()
-    read = {id(reader) for name in found for reader in source.readers[name]}
-    inside = {id(node) for node in found.values()} | {id(quantizer)}
-    if not read <= inside or found.keys() & set(source.outputs) or x.qparams is None or len(x.qparams.scale) > 1:
-        return None
-    nodes = [node for node in source.graph.node if node.output[0] in found]
-    if any(sum(name in codes for name in node.input) > 1 for node in nodes):
+    if len(tensors) != 1 or any(sum(name in codes for name in node.input) > 1 for node in nodes):
         return None  # x + x and x * x have kernels of two tensors
+    (x,) = tensors.values()
     ranks = [np.ndim(n) for node in nodes for name in node.input if name and (n := _number(writer, name)) is not None]
-    if x.value is not None or max(ranks, default=0) > len(x.shape):
+    if x.qparams is None or len(x.qparams.scale) > 1 or x.value is not None or max(ranks, default=0) > len(x.shape):
         return None
     return Formula(writer, frozenset(codes), nodes, quantizer)
-
-
-def _next_quantizer(step: OpContext) -> onnx.NodeProto | None:
-    # The first quantizer after an op.
-    pending, seen = [step.output], set[str]()
-    while pending:
-        for node in step.source.readers.get(pending.pop(0), ()):
-            if node.op_type == "QuantizeLinear":
-                return node
-            if node.op_type in FUNCTIONS and node.output[0] not in seen:
-                seen.add(node.output[0])
-                pending.append(node.output[0])
-    return None
 
 
 def _number(writer: Writer, name: str) -> Any:

@@ -42,12 +42,12 @@ class TosaLowering:
         from qfunc.lowering.constant_folding import folded
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.targets.tosa.builder import TosaBuilder
-        from qfunc.targets.tosa.ops import NODES, STEPS
+        from qfunc.targets.tosa.ops import COMPOSED, NODES, STEPS
 
         for site in program.tensors:
             require_int8(site, "tosa", "TOSA")
         graph, (source, _) = TosaBuilder(NODES), folded(program.model)
-        file = Writer(source, graph, by_node(program)).write(STEPS)
+        file = Writer(source, graph, by_node(program)).write(STEPS, COMPOSED)
         return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
 
     def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:

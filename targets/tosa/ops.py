@@ -14,7 +14,7 @@ from qfunc.lowering.nhwc.images import image, out_shape, output_image, to_signal
 from qfunc.lowering.nhwc.linear import bias_of, on_weighted_codes, one_group, stored
 from qfunc.lowering.nhwc.ops import WRITERS
 from qfunc.lowering.nhwc.tensor import NhwcTensor
-from qfunc.lowering.nhwc.writer import Writer
+from qfunc.lowering.nhwc.writer import UnitWriter, Writer
 from qfunc.lowering.windows import window
 from qfunc.targets.tosa.builder import OpWriter, TosaBuilder
 from qfunc.targets.tosa.composed.glu import glu, write_glu
@@ -28,7 +28,7 @@ from qfunc.targets.tosa.linear import conv, conv_transpose, depthwise, linear, m
 from qfunc.targets.tosa.pooling import average_pool, extreme_of_two, extreme_writer, max_pool, mean, sum_writer
 from qfunc.targets.tosa.rescale import BOUNDS, clamp_codes, write_clamp
 from qfunc.targets.tosa.shape import bilinear, concatenate, mirror, nearest, pad, reshape, slices, tile, transpose
-from qfunc.targets.tosa.tables import CURVES, formula_table, requantize, sigmoid, table_function, table_writer
+from qfunc.targets.tosa.tables import CURVES, formula_table, requantize, silu, table_function, table_writer
 
 
 def _bounded(name: str) -> OpWriter:
@@ -104,13 +104,13 @@ STEPS = (
     | {op: node_writer(table_function) for op in CURVES}
     | {op: node_writer(by_formula(_of_two(name))) for op, name in (("Max", "MAXIMUM"), ("Min", "MINIMUM"))}
     | {"Tanh": node_writer(by_formula(node_writer(table_function)))}
-    | {"Mul": node_writer(rms_norm(node_writer(by_formula(WRITERS["Mul"]))))}
     | {"LayerNormalization": node_writer(layer_norm), "GroupNormalization": node_writer(group_norm)}
-    | {"Where": node_writer(masked_softmax(node_writer(by_formula(WRITERS["Where"]))))}
-    | {"Split": node_writer(glu(WRITERS["Split"]))}
     | {"InstanceNormalization": node_writer(instance_norm), "Gather": node_writer(embedding(WRITERS["Gather"]))}
-    | {"Sigmoid": node_writer(sigmoid), "ConvTranspose": node_writer(conv_transpose_node)}
+    | {"ConvTranspose": node_writer(conv_transpose_node)}
 )
 """The writer of each operator of ONNX, like `nhwc.ops.WRITERS`."""
 
-__all__ = ["NODES", "STEPS", "conv_transpose_node"]
+COMPOSED: dict[str, UnitWriter] = {"glu": glu, "masked_softmax": masked_softmax, "rms_norm": rms_norm, "silu": silu}
+"""The writer of each kind of unit that ONNX has as several nodes."""
+
+__all__ = ["COMPOSED", "NODES", "STEPS", "conv_transpose_node"]

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qfunc.lowering.nhwc.context import OpContext
 from qfunc.lowering.nhwc.tensor import NhwcTensor
+from qfunc.lowering.nhwc.writer import Writer
 from qfunc.numerics.kernels.integer import dequantize_codes, quantize_codes
 from qfunc.targets.tosa.builder import TosaBuilder
 from qfunc.targets.tosa.functions import decimal
@@ -38,17 +40,15 @@ def table_function(step: OpContext) -> None:
     step.file.operator(step.node.op_type, [x], [step.result(x.shape, last=x.last)], **attributes)
 
 
-def sigmoid(step: OpContext) -> None:
-    """Write a sigmoid, or, with the product after it, SiLU: x * sigmoid(x), which is not an operator of ONNX."""
-    x, product = str(step.node.input[0]), step.source.only_reader(step.output)
-    if product is None or product.op_type != "Mul" or {*product.input} != {x, step.output}:
-        return table_function(step)
-    silu = OpContext(step.writer, product)
-    index = list(product.input).index(x)
-    silu.on_codes(index)
-    operand = silu.input(index)
-    step.writer.done.add(silu.output)
-    silu.file.operator("Silu", [operand], [silu.result(operand.shape, last=operand.last)])
+def silu(writer: Writer, nodes: list[onnx.NodeProto]) -> None:
+    """Write x * sigmoid(x): the nodes Sigmoid and Mul."""
+    sigmoid, product = nodes[:2]
+    final = OpContext(writer, product)
+    index = list(product.input).index(sigmoid.input[0])
+    final.on_codes(index)
+    x = final.input(index)
+    writer.done.update((sigmoid.output[0], final.output))
+    final.file.operator("Silu", [x], [final.result(x.shape, last=x.last)])
 
 
 def table_writer(name: str) -> Callable[[TosaBuilder, list[NhwcTensor], NhwcTensor, dict[str, Any]], None]:
@@ -81,4 +81,4 @@ def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callabl
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
 
 
-__all__ = ["CURVES", "formula_table", "table_function", "requantize", "sigmoid", "table_writer"]
+__all__ = ["CURVES", "formula_table", "table_function", "requantize", "silu", "table_writer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from qfunc.lowering.program import ProgramUnit
 from qfunc.lowering.qdq.qparams import QParams, dequantized
 from qfunc.lowering.qdq.reader import QdqModel, walk
 
-__all__ = ["LAST", "Writer", "base"]
+__all__ = ["LAST", "UnitWriter", "Writer", "base"]
 
 
 _INPUTS: dict[int, Any] = {
@@ -38,11 +39,18 @@ COLUMNS = ".columns"
 """The suffix of a flattened image's name if the channels of the image are last."""
 
 
+UnitWriter = Callable[["Writer", list[onnx.NodeProto]], None]
+"""The writer of one unit, which is given the nodes that are not folded.  It marks their outputs as done."""
+
+_EMPTY: Mapping[str, UnitWriter] = MappingProxyType({})
+
+
 class Writer:
     """The writer of one model; `tensors` maps names in ONNX to tensors of the file, `units` the nodes to their units."""
 
     def __init__(self, source: QdqModel, file: Builder, units: Mapping[str, ProgramUnit]) -> None:
         self.source, self.file, self.units = source, file, units
+        self.nodes = {node.name: node for node in source.graph.node}
         self.tensors: dict[str, NhwcTensor] = {}
         self.derived: dict[tuple[int, str], NhwcTensor] = {}  # (a tensor, the same tensor in another layout)
         self.constants: list[NhwcTensor] = []
@@ -50,9 +58,14 @@ class Writer:
         self.folded = {n: v for n, v in constants.items() if not (file.batched and _has_batch(source, n))}
         self.done: set[str] = set(self.folded)  # also activations and quantizers that are fused into the op before them
 
-    def write(self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]]) -> bytes:
+    def write(
+        self, writers: Mapping[str, Callable[[Writer, onnx.NodeProto], None]], composed: Mapping[str, UnitWriter] = _EMPTY
+    ) -> bytes:
         """Return the file.
 
+        Args:
+            writers: The writer of each operator of ONNX.
+            composed: The writers of units on codes that ONNX has as several nodes, by the kind of the unit.
         Raises:
             DeployError: an op that TFLite does not have.
         """
@@ -60,6 +73,9 @@ class Writer:
         examples = SeparateExamples(self.source)
 
         def write(node: onnx.NodeProto) -> None:
+            unit = self.units.get(node.name)
+            if unit is not None and unit.codes and unit.kind in composed:
+                return composed[unit.kind](self, self.unit_nodes(node))
             if node.op_type not in writers:
                 do = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
                 wanted = f"an op that {self.file.lowering} writes"
@@ -81,6 +97,12 @@ class Writer:
         """Return True if the unit of a node computes codes from codes."""
         unit = self.units.get(node.name)
         return unit is not None and unit.codes
+
+    def unit_nodes(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return the nodes of a node's unit that are not yet written; folded nodes are not."""
+        unit = self.units.get(node.name)
+        nodes = [node] if unit is None else [self.nodes[name] for name in unit.nodes]
+        return [node for node in nodes if node.output[0] not in self.done]
 
     def _input(self, name: str) -> NhwcTensor:
         kind = self.source.kind(name)

@@ -1,8 +1,7 @@
-"""Recognize the nodes of a gated linear unit, which ONNX has no operator for, and write them as one."""
+"""Write gated linear units, which ONNX has no operator for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,29 +18,15 @@ from qfunc.targets.tosa.linear import max_magnitude
 from qfunc.targets.tosa.rescale import multiplier, qparams_of, to_codes
 
 
-def glu(other: Callable[[Writer, onnx.NodeProto], None]) -> Callable[[OpContext], None]:
-    """Return the writer of Split: of the halves a and b in a * sigmoid(b) as GLU, and of others by `other`."""
-
-    def write(step: OpContext) -> None:
-        nodes = _nodes(step)
-        if nodes is None:
-            return other(step.writer, step.node)
-        final, given = OpContext(step.writer, nodes[-1]), step.writer.tensor(step.node.input[0])
-        on_codes = given.qparams is not None and final.on_codes()
-        x = step.writer.plain(step.writer.stored(given) if on_codes else step.writer.real(given))
-        step.writer.done.update(name for node in nodes for name in node.output)
-        final.file.operator("GLU", [x], [final.result(final.shape)], axis=int(step.attribute("axis", 0)) % len(x.shape))
-
-    return write
-
-
-def _nodes(step: OpContext) -> list[onnx.NodeProto] | None:
-    value, gate = step.node.output if len(step.node.output) == 2 else ("", "")
-    curve, product = step.source.only_reader(gate), step.source.only_reader(value)
-    if curve is None or product is None or curve.op_type != "Sigmoid" or product.op_type != "Mul":
-        return None
-    same = step.source.only_reader(curve.output[0]) is product and {*product.input} == {value, curve.output[0]}
-    return [step.node, curve, product] if same else None
+def glu(writer: Writer, nodes: list[onnx.NodeProto]) -> None:
+    """Write a * sigmoid(b) of the halves a and b: the nodes Split, Sigmoid and Mul."""
+    split, _, product = nodes[:3]
+    final, given = OpContext(writer, product), writer.tensor(split.input[0])
+    final.on_codes()
+    x = writer.plain(writer.stored(given))
+    writer.done.update(name for node in nodes[:3] for name in node.output)
+    axis = int(final.source.attribute(split, "axis", 0)) % len(x.shape)
+    final.file.operator("GLU", [x], [final.result(final.shape)], axis=axis)
 
 
 def write_glu(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields: dict[str, Any]) -> None:

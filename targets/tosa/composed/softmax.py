@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,29 +54,23 @@ def softmax(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, field
     rescale(graph, share, out, (np.array([1 << 30]), np.array([30])), output_zero=qparams_of(out)[1])
 
 
-def masked_softmax(other: Callable[[Writer, onnx.NodeProto], None]) -> Callable[[OpContext], None]:
-    """Return the writer of Where: of the scores or -infinity before a Softmax as SOFTMAX, and of others by `other`.
+def masked_softmax(writer: Writer, nodes: list[onnx.NodeProto]) -> None:
+    """Write the softmax of scores, or of -infinity where a mask drops them: the nodes Where and Softmax.
 
     Raises:
         DeployError: another constant mask for each example.
     """
-
-    def write(step: OpContext) -> None:
-        reader, drop, low = step.source.only_reader(step.output), step.number(0), step.number(1)
-        masks = low is not None and np.size(low) == 1 and float(np.ravel(low)[0]) == -np.inf
-        if reader is None or reader.op_type != "Softmax" or drop is None or not masks:
-            return other(step.writer, step.node)
-        final, given = OpContext(step.writer, reader), step.writer.tensor(step.node.input[2])
-        on_codes = given.qparams is not None and final.on_codes()
-        x = step.writer.plain(step.writer.stored(given) if on_codes else step.writer.real(given))
-        step.writer.done.update(name for node in (step.node, reader) for name in node.output)
-        if drop.ndim == len(x.shape) and len(drop) > 1:
-            do = "Give the mask one batch axis of length 1."
-            raise step.refuse("a constant mask with an entry for each example", "one for all examples", do)
-        shaped = np.asarray(drop, bool).reshape((1,) * (len(x.shape) - drop.ndim) + drop.shape)
-        final.file.operator("SOFTMAX", [x], [final.result(final.shape)], drop=shaped)
-
-    return write
+    masked, shares = nodes[:2]
+    step, final, given = OpContext(writer, masked), OpContext(writer, shares), writer.tensor(masked.input[2])
+    final.on_codes()
+    x = writer.plain(writer.stored(given))
+    writer.done.update(name for node in nodes[:2] for name in node.output)
+    drop = np.asarray(step.number(0), bool)
+    if drop.ndim == len(x.shape) and len(drop) > 1:
+        do = "Give the mask one batch axis of length 1."
+        raise step.refuse("a constant mask with an entry for each example", "one for all examples", do)
+    shaped = drop.reshape((1,) * (len(x.shape) - drop.ndim) + drop.shape)
+    final.file.operator("SOFTMAX", [x], [final.result(final.shape)], drop=shaped)
 
 
 def _reciprocal(i: Integers, total: NhwcTensor, zeros: NhwcTensor) -> NhwcTensor:
