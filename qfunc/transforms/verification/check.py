@@ -220,7 +220,8 @@ class Verification:
         in_float = {u.tensor for u in self.partition.units if not u.integer}
         exact = compared_exactly(self.partition, compared, {u.tensor for u in self.unknown_units})
         products = self.products or {}
-        elsewhere = "" if self.emulation is None else incomparable(self.runner, self.artifact, self.quantized, self.target)
+        made = self.runner, self.artifact, self.quantized, self.target
+        elsewhere = "" if self.emulation is None else incomparable(*made, self.emulation)
         return Report(
             target=self.target.name,
             runtime=repr(self.runner) if isinstance(self.runner, Runner) else name_of(self.runner, "runtime"),
