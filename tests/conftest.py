@@ -13,6 +13,7 @@ import pytest
 
 from qfunc import targets
 from qfunc.errors import QfuncError
+from qfunc.transforms.verification import gains
 from tests.onnxruntime_target import ONNXRUNTIME
 
 
@@ -21,6 +22,14 @@ def exact_onnxruntime() -> Generator[None]:
     """While tests run, `targets.onnxruntime` is what this CPU computes exactly; values of modules import ONNXRUNTIME."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(targets, "onnxruntime", ONNXRUNTIME)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_float_files() -> Generator[None]:
+    """While tests run, `verify` deploys and times no float file; the fixture `float_files` of a test has them again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gains, "float_file", lambda *_: "tests time no file")
         yield
 
 

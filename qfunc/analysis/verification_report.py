@@ -9,6 +9,7 @@ import torch
 from attrs import asdict, field, frozen
 from torch import Tensor
 
+from qfunc.analysis.gain import Gain, Latency
 from qfunc.analysis.integer_share import IntegerShare, percentage
 from qfunc.analysis.report_format import HtmlReport, Section, page, table
 
@@ -120,7 +121,7 @@ class Report(HtmlReport):
     bit by bit, `bounded_products` the number whose results reach a tensor that was compared with its bound instead, and
     `integer_products` the number in integer units.  `rounded` is the number of codes of integer units that differ, given
     the runtime's own inputs, within the bounds of its float32 sums.  `units_shown` is the reason why the runtime's units were
-    not compared with the predicted ones, or "".
+    not compared with the predicted ones, or "".  `gain` is what the file is worth beside the float network.
     """
 
     target: str
@@ -140,6 +141,27 @@ class Report(HtmlReport):
     rounded: int = 0
     integer_products: int = 0
     bounded_products: int = 0
+    gain: Gain = field(factory=Gain)
+
+    @property
+    def sqnr(self) -> float | None:
+        """The lowest SQNR of the runtime's outputs against the float network, in dB; None without outputs of floats."""
+        return self.gain.sqnr
+
+    @property
+    def top1(self) -> float | None:
+        """The share of rows of scores whose largest entry the float network has at the same place; None without scores."""
+        return self.gain.top1
+
+    @property
+    def latency(self) -> Latency:
+        """The latency as a ratio to the float file in the same runtime."""
+        return self.gain.latency
+
+    @property
+    def size_ratio(self) -> float | None:
+        """The size as a ratio to the float file; None if the runtime has no float file."""
+        return self.gain.size_ratio
 
     def of(self, kind: str) -> tuple[Comparison, ...]:
         """Return the comparisons of one kind."""
@@ -289,7 +311,7 @@ class Report(HtmlReport):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {"verdict": self.verdict, **asdict(self)}
+        return {"verdict": self.verdict, **asdict(self), "sqnr": self.sqnr}
 
     def __str__(self) -> str:
         """Return the verdict and a table of the comparisons."""
@@ -300,11 +322,15 @@ class Report(HtmlReport):
             f"\n{what} {names}: {reason}" for what, pairs in self._left_out for names, reason in _by_reason(pairs)
         )
         example = "" if self.first is None or self.first.first is None else f"\nfirst: {self.first.name}, {self.first.first}"
-        return f"{self._title}: {self.verdict}\n{self.coverage}\n{table(_HEAD, rows)}{example}{scores}{floats}{left_out}"
+        gained = "".join(f"\n{line}" for line in (str(self.gain), *self.gain.remarks))
+        return (
+            f"{self._title}: {self.verdict}{gained}\n{self.coverage}\n{table(_HEAD, rows)}{example}{scores}{floats}{left_out}"
+        )
 
     def html(self) -> str:
         """Return a self-contained page: scores, every comparison in the order of execution, and the float units."""
         parts = [
+            Section("Beside the float network", ("found",), tuple((line,) for line in (str(self.gain), *self.gain.remarks))),
             Section("Scores", ("computed by", "mean"), tuple((name, f"{mean:.6g}") for name, mean in self.scores)),
             Section("Units that the runtime decided otherwise", ("unit",), tuple((text,) for text in self.disagreements)),
             Section("Tensors", _HEAD, tuple(r.cells() for r in self.rows)),

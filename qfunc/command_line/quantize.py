@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import asdict
 from torch import fx
 
 from qfunc.command_line.calibration_data import inputs_of, read_batches
@@ -39,6 +41,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="the folder for the files")
     parser.add_argument("--batch", type=_positive, default=32, metavar="N", help="examples a batch (32)")
     parser.add_argument("--verify", type=_count, default=4, metavar="N", help="batches that verify compares (4; 0: none)")
+    parser.add_argument("--no-latency", dest="latency", action="store_false", help="do not time the file beside the float file")
 
 
 def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
@@ -68,17 +71,21 @@ def write(
     """
     artifact = deploy(target)(model)
     value: dict[str, Any] = {"target": target.name, "files": sorted(artifact.files), "folder": str(parsed.output)}
-    code = 0
+    code, gained = 0, list[str]()
     if parsed.verify and batches is not None:
         try:
-            report = verify(target)(model, itertools.islice(batches, parsed.verify))
+            report = verify(target, latency=parsed.latency)(model, itertools.islice(batches, parsed.verify))
         except VerifyError as e:
             value["verdict"] = f"not verified: {e}"
         else:
             value |= {"verdict": report.verdict, "mismatches": report.mismatches, "elements": report.elements}
+            value |= {"sqnr": _finite(report.sqnr), "top1": report.top1, "size_ratio": report.size_ratio}
+            value |= {"latency": asdict(report.latency), "remarks": report.gain.remarks}
+            gained = [str(report.gain), *report.gain.remarks]
             code = int(report.mismatches > 0)
     artifact.save(parsed.output)
     text = [f"{target.name}: {value['verdict']}"] if "verdict" in value else [f"{target.name}: not verified"]
+    text += gained
     text += [f"written to {parsed.output}: {', '.join(value['files'])}"]
     return value, "\n".join(text), code
 
@@ -96,6 +103,10 @@ def read_program(path: Path) -> torch.export.ExportedProgram:
         except Exception as e:  # torch raises many kinds of errors for files that it did not write
             found = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
             raise FileError(where=str(path), found=found, wanted="a program of torch.export", do=do) from e
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None  # JSON has no infinity
 
 
 def _positive(text: str) -> int:

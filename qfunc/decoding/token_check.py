@@ -16,7 +16,7 @@ from qfunc.specs import Target
 from qfunc.specs.protocols import LoadingRunner, Runner
 from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
-from qfunc.transforms.verify import verify
+from qfunc.transforms.verify import compared
 
 __all__ = ["verify_tokens"]
 
@@ -47,7 +47,7 @@ def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[
         steps, exact = list[tuple[Tensor, ...]](), emulate(target)(calibrated)
         require_ids(id_tables(calibrated), inputs, "verify_tokens")
         emulated = _answer(_recorded(exact, steps), inputs, count)
-        report = verify(target, runtime)(calibrated, steps)
+        report = compared(target, runtime)(calibrated, steps)
         ran = _answer(_loaded(target, runtime, deploy(target)(calibrated)), inputs, count)
         return TokenReport(_rows(emulated), _rows(ran), _first(emulated, ran, report), report)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import evolve
 from torch import Tensor, fx, nn
 
 from qfunc._transform import Transform
+from qfunc.analysis.gain import Gain
 from qfunc.analysis.verification_report import Report
 from qfunc.errors import CalibrationError, DeployError, VerifyError
 from qfunc.execution.artifact_sizes import fixes_sizes, with_sizes_of
@@ -26,15 +28,23 @@ from qfunc.transforms.deploy import deploy
 from qfunc.transforms.scores import Score, Scores
 from qfunc.transforms.validate import describe, require_target, require_target_value
 from qfunc.transforms.verification.check import Verification
+from qfunc.transforms.verification.gains import Gains
 
 
-def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -> Callable[[nn.Module, Iterable[Any]], Report]:
+def verify(
+    target: Target, runtime: Any = None, *, score: Score | None = None, reference: Callable[..., Any] | None = None,
+    latency: bool = True,
+) -> Callable[[nn.Module, Iterable[Any]], Report]:  # fmt: skip
     """Return a function (calibrated, batches) -> `Report` that compares the artifact, run by the runtime, with the emulation.
 
     First it compares the runtime's own partition into integer and float units with the predicted one, unit by unit;
     then every tensor of codes, at full optimisation; then the outputs, also the simulation's. For a target
     without public arithmetic it compares the outputs with the simulation only. Each submodule that
     `quantize(submodules=)` quantized is verified on the inputs that it has in the whole model.
+
+    The report also says what the file is worth: `report.sqnr` and `report.top1` compare the runtime's outputs with the
+    float network, `report.latency.ratio` and `report.size_ratio` the file with the file of the float network for the same
+    runtime. One example is timed, by turns, for at most 2 seconds.
 
     Args:
         target: The hardware that the model was quantized for.
@@ -43,9 +53,13 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
         score: A function (outputs, batch) -> one number per example, such as `outputs[0].argmax(1) == batch[1]` for
             batches of images and labels. The report has the means of the float network, the simulation, the emulation
             and the runtime.
+        reference: The model with which the outputs are compared, in place of the float network that the calibrated model
+            holds, such as the model before equalization or training. A quantized submodule is compared with its own float
+            network in either case.
+        latency: Whether to measure the latency.
     Raises:
-        VerifyError: no runtime (the error lists those that can run), no batches, outputs of another shape, or a score of
-            a model with quantized submodules.
+        VerifyError: no runtime (the error lists those that can run), no batches, outputs of another shape, a reference in
+            training mode, or a score for a model with quantized submodules.
 
     >>> import qfunc, torch
     >>> from qfunc import targets
@@ -57,6 +71,16 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
     'bit-exact: 0 of 28 elements differ'
     """
 
+    _require_reference(reference)
+    choices = {"target": target, "runtime": runtime, "score": score, "reference": reference, "latency": latency}
+    held = on_cpu(reference) if isinstance(reference, nn.Module) else reference
+    return Transform(verify, choices, compared(target, runtime, score, partial(Gains, reference=held, timed=latency)))
+
+
+def compared(
+    target: Target, runtime: Any = None, score: Score | None = None, gains: Callable[..., Gains] | None = None
+) -> Callable[[nn.Module, Iterable[Any]], Report]:
+    """Return `verify` whose report says what the file is worth only if `gains` makes the `Gains` of a model."""
     require_target_value(target, "verify")
     if runtime is not None and not callable(runtime) and not isinstance(runtime, Runner):
         do = "Pass a function run(artifact, inputs) -> outputs, or leave it out for the target's own."
@@ -87,9 +111,8 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             found, do = f"a model of quantized parts: {as_list(each)}", "Leave it out: the runtime has no outputs of the whole."
             raise VerifyError(where="verify, score", found=found, wanted="a model that is quantized as a whole", do=do)
         scores = None if score is None else Scores(score)
-        checks = {
-            path: Verification(part, target, runner, scores) for path, part in each.items() if _of_known_shapes(part, target)
-        }
+        settings = target, runner, scores, gains
+        checks = {path: Verification(part, *settings) for path, part in each.items() if _of_known_shapes(part, target)}
         near = batches if given is calibrated else (map_tensors(batch, Tensor.cpu) for batch in batches)
         shown = near if scores is None else scores.watched(near)
 
@@ -97,7 +120,7 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             def add_batch(arguments: tuple[Any, ...], number: int) -> Any:
                 if path not in checks:
                     sized = with_sizes_of(each[path], arguments, target)
-                    checks[path] = Verification(sized, target, runner, scores)
+                    checks[path] = Verification(sized, *settings)
                 return checks[path].add(arguments, number)
 
             return add_batch
@@ -107,7 +130,15 @@ def verify(target: Target, runtime: Any = None, *, score: Score | None = None) -
             raise VerifyError(where="verify", found="no batches", wanted="at least one", do=do)
         return _combined({path: checks[path].report() for path in each if path in checks})
 
-    return Transform(verify, {"target": target, "runtime": runtime, "score": score}, transform)
+    return transform
+
+
+def _require_reference(reference: Any) -> None:
+    do = "Pass the float model in evaluation mode: reference=model.eval()."
+    if reference is not None and not callable(reference):
+        raise VerifyError(where="verify, reference", found=describe(reference), wanted="a model", do=do)
+    if isinstance(reference, nn.Module) and reference.training:
+        raise VerifyError(where="verify, reference", found="a model in training mode", wanted="evaluation mode", do=do)
 
 
 def _combined(reports: Mapping[str, Report]) -> Report:
@@ -130,7 +161,16 @@ def _combined(reports: Mapping[str, Report]) -> Report:
         rounded=sum(r.rounded for r in reports.values()),
         integer_products=sum(r.integer_products for r in reports.values()),
         bounded_products=sum(r.bounded_products for r in reports.values()),
+        gain=_worst(reports),
     )
+
+
+def _worst(reports: Mapping[str, Report]) -> Gain:
+    # The outputs of all parts; the file whose latency is worst stands for the others.
+    outputs = (evolve(o, name=f"{path}, {o.name}") for path, report in reports.items() for o in report.gain.outputs)
+    slowest = max((r.gain for r in reports.values()), key=lambda gain: gain.latency.ratio or 0.0)
+    losses = tuple((f"{path}.{name}", loss) for path, report in reports.items() for name, loss in report.gain.losses)
+    return evolve(slowest, outputs=tuple(outputs), losses=losses)
 
 
 def _model_file(target: Target, part: fx.GraphModule) -> bytes:

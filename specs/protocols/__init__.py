@@ -21,7 +21,7 @@ from qfunc.specs.protocols.lowering import (
 )  # fmt: skip
 from qfunc.specs.protocols.runner import (
     ConditionalRunner, ExecutedView, FlippingRunner, InspectableRunner, LoadingRunner, LocatedRunner, OptionalRunner, RealView,
-    ReorderingRunner, Runner,
+    ReorderingRunner, Runner, ThreadedRunner,
 )  # fmt: skip
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
@@ -65,6 +65,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         LocatedRunner,
         ReorderingRunner,
         FlippingRunner,
+        ThreadedRunner,
     ),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
@@ -80,4 +81,5 @@ __all__ = [
     "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic",
     "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic",
     "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
+    "ThreadedRunner",
 ]  # fmt: skip

@@ -41,6 +41,16 @@ class LoadingRunner(Protocol):
 
 
 @runtime_checkable
+class ThreadedRunner(Protocol):
+    """A runner with a number of threads."""
+
+    @property
+    def threads(self) -> int:
+        """The number; 0 if the runtime chooses it."""
+        ...
+
+
+@runtime_checkable
 class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact.
 
@@ -122,5 +132,5 @@ class FlippingRunner(Protocol):
 
 __all__ = [
     "ConditionalRunner", "ExecutedView", "FlippingRunner", "InspectableRunner", "LoadingRunner", "LocatedRunner",
-    "OptionalRunner", "RealView", "ReorderingRunner", "Runner",
+    "OptionalRunner", "RealView", "ReorderingRunner", "Runner", "ThreadedRunner",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.quantize import quantize
 from qfunc.transforms.verification.check import NUMBERS
-from qfunc.transforms.verify import verify
+from qfunc.transforms.verify import compared
 
 ROUNDING = 1e-3
 """The part of an LSB below which a difference of real outputs is the rounding of float32, for runners with float sums."""
@@ -115,7 +115,7 @@ class Trial:
 
     def _verified(self, calibrated: fx.GraphModule, probes: list[Any]) -> Outcome:
         try:
-            report = verify(self.target, self.runner)(calibrated, probes)
+            report = compared(self.target, self.runner)(calibrated, probes)
         except VerifyError as e:
             if e.wanted == NUMBERS:
                 raise

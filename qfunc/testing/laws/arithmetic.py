@@ -22,7 +22,7 @@ from qfunc.specs.protocols import FlippingRunner, InspectableRunner
 from qfunc.testing.laws.first_difference import first_difference, qparams_text
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
-from qfunc.transforms.verify import verify
+from qfunc.transforms.verify import compared
 
 
 def unknown_arithmetic_is_refused(trial: Pipeline) -> None:
@@ -56,7 +56,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
     if not trial.public or trial.run is None:
         return
     try:
-        report = verify(trial.target, trial.run)(trial.calibrated, trial.batches)
+        report = compared(trial.target, trial.run)(trial.calibrated, trial.batches)
     except (QfuncError, AssertionError):
         raise
     except Exception as e:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from qfunc.analysis.gain import Gain
 from qfunc.analysis.report_format import name_of
 from qfunc.analysis.verification_report import Report
 from qfunc.emulation.builder import codes_names
@@ -34,6 +35,7 @@ from qfunc.specs.protocols import (
 from qfunc.transforms.deploy import deployment, write_artifact
 from qfunc.transforms.scores import Scores
 from qfunc.transforms.validate import describe, require_public
+from qfunc.transforms.verification.gains import Gains
 from qfunc.transforms.verification.outputs import encoding_of_output, lsb_of_output, range_lsb
 from qfunc.transforms.verification.processors import incomparable
 from qfunc.transforms.verification.tallies import Tallies
@@ -52,9 +54,13 @@ NUMBERS = "numbers, which have codes"
 class Verification:
     """A calibrated model, its artifact in a runner and its emulation, compared batch by batch."""
 
-    def __init__(self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None) -> None:
+    def __init__(
+        self, model: fx.GraphModule, target: Target, runner: Any, scores: Scores | None = None,
+        gains: Callable[..., Gains] | None = None,
+    ) -> None:  # fmt: skip
         self.target, self.runner, self.scores = target, runner, scores
         deployed = deployment(model, target)
+        self.gains = None if gains is None else gains(model, deployed)
         self.quantized, self.model = model, deployed.model
         self.shapes = [tuple(i.shape) for i in deployed.inputs]
         self.artifact, self.partition = write_artifact(deployed), deployed.partition
@@ -111,11 +117,14 @@ class Verification:
         value = evaluated_value(self.model, leaves, where)
         if self.products is None and self.emulation is not None:
             self.products = summed_products(self.partition, arguments)
-        self._batch(leaves, tensors_of(value), where)
+        simulated = tensors_of(value)
+        outputs = self._batch(leaves, simulated, where)
+        if self.gains is not None:
+            self.gains.add(arguments, leaves, outputs, where)
         self.calls += 1
         return self.model.graph.process_outputs(value)
 
-    def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> None:
+    def _batch(self, leaves: list[Tensor], simulated: list[Tensor], where: str) -> list[Tensor]:
         outputs, codes = self.run(leaves, where)
         runtime = self.in_order(outputs, simulated, leaves)
         if [tuple(v.shape) for v in runtime] != [tuple(v.shape) for v in simulated]:
@@ -135,6 +144,7 @@ class Verification:
             if self.emulation is not None:
                 self.scores.add("emulation", expected)
             self.scores.add("runtime", runtime)
+        return runtime
 
     def in_order(self, outputs: list[Any], like: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
         """Return the runtime's outputs as tensors, in the model's layout."""
@@ -239,6 +249,7 @@ class Verification:
             compared_products=sum(n for path, n in products.items() if path in exact),
             units_shown=self._units_hidden(),
             integer_products=sum(n for path, n in products.items() if path not in in_float),
+            gain=Gain() if self.gains is None else self.gains.measured(self.runner, self.artifact, self.target),
             bounded_products=sum(n for path, n in products.items() if path in self.float_units.bounded - exact),
         )
 
