@@ -187,7 +187,7 @@ NBITS = (
     ),
     Mutation(
         "matmul-transposes-are-moved",
-        "qfunc.placement.transposed:is_transposed",
+        "qfunc.placement.unit_spec:_is_transposed",
         "axes in (swapped, [*range(1, rank), 0])",
         "axes[-1] != rank - 1",
         "tests/lowering/onnxruntime/test_float_matmuls.py::test_a_product_in_a_network_is_exact",
