@@ -42,7 +42,7 @@ class WeightType:
 
     scheme: Scheme
     input: str
-    _pack: Callable[[Parts], Array]
+    pack: Callable[[Parts], Array]
 
     def holds(self, scheme: Any) -> bool:
         """Return True for schemes whose codes, scales and minimums the type stores; they may be computed in other ways."""
