@@ -43,7 +43,7 @@ EXCEPTIONS = {
     "qfunc/streaming/stream.py": IN_MESSAGE,
     "qfunc/sweeps/sweep.py": IN_MESSAGE,
     "qfunc/testing/fuzz/__main__.py": IN_MESSAGE,
-    "qfunc/testing/fuzz/process.py": "a runtime that ends its process",
+    "qfunc/testing/fuzz/campaign.py": "a runtime that ends its process",
     "qfunc/testing/laws/artifact.py": EVALUATOR,
     "qfunc/transforms/deploy.py": EVALUATOR,
     "qfunc/transforms/onnx_check.py": EVALUATOR,

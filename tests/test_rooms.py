@@ -24,7 +24,7 @@ EDGES = {chip: set(re.findall(r"\w+", found)) for chip, found in OF_CHIPS.findal
 ENGINE_WITH_CHIPS = {
     "qfunc/__init__.py": "the facade, for type checkers", "qfunc/command_line/inspect.py": "targets by name",
     "qfunc/command_line/target_argument.py": "targets by name", "qfunc/testing/fuzz/campaign.py": "targets by name",
-    "qfunc/testing/fuzz/process.py": "targets by name", "qfunc/testing/laws/target.py": "the nearest target by name",
+    "qfunc/testing/laws/target.py": "the nearest target by name",
     "qfunc/proof/saved_check.py": "folders of targets without a runner",
 }  # fmt: skip
 """The files of the engine that import chips, each with the reason."""

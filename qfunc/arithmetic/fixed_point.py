@@ -7,10 +7,10 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.arithmetic.computation import Computation, Constant
+from qfunc.arithmetic.float_multiplier import both_sides
 from qfunc.arithmetic.integers import SUMS_OF_PRODUCTS, integers_of
 from qfunc.arithmetic.products import products
-from qfunc.arithmetic.slopes import both_sides
-from qfunc.arithmetic.steps import is_steps
+from qfunc.arithmetic.sums import is_steps
 from qfunc.arithmetic.unit import UnitSpec, axes_of_mean
 from qfunc.numerics.kernels.activations import fixed_bits, mean_fixed, two_slopes
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, reduced_multiplier

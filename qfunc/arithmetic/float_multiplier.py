@@ -1,8 +1,9 @@
-"""Requantization by a float multiplier."""
+"""Requantization by a float multiplier, and the two sides of leaky_relus and prelus."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, NamedTuple
 
 import torch
 from attrs import field, frozen
@@ -10,9 +11,8 @@ from attrs import field, frozen
 from qfunc.arithmetic.computation import Computation, Constant, bounded
 from qfunc.arithmetic.integers import SUMS_OF_PRODUCTS
 from qfunc.arithmetic.products import products
-from qfunc.arithmetic.slopes import both_sides
 from qfunc.arithmetic.unit import UnitSpec, axes_of_mean
-from qfunc.numerics.kernels.activations import prelu_codes
+from qfunc.numerics.kernels.activations import prelu_codes, scale_channels
 from qfunc.numerics.kernels.integer import global_average_codes, requantize
 from qfunc.numerics.kernels.pooling import mean_scaled
 from qfunc.numerics.kernels.requantize import dequantize_acc, requantize_offset
@@ -99,3 +99,27 @@ class FloatMultiplier:
         s_x, s_y = torch.tensor(sides.scale), torch.tensor(unit.coding.scale)
         multipliers = [float(m) for m in (s_x / s_y, s_x * sides.slope / s_y)]
         return Computation(prelu_codes, (sides.above, sides.below, multipliers, *unit.code_range, self.rounding))
+
+
+class Sides(NamedTuple):
+    """x - z above 0, what is multiplied below 0, the scale of x, and the slope below 0 in units of `below`."""
+
+    above: Computation
+    below: Computation
+    scale: float
+    slope: float
+
+
+def both_sides(unit: UnitSpec) -> Sides:
+    """Return the two sides of a leaky_relu, or of a prelu, whose slopes are codes."""
+    x, *_ = unit.coded_inputs
+    centred = Computation(operator.sub, (x, x.coding.zero_point), "centred")
+    if unit.kind == "leaky_relu":
+        slope = float(torch.tensor(float(unit.arguments["negative_slope"])))  # as a file has it
+        return Sides(centred, centred, x.coding.scale, slope)
+    weight = unit.operand("weight")
+    assert weight is not None
+    assert weight.coding is not None
+    slopes = Constant((weight.constant - weight.coding.zero_points).float(), of=weight)
+    below = Computation(scale_channels, (centred, slopes), "sloped")
+    return Sides(centred, below, x.coding.scale, float(weight.coding.scales.float()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import torch
 from attrs import field, frozen
 
 from qfunc.arithmetic.computation import Computation
 from qfunc.arithmetic.float_kernel import FloatKernel
-from qfunc.arithmetic.steps import is_steps
 from qfunc.arithmetic.unit import OpItself, UnitSpec
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels.addition import add_codes, add_scaled, add_shifted
@@ -48,6 +48,14 @@ class SumFma:
         terms = (a, a.coding.scale, a.coding.zero_point, b, b.coding.scale, b.coding.zero_point)
         how = (unit.coding.scale, *unit.code_range, self.rounding, unit.channels_last, self.fma)
         return Computation(add_codes, (*terms, *how))
+
+
+def is_steps(instance: Any, attribute: Any, value: Any) -> None:
+    """Raise unless a value is a rounding, or "srdhm" or "sqdmulh" and a rounding."""
+    wanted = 'a rounding, or "srdhm" or "sqdmulh" and a rounding'
+    words = type(value) is tuple and all(type(step) is str for step in value)
+    if not words or value[:-1] not in ((), ("srdhm",), ("sqdmulh",)) or value[-1:] not in tuple((r,) for r in ROUNDINGS):
+        raise refuse(instance, "steps", value, wanted, 'Give e.g. ("srdhm", "half_away").')
 
 
 @readable

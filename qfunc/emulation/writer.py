@@ -1,6 +1,11 @@
-"""Build the graph that computes the integers of a runtime from a partition."""
+"""Build the graph that computes the integers of a runtime from a partition.
+
+The units that ONNX Runtime stores with channels last decide the order of some sums.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Set
 
 from attrs import evolve
 from torch import fx, nn
@@ -8,7 +13,6 @@ from torch import fx, nn
 from qfunc.emulation.builder import Codes, EmulationBuilder, Real, Value, codes_names
 from qfunc.emulation.computation import computed
 from qfunc.emulation.context import UnitContext
-from qfunc.emulation.layout import writes_channels_last
 from qfunc.graph.constants import UniqueNames, read_attr
 from qfunc.graph.module import CapturedModule
 from qfunc.graph.record import attach
@@ -21,6 +25,9 @@ from qfunc.placement.units import Unit
 from qfunc.specs.protocols import BuildingLowering, BuiltNetwork
 
 __all__ = ["build_emulation"]
+
+# The ops through which ONNX Runtime passes its blocked layout: a choice of the runtime, no trait of the ops.
+_KEEPS_LAYOUT = ("add", "mul", "max_pool", "avg_pool", "global_avg_pool", "concat", "sigmoid", "leaky_relu", "relu", "clip")
 
 
 def build_emulation(partition: Partition) -> fx.GraphModule:
@@ -98,7 +105,7 @@ class _Emulation:
             inputs: dict[str, Value] = {p.name: self._codes(p, n) for n in unit.group.nodes for p in self._activations(n, unit)}
             others = {p.name: self.values[p.name] for n in unit.group.nodes for p in n.all_input_nodes if p.name in self.values}
             job = UnitContext(unit, self.partition, self.emitter, others | inputs, output if unit.integer else None)
-            if writes_channels_last(unit, self.emitter.channels_last):
+            if _writes_channels_last(unit, self.emitter.channels_last):
                 self.emitter.channels_last.add(last)
             node = computed(job)
             self.values[last] = Real(node) if job.output_encoding is None else Codes(node, job.output_encoding)
@@ -152,3 +159,12 @@ class _Emulation:
             quantized = quantizer(read_attr(self.network, producer).detach())
             self.constants[key] = self.emitter.constant(quantized, str(producer.target))
         return self.constants[key]
+
+
+def _writes_channels_last(unit: Unit, before: Set[str]) -> bool:
+    """Return True if an integer unit writes the layout of a convolution; `before` are the outputs before it that have it."""
+    return unit.integer and (unit.kind == "conv" or (unit.kind in _KEEPS_LAYOUT and _reads(unit, before)))
+
+
+def _reads(unit: Unit, outputs: Set[str]) -> bool:
+    return any(n.name in outputs for node in unit.group.nodes for _, n in slots(node))

@@ -16,7 +16,7 @@ from torch import fx, nn
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
-from qfunc.frontend.fx.proxy import Proxy
+from qfunc.frontend.fx.tracer import Proxy
 
 _PLACEHOLDER: Any = type(vars(fx)["PH"])
 Leaves = str | type[nn.Module] | Iterable[str | type[nn.Module]]

@@ -1,4 +1,4 @@
-"""Describe a fused group as the unit that an arithmetic sees."""
+"""Describe a fused group as the unit that an arithmetic sees, also whether a product gets a factor that was transposed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
@@ -13,12 +14,12 @@ from qfunc.arithmetic import Coding, FusedOp, Inner, Operand, Size, UnitSpec
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import only_moves_codes
 from qfunc.graph.record import Context, arguments
-from qfunc.ops.node import is_constant, op_of
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, is_constant, op_of
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.fusion import FusedGroup, clamp_bounds
 from qfunc.placement.mixtures import Mixture
-from qfunc.placement.transposed import is_transposed
 from qfunc.specs import DerivedQParams, Kernel, Scheme
 
 _OVER_ONE_AXIS = (F.avg_pool1d, F.adaptive_avg_pool1d)
@@ -138,7 +139,7 @@ def _operand(slot: str, at: int, edge: Edge, context: Context, tensors: Tensors)
         tensors.run_time(*edge),
         tensors.readers(edge.producer),
         None if stored is None or not tensors.values else partial(_stored, stored, encoding),
-        partial(is_transposed, edge.producer, context),
+        partial(_is_transposed, edge.producer, context),
     )
 
 
@@ -159,6 +160,61 @@ def _arguments(node: fx.Node, context: Context, tensors: dict[fx.Node, Any]) -> 
         return tensors.get(node) or Size(node.name)
 
     return {name: fx.map_arg(value, argument) for name, value in pairs}
+
+
+def _is_transposed(node: Any, context: Context) -> bool | None:
+    """Return what successive transposes before a product do together, or None if it cannot be known from the graph.
+
+    It is True if they swap the last two axes or make the first axis the last: ONNX Runtime reads such a factor without moving
+    it.  False stands for other moves and for none.
+    """
+    chain = []
+    while isinstance(node, fx.Node) and context.kind(node) == "transpose":
+        chain.append(node)
+        node = attribute(node, "input")
+    if _reads_transposed(node, context):
+        return None
+    if not chain:
+        return False
+    rank = _rank(node, chain, context)
+    if rank is None:
+        return None
+    axes = list(range(rank))
+    for step in reversed(chain):
+        if step.target is torch.permute:
+            axes = [axes[d] for d in attribute(step, "dims")]
+        else:
+            a, b = (attribute(step, name) % rank for name in ("dim0", "dim1"))
+            axes[a], axes[b] = axes[b], axes[a]
+    swapped = [*range(rank - 2), rank - 1, rank - 2]
+    return axes in (swapped, [*range(1, rank), 0])
+
+
+def _reads_transposed(node: Any, context: Context) -> bool:
+    # ONNX Runtime moves a transpose after ops of single elements, and combines it with others there.
+    pending, seen = [node], set[fx.Node]()
+    while pending:
+        current = pending.pop()
+        if isinstance(current, fx.Node) and current not in seen and context.has(current, Trait.ELEMENTWISE):
+            seen.add(current)
+            pending += current.all_input_nodes
+            if any(context.kind(n) == "transpose" for n in current.all_input_nodes):
+                return True
+    return False
+
+
+def _rank(base: Any, chain: list[fx.Node], context: Context) -> int | None:
+    # Of the transposes, or of a reshape before them; swaps of the last axes are the same in each rank.
+    if any(node.target not in (torch.transpose, torch.permute) for node in chain):
+        return None
+    for node in chain:
+        if node.target is torch.permute:
+            return len(attribute(node, "dims"))
+    shape = attribute(base, "shape") if isinstance(base, fx.Node) and base.target is torch.reshape else None
+    if isinstance(shape, tuple | list):
+        return len(shape)
+    named = [attribute(node, name) for node in chain for name in ("dim0", "dim1")]
+    return 4 if all(type(d) is int and d in (-1, -2) for d in named) else None
 
 
 __all__ = ["Described", "Edge", "Tensors", "describe", "describe_mixture"]

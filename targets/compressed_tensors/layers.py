@@ -1,4 +1,7 @@
-"""The quantized layers of a Q/DQ model, as modules of a compressed-tensors checkpoint: their tensors and their arguments."""
+"""The quantized layers of a Q/DQ model, as modules of a compressed-tensors checkpoint: their tensors and their arguments.
+
+Integers are stored in words of 32 bits, E2M1 in halves of bytes, E8M0 as exponents.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.qdq.reader import QdqModel, copies
 from qfunc.specs import Format, Int
 from qfunc.specs.formats import E2M1
-from qfunc.targets.compressed_tensors.packing import exponents, pack_halves, pack_words, two_levels
 
 FP4 = {"num_bits": 4, "type": "float", "symmetric": True}
 POWERS = {"strategy": "group", "scale_dtype": "torch.uint8"}
 TWO_LEVELS = {"strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn"}
 _WEIGHT = ".weight"
+_E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The magnitudes of E2M1 by the low three bits of a code."""
 
 
 @frozen(eq=False)
@@ -110,7 +114,7 @@ def _of_halves(
     name: str, codes: Array, scale: Array, block: int, largest: float, inputs: Mapping[str, Any] | None,
     tensors: Mapping[str, Tensor],
 ) -> Layer:  # fmt: skip
-    packed = {"weight_packed": torch.from_numpy(pack_halves(codes.astype(np.float32))), **tensors}
+    packed = {"weight_packed": torch.from_numpy(_pack_halves(codes.astype(np.float32))), **tensors}
     arguments = FP4 | {"dynamic": False, "group_size": block}
     if block == 32:
         packed["weight_scale"] = torch.from_numpy(exponents(scale))
@@ -145,4 +149,50 @@ def _floats(values: Array) -> Tensor:
     return torch.from_numpy(np.array(values, np.float32))
 
 
-__all__ = ["Layer", "before_copies", "layer_of", "module_of"]
+def pack_words(codes: Array, bits: int) -> Array:
+    """Return signed codes [N, K] in words, int32 [N, ceil(K bits / 32)].
+
+    A row is one string of bits: code + 2^(bits - 1) by code, the low bits first, and zeros up to the end of a word.
+    Source: compressed-tensors, compressors/pack_quantized/helpers.py.
+
+    >>> [hex(word) for word in pack_words(np.array([[-8, -7, -6, 7]]), 4)[0]]
+    ['0xf210']
+    """
+    unsigned = (codes.astype(np.int64) + (1 << bits - 1)).astype(np.uint8)
+    row = np.unpackbits(unsigned[..., None], axis=-1, bitorder="little")[..., :bits].reshape(len(codes), -1)
+    return np.packbits(np.pad(row, ((0, 0), (0, -row.shape[1] % 32))), axis=-1, bitorder="little").view("<i4")
+
+
+def _pack_halves(values: Array) -> Array:
+    """Return values of E2M1 [N, K], K even, in bytes [N, K / 2], the first of two in the low half.
+
+    Source: compressed-tensors, compressors/nvfp4/helpers.py; OCP Microscaling Formats 1.0, table 1.
+
+    >>> _pack_halves(np.array([[0.5, -6.0, 1.0, -0.0]])).tolist()
+    [[241, 130]]
+    """
+    index = np.searchsorted(_E2M1_VALUES, np.abs(values)).astype(np.uint8) | np.signbit(values).astype(np.uint8) << 3
+    return np.asarray(index[:, ::2] | index[:, 1::2] << 4, np.uint8)
+
+
+def exponents(scale: Array) -> Array:
+    """Return powers of two as E8M0, 127 + log2 s.
+
+    >>> exponents(np.float32([0.25, 1.0])).tolist()
+    [125, 127]
+    """
+    return (np.frexp(scale)[1] + 126).astype(np.uint8)
+
+
+def two_levels(scale: Array, largest: float) -> tuple[Array, float]:
+    """Return (s1, g) with s = s1 / g: g is a power of two by which `largest` is at most 448 and above 224.
+
+    >>> two_levels(np.float32([0.5, 0.25]), 0.5)
+    (array([256., 128.], dtype=float32), 512.0)
+    """
+    fraction, exponent = np.frexp(largest / 448.0)
+    outer = 2.0 ** float(exponent - (fraction == 0.5)) if largest else 1.0
+    return np.asarray(scale / np.float32(outer), np.float32), 1.0 / outer
+
+
+__all__ = ["Layer", "before_copies", "exponents", "layer_of", "module_of", "pack_words", "two_levels"]

@@ -8,23 +8,37 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from qfunc.errors import DeployError
+from qfunc.lowering.constant_folding import Curves
 from qfunc.lowering.flatbuffer import Content, Table, table
 from qfunc.lowering.format_checks import require_input
 from qfunc.lowering.nhwc.tensor import NhwcTensor
 from qfunc.lowering.qdq.qparams import Array, QParams
+from qfunc.targets.executorch import elementary, logistic
 from qfunc.targets.executorch.chains import with_short_chains
-from qfunc.targets.executorch.curves import CURVES
 from qfunc.targets.executorch.pte import program
 from qfunc.targets.executorch.schema import NONE, delegate
 
 INPUT, OUTPUT = 1, 2  # XNN_VALUE_FLAG_EXTERNAL_INPUT and _OUTPUT
 _FLOAT32, _INT8, _INT32, _INT8_CHANNELS, _INT32_CHANNELS = 1, 3, 5, 6, 7  # xnn_datatype_fp32, qint8, qint32, qcint8, qcint32
 _RUN_TIME, _INT4_BLOCKS = 9, 10  # xnn_datatype_qdint8, qbint4
-
 OpWriter = Callable[["XnnpackBuilder", list[NhwcTensor], NhwcTensor, dict[str, Any]], None]
 """The writer of one operator of TFLite. Its arguments are the graph, the inputs, the output and the fields."""
+
+
+def _of_arrays(curve: Callable[[Tensor], Tensor]) -> Callable[[Array], Array]:
+    return lambda x: curve(torch.tensor(x)).numpy()
+
+
+CURVES: Curves = {
+    "Exp": _of_arrays(elementary.exp), "Log": _of_arrays(elementary.log), "Sqrt": _of_arrays(elementary.sqrt),
+    "Sin": _of_arrays(elementary.sin), "Cos": _of_arrays(elementary.cos), "Tanh": _of_arrays(elementary.tanh),
+    "Sigmoid": _of_arrays(logistic.sigmoid),
+}  # fmt: skip
+"""Type of node of ONNX -> the curve with which XNNPACK computes ops of constants; a file has their results."""
 
 
 class XnnpackBuilder:
@@ -200,4 +214,4 @@ def _quantized(value: Table, quant_params: Table) -> Table:
     return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=quant_params))
 
 
-__all__ = ["INPUT", "OUTPUT", "OpWriter", "XnnpackBuilder"]
+__all__ = ["CURVES", "INPUT", "OUTPUT", "OpWriter", "XnnpackBuilder"]

@@ -1,8 +1,8 @@
-"""Run artifacts with ExecuTorch."""
+"""Run artifacts with ExecuTorch, and find the nodes of XNNPACK's graph that read codes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -21,7 +21,6 @@ from qfunc.specs.cpus import Cpu
 from qfunc.targets.executorch.pte import PROGRAM, delegate_of, program
 from qfunc.targets.executorch.schema import VALUES, delegate, read
 from qfunc.targets.executorch.session import Session
-from qfunc.targets.executorch.units import quantizes_at_run_time, written_units
 
 
 @readable
@@ -69,13 +68,13 @@ class ExecuTorchRunner:
         file, name = file_of(files_of(artifact, "ExecuTorchRunner"), "model.pte"), "model.values.json"
         values = require_fields(VALUES, parse_json(file_of(files_of(artifact, "ExecuTorchRunner"), name), name), name)
         graph, _ = read(delegate_of(file))
-        if quantizes_at_run_time(graph):
+        if _quantizes_at_run_time(graph):
             exposed = self.session(_with_outputs(file, list(values.values())))
             return ModelWithReals(self.session(file).run, exposed.run, tuple(values))
         named = with_code_outputs(artifact, sorted(values.items(), key=lambda entry: int(entry[1]["value"])))
         plain, exposed = self.session(file), self.session(_with_outputs(file, list(named.values())))
         last = {n: bool(entry["last"]) for n, entry in named.items()}
-        executed = written_units(graph, {n: entry["value"] for n, entry in named.items()})
+        executed = _written_units(graph, {n: entry["value"] for n, entry in named.items()})
         return ModelWithCodes(plain.run, exposed.run, last, joined=True, executed=executed)
 
     def comparable(self, artifact: Any = None) -> str:
@@ -113,7 +112,7 @@ def _with_outputs(file: bytes, entries: Sequence[dict[str, Any]]) -> bytes:
     plan = plans[0]
     tensors = [v["val"] for v in plan["values"]]
     count = len(tensors)
-    codes = not quantizes_at_run_time(graph)
+    codes = not _quantizes_at_run_time(graph)
     external_ids = {entry["value"]: count + i for i, entry in enumerate(entries)}
     values = [_with_external_id(v, external_ids) for v in graph["xvalues"]]
     outputs = [*graph["output_ids"], *external_ids.values()]
@@ -132,6 +131,29 @@ def _with_external_id(value: Table, external_ids: dict[int, int]) -> Table:
         return value
     exposed = Table(tensor.kind, {**tensor.fields, "external_id": external_ids[tensor["id_out"]], "flags": 2})
     return table("XValue", xvalue_union=Table(union.kind, {**union.fields, "tensor_value": exposed}) if quantized else exposed)
+
+
+def _quantizes_at_run_time(graph: Table) -> bool:
+    """Return True if XNNPACK computes scales of an `XNNGraph` while it runs."""
+    tensors: list[Table] = [value["xvalue_union"] for value in graph["xvalues"]]
+    return any(t.kind == "XNNQuantizedTensorValue" and t["quant_params"].kind == "PerTokenDynamicQuant" for t in tensors)
+
+
+def _written_units(graph: Table, values: Mapping[str, int]) -> dict[str, str]:
+    """Return code tensor -> "integer" if its node reads codes, "float" if it converts reals.
+
+    Args:
+        graph: The `XNNGraph`.
+        values: The values of the code tensors.
+    """
+    tensors: list[Table] = [value["xvalue_union"] for value in graph["xvalues"]]
+    coded = {t["tensor_value"]["id_out"] for t in tensors if t.kind == "XNNQuantizedTensorValue"}
+    nodes: list[Table] = [node["xnode_union"] for node in graph["xnodes"]]
+    units: dict[int, str] = {}
+    for node in nodes:
+        converts: Any = node.kind == "XNNConvert" and node["input_id"] not in coded
+        units.setdefault(node["output_id"], "float" if converts else "integer")
+    return {name: units[value] for name, value in values.items() if value in units}
 
 
 __all__ = ["ExecuTorchRunner"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from attrs import field, frozen
 
 from qfunc.errors import VerifyError
-from qfunc.lowering.artifact import file_of
+from qfunc.lowering.artifact import Artifact, file_of
 from qfunc.lowering.checked_runtime import CheckedRuntime
 from qfunc.lowering.code_outputs import ModelWithCodes, code_names, with_code_outputs
 from qfunc.lowering.machines.process import Machine, is_machine, opened
@@ -18,9 +19,10 @@ from qfunc.lowering.runner_support import files_of, loading, not_installed, othe
 from qfunc.specs._check import integer, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
-from qfunc.targets.litert.checked import checked_runtime
 from qfunc.targets.litert.session import RESOLVERS, Session
 from qfunc.targets.litert.units import changed_kernels, needed_tensors, written_units
+
+_MODEL = "model.tflite"
 
 
 @readable
@@ -63,7 +65,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        file = file_of(files_of(artifact, "LiteRtRunner"), "model.tflite")
+        file = file_of(files_of(artifact, "LiteRtRunner"), _MODEL)
         run: Callable[[Sequence[Any]], list[Any]] = self.session(file).run
         return run
 
@@ -73,7 +75,7 @@ class LiteRtRunner:
         Raises:
             VerifyError: LiteRT is not installed.
         """
-        plain = self.session(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), listed=True)
+        plain = self.session(file_of(files_of(artifact, "LiteRtRunner"), _MODEL), listed=True)
         content, last, executed, needed = with_outputs(artifact, "LiteRtRunner")
         exposed = self.session(content, listed=True)
         before, after = (frozenset(session.facts.get("delegated", ())) for session in (plain, exposed))  # LiteRT.js tells none
@@ -82,7 +84,7 @@ class LiteRtRunner:
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""
-        return checked_runtime(self.kernels)
+        return CheckedRuntime("litert", (_MODEL,), _shown, lambda _: {"kernels": self.kernels})
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the targets describe, else the reason why it may not."""
@@ -117,7 +119,7 @@ def with_outputs(artifact: Any, runner: str) -> tuple[bytes, dict[str, bool], di
     flatbuffers: Any = importlib.import_module("flatbuffers")
     schema = importlib.import_module("ai_edge_litert.schema_py_generated")
     with loading(runner, "TensorFlow Lite"):
-        model = schema.ModelT.InitFromPackedBuf(file_of(files_of(artifact, "LiteRtRunner"), "model.tflite"), 0)
+        model = schema.ModelT.InitFromPackedBuf(file_of(files_of(artifact, "LiteRtRunner"), _MODEL), 0)
         graph = model.subgraphs[0]
         names, needed = [t.name.decode() for t in graph.tensors], needed_tensors(model)
     indices: dict[str, int] = with_code_outputs(artifact, zip(names, range(len(names)), strict=True))
@@ -156,7 +158,7 @@ class TfliteMicroRunner:
         Raises:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
-        return self.session(file_of(files_of(artifact, "TfliteMicroRunner"), "model.tflite")).run(inputs)
+        return self.session(file_of(files_of(artifact, "TfliteMicroRunner"), _MODEL)).run(inputs)
 
     def inside(self, artifact: Any) -> ModelWithCodes:
         """Return the model with its tensors of codes as outputs.
@@ -164,7 +166,7 @@ class TfliteMicroRunner:
         Raises:
             VerifyError: a package is not installed, or the interpreter refuses the file.
         """
-        plain = self.session(file_of(files_of(artifact, "TfliteMicroRunner"), "model.tflite"))
+        plain = self.session(file_of(files_of(artifact, "TfliteMicroRunner"), _MODEL))
         exposed, last, executed, _ = with_outputs(artifact, "TfliteMicroRunner")
         return ModelWithCodes(plain.run, self.session(exposed).run, last, executed=executed)
 
@@ -211,6 +213,16 @@ def _memory(graph: Any) -> int:
     # All tensors at once, at 8 bytes an element, and 512 bytes for the records of each: more than the interpreter needs.
     sizes = [graph.Tensors(i).ShapeAsNumpy() for i in range(graph.TensorsLength())]
     return (1 << 20) + sum(512 + 8 * int(np.prod(s)) for s in sizes)
+
+
+def _shown(artifact: Artifact) -> dict[str, str]:
+    # The tensors of the file by their names in the model.
+    from qfunc.targets.litert.builder import schema
+
+    graph = schema().ModelT.InitFromPackedBuf(file_of(artifact.files, _MODEL), 0).subgraphs[0]
+    names = [t.name.decode() for t in graph.tensors]
+    counts = Counter(names)
+    return {name.removesuffix(".nhwc"): name for name in reversed(names) if counts[name] == 1}
 
 
 __all__ = ["LiteRtRunner", "TfliteMicroRunner", "with_outputs"]

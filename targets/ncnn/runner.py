@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from attrs import field, frozen
 
 from qfunc.errors import VerifyError
 from qfunc.files.ncnn_param import Line, input_shapes, read_param, split_axis
-from qfunc.lowering.artifact import file_of
+from qfunc.lowering.artifact import Artifact, file_of
 from qfunc.lowering.checked_runtime import CheckedRuntime
 from qfunc.lowering.code_outputs import code_names
 from qfunc.lowering.machines.process import Machine, is_machine, opened
@@ -19,8 +20,9 @@ from qfunc.lowering.runner_support import files_of, has, not_installed, other_ke
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu, x86_64_avx2, x86_64_sse4, x86_64_vnni
-from qfunc.targets.ncnn.checked import checked_runtime
 from qfunc.targets.ncnn.session import FILES, Session
+
+_PARAM, _BIN = "model.ncnn.param", "model.ncnn.bin"
 
 
 @readable
@@ -73,7 +75,7 @@ class NcnnRunner:
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""
-        return checked_runtime()
+        return CheckedRuntime("ncnn", (_PARAM, _BIN), _shown, _settings)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes as the target describes, else the reason why it may not."""
@@ -189,6 +191,23 @@ class SessionWithCodes:
         found = self.session.run(inputs, names)
         first = len(found) - len(names)
         return found[:first], dict(zip((split_axis(n)[0] for n in names), found[first:], strict=True))
+
+
+def _shown(artifact: Artifact) -> dict[str, str]:
+    # The blobs of codes whose examples are along the first axis.
+    lines = read_param(file_of(artifact.files, _PARAM), _PARAM)
+    return {blob: blob for line in lines for blob in line.outputs if blob.endswith(".codes")}
+
+
+def _settings(artifact: Artifact) -> dict[str, Any]:
+    # The blobs of the inputs and outputs.
+    lines = read_param(file_of(artifact.files, _PARAM), _PARAM)
+    blobs = {(line.kind, line.name): line.outputs[0] for line in lines if line.outputs}
+    inputs, outputs = (
+        list(takewhile(bool, (blobs.get((kind, f"{name}{i}"), "") for i in count())))
+        for kind, name in (("Input", "in"), ("Noop", "out"))
+    )  # fmt: skip
+    return {"blobs": inputs, "outputs": outputs}
 
 
 __all__ = ["APART", "NcnnRunner"]

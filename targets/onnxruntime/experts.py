@@ -1,4 +1,4 @@
-"""Mixtures of experts that a runtime computes as one op."""
+"""Mixtures of experts with weights in blocks that a runtime computes as one op, in the order of sums of ONNX Runtime's QMoE."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from qfunc.arithmetic.block_weights import stored_unsigned
 from qfunc.arithmetic.computation import Computation, Constant, Real
 from qfunc.arithmetic.dynamic_product import DynamicProduct
 from qfunc.arithmetic.unit import Operand, UnitSpec
+from qfunc.numerics.libm import expf
+from qfunc.numerics.sums.blocks import block_product
 from qfunc.specs._check import integer
 from qfunc.specs._values import readable
 from qfunc.specs.arithmetic.lanes import RegisterLanes
-from qfunc.targets.onnxruntime.expert_sums import expert_sums
+from qfunc.targets.onnxruntime.introsort import introsort
 
 _Layer = tuple[Operand, Operand | None]
 _Stack = tuple[tuple[Constant | None, ...], tuple[int, int]]
+_LEAST = 1e-8
+Weight = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Codes [E, N, K], scales and zero points [E, N, B], and a bias [E, N] or None."""
 
 
 @readable
@@ -56,7 +61,7 @@ class ExpertSums:
             raise unit.unfit(self, ("experts",))
         x, shares, ups, downs = (unit.arguments[name] for name in ("input", "shares", "up", "down"))
         (up, form), (down, _) = _stacked(ups, "up"), _stacked(downs, "down")
-        return Computation(expert_sums, (Real(x), Real(shares), up, down, form, self.threads))
+        return Computation(_expert_sums, (Real(x), Real(shares), up, down, form, self.threads))
 
 
 def _stacked(layers: Sequence[_Layer], role: str) -> _Stack:
@@ -75,6 +80,49 @@ def _stacked(layers: Sequence[_Layer], role: str) -> _Stack:
 def _in_turns(rows: Tensor) -> Tensor:
     # A gate and an up channel in turns.
     return torch.stack(rows.chunk(2), 1).reshape(rows.shape)
+
+
+def _expert_sums(x: Tensor, shares: Tensor, up: Weight, down: Weight, form: tuple[int, int], threads: int) -> Tensor:
+    """Return the sums over experts of their shares [T, E] times their results, for tokens x [T, K].
+
+    Of the outputs of `up`, an even one is a gate and the next one its factor.  See `ExpertSums`.
+
+    Args:
+        x, shares: As above.
+        up, down: The weights of the experts.
+        form: The block, and the bits, 4 or 8.
+        threads: The threads of the session.
+
+    >>> codes, ones = torch.full((1, 32, 16), 9.0), torch.ones(1, 32, 1)
+    >>> up, down = (codes, ones, ones * 8, None), (codes[:, :16], ones[:, :16], ones[:, :16] * 8, None)
+    >>> _expert_sums(torch.full((1, 16), 0.5), torch.ones(1, 1), up, down, (16, 4), 2)[0, 0].item()
+    1023.6572265625
+    """
+    routed = shares > _LEAST
+    counts = routed.sum(0).tolist()
+    each = [e for e, count in enumerate(counts) if count]
+    lanes = 1 if len(each) < threads else min(len(each), threads)
+    ordered = introsort(each, lambda a, b: counts[a] < counts[b] if lanes == 1 else counts[a] > counts[b])
+    sums = [torch.zeros_like(x, dtype=torch.float32) for _ in range(max(1, lanes))]
+    for place, e in enumerate(ordered):
+        rows, total = routed[:, e].nonzero()[:, 0], sums[place % lanes]
+        y = _product(_gated(_product(x[rows].float(), up, e, form)), down, e, form)
+        total[rows] += shares[rows, e, None] * y
+    y = torch.zeros_like(sums[0])
+    for total in sums:
+        y = y + total
+    return y
+
+
+def _product(x: Tensor, weight: Weight, e: int, form: tuple[int, int]) -> Tensor:
+    codes, scale, zero_point, bias = weight
+    return block_product(x, codes[e], scale[e], zero_point[e], None if bias is None else bias[e], *form)
+
+
+def _gated(y: Tensor) -> Tensor:
+    gate, factor = y[:, 0::2], y[:, 1::2]
+    power = expf(-gate.abs())
+    return gate * torch.where(gate >= 0, 1 / (1 + power), power / (1 + power)) * factor
 
 
 __all__ = ["ExpertSums"]

@@ -1,6 +1,11 @@
-"""Products of two real tensors in float32, in the order of sums of ONNX Runtime's MatMul on x86-64 with AVX-512."""
+"""Products of two real tensors in float32, in the order of sums of ONNX Runtime's MatMul on x86-64 with AVX-512.
+
+The threads of ONNX Runtime compute the parts of a product, each in an order of its own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +13,10 @@ from attrs import frozen
 from torch import Tensor
 
 from qfunc.numerics.kernels.integer import fma
-from qfunc.targets.onnxruntime.matmul_parts import in_parts
 
 _LEAST, _LANES, _FOUR = 16, 8, 4
+_PRODUCTS, _COLUMNS = 1 << 16, 16
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def mlas_matmul(
@@ -18,7 +24,7 @@ def mlas_matmul(
 ) -> Tensor:
     """Return a b, or factor * a b, of a [..., M, K] and b [..., K, N], whose leading axes broadcast.
 
-    Several `threads` compute parts of rows or columns (`in_parts`); the rest is true of each part.
+    Several `threads` compute parts of rows or columns (`_in_parts`); the rest is true of each part.
 
     Entries are added along K, one after the other, by fused multiply-adds.  K is cut into slices of `depth` entries, or of a
     multiple if N is small; the sum of a slice is multiplied by the factor and fused with what the slices before it gave.
@@ -41,7 +47,7 @@ def mlas_matmul(
     one_matrix = columns.ndim == 2
     matrices = rows.reshape(-1, rows.shape[-1]) if one_matrix else rows
     order = _Order(transposed, factor, depth, columns.shape[-1] == 1)
-    y = in_parts(order.product, matrices, columns, None, threads)
+    y = _in_parts(order.product, matrices, columns, None, threads)
     y = y.reshape(*rows.shape[:-1], columns.shape[-1]) if one_matrix else y
     y = y.squeeze(-1) if b.ndim == 1 else y
     return y.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else y
@@ -58,7 +64,7 @@ def mlas_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, depth
     [[7.5], [7.5]]
     """
     rows, columns = input.float().reshape(-1, input.shape[-1]), weight.float().T
-    y = in_parts(_Order(True, None, depth, False).product, rows, columns, bias, threads)
+    y = _in_parts(_Order(True, None, depth, False).product, rows, columns, bias, threads)
     return y.reshape(*input.shape[:-1], columns.shape[-1])
 
 
@@ -133,6 +139,36 @@ def _in_lanes(a: Tensor, b: Tensor) -> Tensor:
     whole = width // _FOUR * _FOUR
     rest = torch.where(column < whole + (width - whole) // 2 * 2, twos, ones)
     return torch.where(column < whole, fours, rest)[..., None, :]
+
+
+def _in_parts(product: Product, a: Tensor, b: Tensor, bias: Tensor | None, threads: int) -> Tensor:
+    """Return product(a, b, bias) of a [..., M, K], b [..., K, N] and a bias [N], computed by parts of rows or columns.
+
+    At most `threads` threads share all matrices, and no more than one for each 2^16 products of one matrix, begun ones too.  If
+    N > M, those of a matrix divide its columns, in groups of 16, else its rows; the first parts are the larger ones.
+
+    Source: ONNX Runtime, mlas/lib/sgemm.cpp; measured on onnxruntime 1.31.
+
+    >>> _in_parts(lambda a, b, bias: a @ b, torch.ones(2, 3), torch.ones(3, 2), None, 2).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    # Leading axes broadcast.
+    matrices = max(1, torch.matmul(a[..., :1, :0], b[..., :0, :1]).numel())
+    each = -(-min(threads, m * n * k // _PRODUCTS + 1) // matrices)
+    if each == 1 or not m or not n:
+        return product(a, b, bias)
+    if n <= m:
+        return torch.cat([product(part, b, bias) for part in torch.split(a, _shares(m, min(each, m)), -2)], -2)
+    groups = -(-n // _COLUMNS)
+    sizes = [size * _COLUMNS for size in _shares(groups, min(each, groups))]
+    sizes[-1] -= groups * _COLUMNS - n
+    biases = [None] * len(sizes) if bias is None else torch.split(bias, sizes)
+    return torch.cat([product(a, part, own) for part, own in zip(torch.split(b, sizes, -1), biases, strict=True)], -1)
+
+
+def _shares(total: int, count: int) -> list[int]:
+    return [total // count + (i < total % count) for i in range(count)]
 
 
 __all__ = ["mlas_linear", "mlas_matmul"]

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from qfunc.lowering.artifact import file_of
-from qfunc.lowering.checked_runtime import CheckedRuntime
+from qfunc.lowering.artifact import Artifact, file_of
+from qfunc.lowering.checked_runtime import CheckedRuntime, names_of_nodes
 from qfunc.lowering.report_fields import read_quantized
 from qfunc.lowering.runner_support import FOURS, SATURATES, files_of, has, loading, not_installed, other_kernels, require
-from qfunc.targets.openvino.checked import checked_runtime
 from qfunc.targets.openvino.units import float_products
+
+_MODEL = "model.onnx"
 
 
 @frozen
@@ -55,7 +56,7 @@ class OpenVinoRunner:
         Raises:
             VerifyError: OpenVINO is not installed.
         """
-        return partial(_values, SizedModel(self, file_of(files_of(artifact, "OpenVinoRunner"), "model.onnx")))
+        return partial(_values, SizedModel(self, file_of(files_of(artifact, "OpenVinoRunner"), _MODEL)))
 
     def inside(self, artifact: Any) -> ObservedModel:
         """Return the model with the activations after each FakeQuantize as codes.
@@ -66,7 +67,7 @@ class OpenVinoRunner:
         # Import here, so that `import qfunc` does not import onnx.
         from qfunc.files.onnx_model import read_model
 
-        model = file_of(files_of(artifact, "OpenVinoRunner"), "model.onnx")
+        model = file_of(files_of(artifact, "OpenVinoRunner"), _MODEL)
         activations = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
         pairs = [(tensor, site) for site in activations for tensor in site["tensors"]]
         counts = Counter(name for name, _ in pairs)  # a tensor with two sites is left out: its name is not unique
@@ -82,7 +83,7 @@ class OpenVinoRunner:
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""
-        return checked_runtime()
+        return CheckedRuntime("openvino", (_MODEL,), _shown, _settings)
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
@@ -103,7 +104,7 @@ class OpenVinoRunner:
         core: Any = importlib.import_module("openvino").Core()
         # As users load it. From bytes OpenVINO 2026.4 omits the inputs that no op reads.
         with TemporaryDirectory() as folder, loading("OpenVinoRunner", "OpenVINO"):
-            path = Path(folder, "model.onnx")
+            path = Path(folder, _MODEL)
             path.write_bytes(model)
             network = core.read_model(path)
         producers = {
@@ -190,6 +191,22 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def _arrays(inputs: Sequence[Any]) -> list[Any]:
     return [np.asarray(i) for i in inputs]
+
+
+def _shown(artifact: Artifact) -> dict[str, str]:
+    # The real tensors of codes before each FakeQuantize.  A tensor with two quantizers is left out: its name is not unique.
+    counts = Counter(names_of_nodes(artifact, _MODEL, "FakeQuantize", lambda node: str(node.input[0])))
+    return {f"{name}.codes": name for name in counts if counts[name] == 1}
+
+
+def _settings(artifact: Artifact) -> dict[str, Any]:
+    sites = [site for site in read_quantized(artifact.report) if site["role"] == "activation"]
+    return {"qparams": {name: _qparams(site) for site in sites for name in site["tensors"]}}
+
+
+def _qparams(site: dict[str, Any]) -> dict[str, Any]:
+    axis = site["axis"] if len(site["scale"]) > 1 else None
+    return {"scale": site["scale"], "zero_point": site["zero_point"], "axis": axis}
 
 
 __all__ = ["OpenVinoRunner"]

@@ -16,7 +16,7 @@ from qfunc import targets
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.partition import Partition
 from qfunc.specs import Fusion, FusionStep, Int, Op, Rule, Scheme, ZeroPoint, edit
-from qfunc.transforms.verification.removable import is_removable
+from qfunc.transforms.verification.units import is_removable
 from tests.conformance.modules import Apply
 from tests.conformance.running import RUNNER, batches_of, calibrated
 from tests.onnxruntime_target import ONNXRUNTIME

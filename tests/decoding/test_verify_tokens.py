@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import qfunc
 from qfunc import targets
-from qfunc.decoding.token_report import TokenReport
+from qfunc.decoding.token_check import TokenReport
 from qfunc.errors import EmulationError, VerifyError
 from qfunc.lowering.artifact import Artifact
 from qfunc.targets.runtimes import OnnxRuntimeRunner

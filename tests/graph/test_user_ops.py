@@ -20,8 +20,8 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import (
     Attr, Last, NonNegative, Op, OpKind, PerChannel, Rule, Scale, Scheme, Target, Trait, from_json, to_json,
 )  # fmt: skip
-from qfunc.testing.laws.data_movement import commuting_ops_commute
-from qfunc.transforms.verification.removable import is_removable
+from qfunc.testing.laws.target import commuting_ops_commute
+from qfunc.transforms.verification.units import is_removable
 
 
 @fx.wrap

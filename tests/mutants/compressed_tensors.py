@@ -4,20 +4,20 @@ from mutants.mutation import Mutation
 
 COMPRESSED_TENSORS = (
     Mutation(
-        "checkpoint-words-from-the-high-bits", "qfunc.targets.compressed_tensors.packing:pack_words",
+        "checkpoint-words-from-the-high-bits", "qfunc.targets.compressed_tensors.layers:pack_words",
         'axis=-1, bitorder="little")[..., :bits]',
         'axis=-1, bitorder="big")[..., -bits:]',
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_words_are_one_string_of_bits_a_row",
     ),
     Mutation(
-        "checkpoint-halves-in-the-other-order", "qfunc.targets.compressed_tensors.packing:pack_halves",
+        "checkpoint-halves-in-the-other-order", "qfunc.targets.compressed_tensors.layers:_pack_halves",
         "index[:, ::2] | index[:, 1::2] << 4",
         "index[:, 1::2] | index[:, ::2] << 4",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py::test_the_bytes_hold_the_weights_of_the_simulation",
         case="MXFP4A16",
     ),
     Mutation(
-        "checkpoint-scale-of-a-tensor-of-twice-the-range", "qfunc.targets.compressed_tensors.packing:two_levels",
+        "checkpoint-scale-of-a-tensor-of-twice-the-range", "qfunc.targets.compressed_tensors.layers:two_levels",
         "exponent - (fraction == 0.5)",
         "exponent",
         "tests/lowering/compressed_tensors/test_checkpoint_files.py"

@@ -4,19 +4,19 @@ from mutants.mutation import Mutation
 
 CORRECTIONS = (
     Mutation(
-        "ranges-of-one-side", "qfunc.corrections.range_balancing:_Ranges.step",
+        "ranges-of-one-side", "qfunc.corrections.equalize:_Ranges.step",
         "(first * second).sqrt() / second",
         "first / second",
         "tests/corrections/test_equalize.py::test_one_pair_is_scaled_by_the_equation",
     ),
     Mutation(
-        "one-sweep", "qfunc.corrections.range_balancing:_SWEEPS",
+        "one-sweep", "qfunc.corrections.equalize:_SWEEPS",
         "_SWEEPS = 1000",
         "_SWEEPS = 1",
         "tests/corrections/test_equalize.py::test_both_ranges_of_each_channel_are_equal",
     ),
     Mutation(
-        "columns-of-the-wrong-group", "qfunc.corrections.range_balancing:_Ranges.scale",
+        "columns-of-the-wrong-group", "qfunc.corrections.equalize:_Ranges.scale",
         "mul_(end.each(by).view(self.groups[end.op.node], 1, -1))",
         "mul_(end.each(by).flip(0).view(self.groups[end.op.node], 1, -1))",
         "tests/corrections/test_equalize.py::test_both_ranges_of_each_channel_are_equal",

@@ -39,19 +39,19 @@ DECOMPOSED = (
         "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
-        "softplus-of-one-slope", "qfunc.frontend.export.recompose_activations:CURVES",
+        "softplus-of-one-slope", "qfunc.frontend.export.recompose:_CURVES",
         '"x", "beta", "threshold"',
         '"x", 1.0, "threshold"',
         "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",
     ),
     Mutation(
-        "celu-of-another-alpha", "qfunc.frontend.export.recompose_activations:CURVES",
+        "celu-of-another-alpha", "qfunc.frontend.export.recompose:_CURVES",
         'op("expm1", _X)), "x", 1.0)',
         'op("expm1", _X)), "x", 2.0)',
         OPS,
     ),
     Mutation(
-        "celu-above-any-number", "qfunc.frontend.export.recompose_activations:CURVES",
+        "celu-above-any-number", "qfunc.frontend.export.recompose:_CURVES",
         'op("where", _POSITIVE, _X, op("expm1", _X))',
         'op("where", op("gt", _X, Var("")), _X, op("expm1", _X))',
         "tests/frontend/test_recompose.py::test_what_only_looks_alike_stays_what_it_is",

@@ -230,7 +230,7 @@ EMULATION = (
         "tests/transforms/test_verify_mutants.py::test_a_unit_that_the_runtime_lost_is_a_disagreement",
     ),
     Mutation(
-        "neutral-is-any-number", "qfunc.transforms.verification.removable:_is_neutral",
+        "neutral-is-any-number", "qfunc.transforms.verification.units:_is_neutral",
         "return isinstance(operand, fx.Node) or bool(operand == neutral)",
         "return True",
         "tests/conformance/test_partition.py::test_the_units_that_a_runtime_may_omit",

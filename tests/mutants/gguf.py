@@ -46,7 +46,7 @@ GGUF = (
         BLOCKS,
     ),
     Mutation(
-        "gguf-halves-of-minimums-are-left-out", "qfunc.targets.ggml.blocks:pack",
+        "gguf-halves-of-minimums-are-left-out", "qfunc.targets.ggml.types:_pack",
         "if minimum is None else [_half(scale), _half(minimum)]",
         "if minimum is None else [_half(scale), _half(scale)]",
         BYTES,
@@ -82,7 +82,7 @@ GGUF = (
         MIXES,
     ),
     Mutation(
-        "gguf-neighbours-in-one-byte", "qfunc.targets.ggml.blocks:pack",
+        "gguf-neighbours-in-one-byte", "qfunc.targets.ggml.types:_pack",
         "low[..., :_HALF] | low[..., _HALF:] << 4",
         "low[..., ::2] | low[..., 1::2] << 4",
         BYTES,

@@ -195,7 +195,7 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/onnx/test_int4.py::test_packed_weights_are_the_same_numbers",
     ),
     Mutation(
-        "litert-celu-of-one-rate", "qfunc.lowering.nhwc.decompositions:celu",
+        "litert-celu-of-one-rate", "qfunc.lowering.nhwc.ops:_celu",
         '_number(step, "rate", 1 / alpha)',
         '_number(step, "rate", 1.0)',
         "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",
@@ -243,7 +243,7 @@ LOWERINGS_RUNTIMES = (
         "tests/lowering/test_rare_forms.py::test_examples_inside_of_a_merged_axis_are_compared_in_the_order_of_the_model",
     ),
     Mutation(
-        "litert-celu-bends-above-one", "qfunc.lowering.nhwc.decompositions:celu",
+        "litert-celu-bends-above-one", "qfunc.lowering.nhwc.ops:_celu",
         '_number(step, "zero", 0.0)',
         '_number(step, "zero", 1.0)',
         "tests/lowering/tflite/test_decompositions.py::test_celu_is_within_four_roundings_of_alpha",

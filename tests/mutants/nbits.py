@@ -43,7 +43,7 @@ NBITS = (
     ),
     Mutation(
         "cache-scores-in-one-sum",
-        "qfunc.targets.onnxruntime.attention:_scores",
+        "qfunc.targets.onnxruntime.caches:_scores",
         "n % 2 if n < groups // 2 * 2 else 0",
         "0",
         CACHED,
@@ -71,7 +71,7 @@ NBITS = (
     ),
     Mutation(
         "ids-from-the-end",
-        "qfunc.targets.onnxruntime.looked_up_ids:with_checked_ids",
+        "qfunc.targets.onnxruntime.runner:_with_checked_ids",
         "low < 0 or high",
         "high",
         "tests/decoding/test_ids_and_positions.py::test_ids_outside_of_a_table_are_refused",
@@ -156,7 +156,7 @@ NBITS = (
     ),
     Mutation(
         "matmul-threads-divide-matrices-that-others-have",
-        "qfunc.targets.onnxruntime.matmul_parts:in_parts",
+        "qfunc.targets.onnxruntime.matmul:_in_parts",
         "// _PRODUCTS + 1) // matrices)",
         "// _PRODUCTS + 1) // 1)",
         MATMUL,
@@ -187,7 +187,7 @@ NBITS = (
     ),
     Mutation(
         "matmul-transposes-are-moved",
-        "qfunc.placement.transposed:is_transposed",
+        "qfunc.placement.unit_spec:_is_transposed",
         "axes in (swapped, [*range(1, rank), 0])",
         "axes[-1] != rank - 1",
         "tests/lowering/onnxruntime/test_float_matmuls.py::test_a_product_in_a_network_is_exact",
@@ -278,13 +278,13 @@ NBITS = (
     ),
     Mutation(
         "experts-with-few-tokens-come-first",
-        "qfunc.targets.onnxruntime.expert_sums:expert_sums",
+        "qfunc.targets.onnxruntime.experts:_expert_sums",
         "if lanes == 1 else counts[a] > counts[b]",
         "",
         MIXTURES,
     ),
     Mutation(
-        "experts-in-one-sum", "qfunc.targets.onnxruntime.expert_sums:expert_sums", "sums[place % lanes]", "sums[0]", MIXTURES
+        "experts-in-one-sum", "qfunc.targets.onnxruntime.experts:_expert_sums", "sums[place % lanes]", "sums[0]", MIXTURES
     ),
     Mutation("equal-experts-in-order", "qfunc.targets.onnxruntime.introsort:_divide", "high - low > _SHORT", "False", MIXTURES),
 )

@@ -30,7 +30,7 @@ TARGET_LAWS = (
         CAUGHT, case="a-nearest-target-that-cannot-be-emulated-either",
     ),
     Mutation(
-        "nothing-commutes-by-law", "qfunc.testing.laws.data_movement:commuting_ops_commute",
+        "nothing-commutes-by-law", "qfunc.testing.laws.target:commuting_ops_commute",
         "differ = int((after != before).sum())",
         "differ = int((after != after).sum())",
         CAUGHT, case="averages-that-commute",

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from qfunc.numerics.written_codes import append_codes
-from qfunc.targets.onnxruntime.attention import cached_attention_of_codes
+from qfunc.targets.onnxruntime.caches import cached_attention_of_codes
 from tests.lowering.onnxruntime.test_float_kernels import pytestmark as exact
 
 pytestmark = exact

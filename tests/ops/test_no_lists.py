@@ -20,7 +20,7 @@ ALLOWED = {
     "qfunc/emulation/moment_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/norm_bounds.py": "a bound for the formula of each",
     "qfunc/emulation/sum_bounds.py": "a bound for the formula of each",
-    "qfunc/emulation/layout.py": "where ONNX Runtime keeps its blocked layout",
+    "qfunc/emulation/writer.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
     "qfunc/graph/channel_affine.py": "a formula of its own for each",

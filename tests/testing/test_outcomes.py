@@ -13,7 +13,7 @@ from qfunc.specs import edit
 from qfunc.targets.runtimes import OnnxRuntimeRunner, OpenVinoRunner
 from qfunc.testing.fuzz import trial
 from qfunc.testing.fuzz.outcome import Outcome, refused_op, summary
-from qfunc.testing.fuzz.process import run_in_process
+from qfunc.testing.fuzz.campaign import run_in_process
 from qfunc.testing.fuzz.trial import Trial, kind_of
 from qfunc.testing.grammar.program import Input, Program
 from tests.testing.runners import Checker, Crasher, Liar, Raiser, Sleeper

@@ -1,22 +1,68 @@
-"""Rewrites that undo `run_decompositions`: core ATen ops become the one op that they were decomposed from."""
+"""Rewrites that undo `run_decompositions`: core ATen ops become the one op that they were decomposed from.
+
+The rewrites of activation functions are here, these of linear ops in recompose_linear.py.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import fx
 
 from qfunc.errors import CaptureError
-from qfunc.frontend.export.aten import ATEN, aten
-from qfunc.frontend.export.recompose_activations import CURVES
+from qfunc.frontend.export.aten import ATEN, aten, shape
 from qfunc.frontend.export.recompose_linear import ATTENTION, BIASES, PRODUCTS, UNFLATTENED, WEIGHTS
 from qfunc.frontend.source_location import source_line
 from qfunc.graph.matcher import Call, Rewrite, apply_rewrites, calls
-from qfunc.graph.patterns import Condition, Match, Through, Var, op, tensor
+from qfunc.graph.patterns import Condition, Match, Through, Var, number, op, tensor
 
 _OPS: Any = torch.ops.aten
 _TRAINING = ("_native_batch_norm_legit_functional", "native_dropout")
+_X = tensor("x")
+_SIX = op("clamp", op("clamp", op("add", _X, 3), 0, None), None, 6)
+_POSITIVE = op("gt", _X, 0)
+_BETA, _THRESHOLD = number("beta", lambda v: isinstance(v, float)), Var("threshold")
+_SCALED = op("mul", _X, _BETA, name="scaled")
+_SLOPE = Through(("view", "reshape"), tensor("slope", lambda n: n.op == "get_attr", "a parameter"))
+
+
+def _close(name: str, value: float) -> Var:
+    return number(name, lambda v: math.isclose(v, value, rel_tol=1e-6), str(value))
+
+
+def _no_halves(found: Match) -> str:
+    source, dim = found["source"], found["dim"]
+    size = (shape(source) or {dim: ""})[dim]
+    halves = str(found["half"]) == str(found["start"]) and str(found["end"]) == size
+    return "" if halves else "the slices are not the two halves of the axis"
+
+
+def _one(name: str, pattern: Any, *operands: Any, **options: Any) -> Rewrite:
+    target = getattr(_OPS, name).default
+    return Rewrite(name, pattern, calls(target, *(operands or ("x",))), private=False, **options)
+
+
+_CURVES = (
+    _one("hardsigmoid", op("div", _SIX, 6)),
+    _one("hardswish", op("div", op("mul", _X, _SIX, commutative=True), 6)),
+    _one("silu", op("mul", _X, op("sigmoid", _X), commutative=True)),
+    _one("mish", op("mul", _X, op("tanh", op("softplus", _X, 1, 20)), commutative=True)),
+    _one("glu", op("mul", op("slice", tensor("source"), Var("dim"), 0, Var("half")),
+                   op("sigmoid", op("slice", tensor("source"), Var("dim"), Var("start"), Var("end"))), commutative=True),
+         "source", "dim", check=_no_halves),
+    _one("prelu", op("where", _POSITIVE, _X, op("mul", _SLOPE, _X)), "x", "slope"),
+    _one("celu", op("where", _POSITIVE, _X, op("mul", op("expm1", op("div", _X, Var("alpha"))), Var("alpha"))), "x", "alpha"),
+    _one("celu", op("where", _POSITIVE, _X, op("expm1", _X)), "x", 1.0),
+    # log1p(exp(z)) / beta, with z = beta x, and x above the threshold
+    _one("softplus", op("where", op("gt", _X, _THRESHOLD), _X, op("log1p", op("exp", _X))), "x", 1.0, "threshold"),
+    _one("softplus", op("where", op("gt", _SCALED, _THRESHOLD), _X, op("div", op("log1p", op("exp", _SCALED)), _BETA)),
+         "x", "beta", "threshold"),
+    _one("selu", op("elu", _X, _close("alpha", 1.6732632423543772), _close("scale", 1.0507009873554805))),
+    # min(0, x) - log1p(exp(-|x|))
+    _one("log_sigmoid", op("sub", op("minimum", op("full", [], 0), _X), op("log1p", op("exp", op("neg", op("abs", _X)))))),
+)  # fmt: skip
 
 
 def recompose(graph: fx.Graph) -> None:
@@ -41,7 +87,7 @@ def recompose(graph: fx.Graph) -> None:
                 wanted="a program that was not decomposed, or one of evaluation mode",
                 do="Give the program before run_decompositions; or export model.eval().",
             )
-    for stage in (_SINGLE, WEIGHTS, UNFLATTENED, PRODUCTS, BIASES, ATTENTION, CURVES):
+    for stage in (_SINGLE, WEIGHTS, UNFLATTENED, PRODUCTS, BIASES, ATTENTION, _CURVES):
         _apply(graph, stage)
 
 
@@ -119,5 +165,6 @@ _SINGLE = (
     # Two permutations that cancel, such as those around the layout of torch's attention.
     Rewrite("permute", _TURNED, lambda found: found["x"], check=_do_not_cancel, private=False),
 )  # fmt: skip
+
 
 __all__ = ["recompose"]

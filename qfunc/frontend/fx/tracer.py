@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import operator
 import sys
 import threading
 import types
@@ -15,16 +16,39 @@ from torch import Tensor, fx, nn
 from qfunc.errors import CaptureError
 from qfunc.frontend.fx.mappings import is_user_mapping, rebuild_mapping
 from qfunc.frontend.fx.module_forwards import forward_of
-from qfunc.frontend.fx.proxy import Proxy
+from qfunc.frontend.refusals.assigned_buffers import assignment_error
 from qfunc.frontend.source_location import is_user_file, packs_sequences, source_line, user_line, user_stack
 from qfunc.ops.opset import MODULE_KINDS
 from qfunc.ops.sizes import is_number
 
 _USE_EXPORT = "Give example_inputs=(...,), so that the model is captured by torch.export."
-
-
 _OF_SIZES = (torch.zeros, torch.ones)
 """Functions that reject the proxy of a size among separate sizes before torch.fx can record the call."""
+
+
+class Proxy(fx.Proxy):
+    """A proxy that records `x += y` and `x[i] = y` as in-place ops, and refuses `x.data = y`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, fx.Proxy):
+            raise assignment_error(source_line(value.node) or f"op {value.node.name!r}", name)
+        super().__setattr__(name, value)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    function = getattr(operator, name)
+
+    def method(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "imatmul"):
+    setattr(Proxy, f"__{_name}__", _in_place(_name))
 
 
 class Tracer(fx.Tracer):

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from qfunc.lowering.coded_state.names import CODES, PACKED, ZERO_POINT_KEY
-
-__all__ = ["unpack_ends"]
+__all__ = ["CODES", "PACKED", "SCALE_KEY", "ZERO_POINT_KEY", "unpack_ends"]
 
 _SHIFT = 8
 """What is added to a code: bytes hold codes from 0 on."""
+CODES, PACKED = ".codes", ".packed"
+"""The suffixes of tensors of codes, and of bytes of two codes."""
+SCALE_KEY, ZERO_POINT_KEY = "SCALE_TENSOR", "ZERO_POINT_TENSOR"
+"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
 
 
 def unpack_ends(model: ModelProto) -> ModelProto:

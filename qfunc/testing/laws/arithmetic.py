@@ -1,4 +1,7 @@
-"""Laws of a target's arithmetic on one model: simulation, emulation and runtime."""
+"""Laws of a target's arithmetic on one model: simulation, emulation and runtime.
+
+The message has the first unit whose codes are not the runtime's: what it computes there, and how its codes differ.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,11 @@ from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
 from qfunc.specs import AveragePool, Log
 from qfunc.specs.protocols import FlippingRunner, InspectableRunner
-from qfunc.testing.laws.first_difference import first_difference, qparams_text
+from qfunc.testing.laws.unit_elements import elements_of, summary
 from qfunc.testing.pipeline import Pipeline
 from qfunc.transforms.emulate import emulate
+from qfunc.transforms.verification.check import Verification
+from qfunc.transforms.verification.outputs import outputs_of
 from qfunc.transforms.verify import compared
 
 
@@ -70,7 +75,7 @@ def emulation_matches_the_runtime(trial: Pipeline) -> None:
         good = not report.agreement.startswith("mismatch")
     flips = trial.run.flips if isinstance(trial.run, FlippingRunner) else 0.0
     good = good or within_flips(report, flips)
-    assert good, f"emulation and runtime disagree: {report.verdict}\n{first_difference(report, trial)}"
+    assert good, f"emulation and runtime disagree: {report.verdict}\n{_first_difference(report, trial)}"
 
 
 def within_flips(report: Report, flips: float) -> bool:
@@ -135,7 +140,8 @@ class _TeacherForced(fx.Interpreter):
             at = tuple(int(i) for i in far.nonzero()[0])
             raise AssertionError(
                 f"simulation and emulation differ by more than 1 LSB at {quantizer.module.site.name!r}{list(at)}: codes "
-                f"{simulated[at]:g} and {emulated[at]:g} ({qparams_text(encoding)}); {int(far.sum())} of {far.numel()} elements"
+                f"{simulated[at]:g} and {emulated[at]:g} ({_qparams_text(encoding)}); "
+                f"{int(far.sum())} of {far.numel()} elements"
             )
         return (emulated - encoding.zero_point) * encoding.qparams.scale
 
@@ -163,6 +169,61 @@ def side_by_side(unit: Unit, output: Encoding | None) -> float:
     listed = [abs(h * w * k / 2.0**n - 1) for (h, w), k, n in arithmetic.reciprocals]
     searched = 0.0 if arithmetic.reciprocal_bits is None else 2.0**-arithmetic.reciprocal_bits
     return max([searched, *listed]) * max(output.format.qmax - output.zero_point, output.zero_point - output.format.qmin)
+
+
+def _first_difference(report: Report, trial: Pipeline) -> str:
+    """Return lines about the first unit that differs, or about the units that the runtime decided otherwise.
+
+    With a runner that shows inner tensors, that is the first unit that differs on the runtime's own inputs.
+    """
+    if report.disagreements:
+        return "\n".join(report.disagreements)
+    alone = [r for r in report.of("alone") if r.mismatches and r.exact]
+    first = alone[0] if alone else report.first
+    if first is None:
+        return ""
+    lines = [
+        f"The first to differ: {first.name}, {first.mismatches} of {first.elements} elements, by {first.largest_lsb:.3g} LSB"
+    ]
+    if first.first is not None:
+        lines.append(f"Its first element: {first.first}")
+    check = Verification(trial.calibrated, trial.target, trial.run)
+    unit = _unit_of(first.name, check.partition)
+    if unit is None:
+        return "\n".join(lines)
+    batches = elements_of(check, unit, trial.batches)
+    if first.first is not None and batches:
+        lines.append(f"There in the emulation: {batches[first.first.batch].described(first.first.at)}")
+    lines += summary(batches)
+    lines.append(f"Its unit: {unit.path}, {unit.kernel!r}")
+    lines += [f"  {name}: {_qparams_text(encoding)}" for name, encoding in _encodings(check.partition, unit)]
+    return "\n".join(lines)
+
+
+def _qparams_text(encoding: Encoding) -> str:
+    """Return the qparams of a tensor as text."""
+    scale, zero = encoding.qparams.scale.flatten().tolist(), encoding.qparams.zero_point.flatten().tolist()
+    shown = (
+        f"{scale[0]!r}"
+        if len(scale) == 1
+        else f"[{', '.join(f'{s:.9g}' for s in scale[:4])}{', ...' if len(scale) > 4 else ''}]"
+    )
+    return f"scale {shown}, zero point {int(zero[0])}, codes {encoding.format.qmin}..{encoding.format.qmax}"
+
+
+def _encodings(partition: Partition, unit: Unit) -> list[tuple[str, Encoding]]:
+    inside = unit.group.nodes
+    edges = [(p.name, partition.encoding(p, n)) for n in inside for p in n.all_input_nodes if p not in inside]
+    edges.append(("output", partition.output_encoding(unit.group.output)))
+    return [(name, encoding) for name, encoding in edges if encoding is not None]
+
+
+def _unit_of(name: str, partition: Partition) -> Unit | None:
+    # The unit that computes a tensor of codes, or an output.
+    if not name.startswith("output "):
+        return next((u for u in partition.units if name in (u.tensor, u.path)), None)
+    leaves, index = outputs_of(partition)[1], int(name.removeprefix("output "))
+    return next((u for u in partition.units if index < len(leaves) and u.group.output is leaves[index]), None)
 
 
 __all__ = ["ARITHMETIC_LAWS"]

@@ -1,4 +1,7 @@
-"""Compare the units that a partition predicts with the ops that a runtime executed, and list those that were not compared."""
+"""Compare the units that a partition predicts with the ops that a runtime executed, and list the units not compared.
+
+A runtime may omit units that change no code.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ from torch import fx
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.arguments import unflatten
+from qfunc.graph.constants import computable, value_of
 from qfunc.graph.data_movement import only_moves_codes
-from qfunc.ops.node import returns_several, slots
-from qfunc.ops.traits import Trait
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import attribute, op_of, returns_several, slots
+from qfunc.ops.sizes import is_number
+from qfunc.placement.kernels import clamps_nothing
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import INNER_PREFIX, Unit
-from qfunc.specs import FloatKernel
-from qfunc.transforms.verification.removable import is_removable
+from qfunc.specs import Copy, FloatKernel
 
 
 def summed_products(partition: Partition, arguments: tuple[Any, ...]) -> dict[str, int]:
@@ -138,6 +143,46 @@ def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) ->
     if f"{unit.tensor}.codes" in shown:
         return "the emulation keeps no codes of it"
     return "the runtime shows no tensor of this name"
+
+
+def is_removable(partition: Partition, unit: Unit) -> bool:
+    """Return True if a runtime may omit a unit, because the unit changes no code.
+
+    Such units are casts, ops that only move codes, ops of constants, a Relu or Clip that changes no code before or
+    after it, and arithmetic with a neutral number or constant, also if such a Relu follows.
+    """
+    node = unit.group.root
+    moves = unit.kernel is not None and isinstance(unit.kernel.arithmetic, Copy)
+    if unit.kind == "cast" or moves or node in partition.constants:
+        return True
+    if partition.context.has(node, Trait.CLAMPS):
+        before = partition.encoding(node.args[0], node) if node.args and isinstance(node.args[0], fx.Node) else None
+        after = [partition.encoding(node, reader) for reader in node.users]
+        return any(e is not None and clamps_nothing(node, e, partition.context) for e in (before, *after[:1]))
+    output = partition.output_encoding(unit.group.output)
+    rest = unit.group.nodes[1:]
+    inside = not rest or (output is not None and all(clamps_nothing(n, output, partition.context) for n in rest))
+    return inside and _is_identity(node, partition)
+
+
+def _is_identity(node: fx.Node, partition: Partition) -> bool:
+    # x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1, and x / x.size(1), whose size may be 1, as that of the width of attention
+    context = partition.context
+    if context.kind(node) == "scale":
+        return attribute(node, "factor") in (None, 1)
+    op = op_of(node) or context.user_op(node)
+    if op is None or op.neutral is None:
+        return False
+    operands = node.args if context.has(node, Trait.COMMUTATIVE) else node.args[1:]
+    return any(_is_neutral(a, op.neutral, node, partition) for a in operands)
+
+
+def _is_neutral(operand: Any, neutral: float, reader: fx.Node, partition: Partition) -> bool:
+    if is_number(operand):
+        return isinstance(operand, fx.Node) or bool(operand == neutral)
+    if not isinstance(operand, fx.Node) or partition.encoding(operand, reader) is not None:
+        return False
+    return operand in computable(reader.graph) and bool((value_of(partition.network, operand, {}) == neutral).all())
 
 
 __all__ = ["compared_exactly", "summed_products", "units_not_compared", "wrong_executions", "wrong_predictions"]

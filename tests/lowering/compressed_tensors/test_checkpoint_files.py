@@ -20,7 +20,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Int, PerBlock, Scale, Scheme, edit
 from qfunc.specs.formats import MXFP4, NVFP4
-from qfunc.targets.compressed_tensors.packing import exponents, pack_words, two_levels
+from qfunc.targets.compressed_tensors.layers import exponents, pack_words, two_levels
 from qfunc.targets.runtimes import CompressedTensorsLowering, TransformersRunner
 from qfunc.testing import check_target
 from tests.lowering.compressed_tensors.checkpoints import SCHEMES, calibrated, deployed, layers, network, read, weight_of

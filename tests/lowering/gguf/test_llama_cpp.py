@@ -17,7 +17,7 @@ from qfunc import targets
 from qfunc.errors import DeployError, EmulationError, VerifyError
 from qfunc.lowering.artifact import Artifact, digests
 from qfunc.specs import DecoderConfig, edit
-from qfunc.targets.ggml.llama_cpp.state import packed, unpacked
+from qfunc.targets.ggml.llama_cpp.session import packed, unpacked
 from qfunc.targets.runtimes import LlamaCppRunner, with_tokenizer
 from tests.lowering.gguf.decoders import CachedNetwork, Network, calibrated, decoder, tokens
 from tests.lowering.gguf.ggml_graphs import INSTALLED, other_process, tokenized

@@ -21,7 +21,7 @@ from qfunc.numerics.sums.dynamic import flushed
 from qfunc.specs import edit
 from qfunc.targets.executorch import elementary as curves
 from qfunc.targets.executorch import rows
-from qfunc.targets.executorch.curves import CURVES
+from qfunc.targets.executorch.builder import CURVES
 from qfunc.targets.executorch.logistic import sigmoid
 from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.xnnpack.nodes import differ, operator, run

@@ -22,7 +22,7 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.targets.runtimes import LlamaCppLowering
 from qfunc.testing import check_target
-from qfunc.transforms.verification.removable import is_removable
+from qfunc.transforms.verification.units import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens
 from tests.specs.witnesses.witness import (
     CONV, WEIGHT, Witness, calibrated, chip, codes, drawn, files, printed, refusal, report, seeded, sizes, verdict, witness,

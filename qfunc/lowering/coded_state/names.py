@@ -1,9 +1,0 @@
-"""The names by which a file describes the codes of its state."""
-
-CODES, PACKED = ".codes", ".packed"
-"""The suffixes of tensors of codes, and of bytes of two codes."""
-
-SCALE_KEY, ZERO_POINT_KEY = "SCALE_TENSOR", "ZERO_POINT_TENSOR"
-"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
-
-__all__ = ["CODES", "PACKED", "SCALE_KEY", "ZERO_POINT_KEY"]
