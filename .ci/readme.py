@@ -32,7 +32,7 @@ def produced(language: str, code: str) -> str:
 
 def comparable(text: str) -> str:
     """The text with measured figures masked."""
-    return re.sub(r" +[\d.,]+ (%|ms|bytes)", r" N \1", text)
+    return re.sub(r" +[\d.,]+ (%|ms|bytes|dB)", r" N \1", text)
 
 
 def main(write: bool) -> int:

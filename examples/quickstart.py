@@ -104,7 +104,7 @@ def main(directory: Path) -> None:
     calibrated = qfunc.calibrate(x[:200].split(50))(qfunc.quantize(target)(model))
     exact = qfunc.emulate(target)(calibrated)
     artifact = qfunc.deploy(target)(calibrated)
-    report = qfunc.verify(target)(calibrated, progress(x_test.split(100), "verify"))
+    report = qfunc.verify(target, latency=False)(calibrated, progress(x_test.split(100), "verify"))
     artifact.save(directory)
 
     # The same network through the same steps, with every op left in float.
@@ -119,6 +119,9 @@ def main(directory: Path) -> None:
         ("accuracy, simulated", accuracy(calibrated, x_test, y_test)),
         ("accuracy, emulated", accuracy(exact, x_test, y_test)),
         ("accuracy, ONNX Runtime", accuracy(lambda v: int8_session.run([v])[0], x_test, y_test)),
+        ("top-1 agreement with float", f"{100 * report.top1:.2f} %"),
+        ("SQNR of the outputs", f"{report.sqnr:.1f} dB"),
+        ("multiply-accumulates on integers", f"{100 * report.integer_products / report.products:.0f} %"),
         ("integer tensors compared", f"{report.tensors}"),
         ("elements compared", f"{report.elements:,}"),
         ("mismatches, emulation and runtime", f"{report.mismatches}"),

@@ -70,7 +70,8 @@ def latency(runner: Any, artifact: Artifact, plain: Artifact, inputs: Sequence[T
     blocks = [_ratio(times[i::_BLOCKS]) for i in range(_BLOCKS)]
     spread = (max(blocks) - min(blocks)) / statistics.median(blocks)
     if spread > _BUSY:
-        return Latency(None, spread, threads, f"the ratio varied by {100 * spread:.0f} % around {ratio:.2f}, as on a busy machine")
+        why = f"the ratio varied by {100 * spread:.0f} % around {ratio:.2f}, as on a busy machine"
+        return Latency(None, spread, threads, why)
     return Latency(ratio, spread, threads)
 
 
