@@ -172,7 +172,7 @@ def test_json_holds_every_field() -> None:
 MESSAGES = {
     "a trait that no stage asks for": (
         {"traits": Trait.CLAMPS},
-        "OpKind.traits: found 'Trait.CLAMPS', wanted traits among Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | "
+        "OpKind.traits: found 'Trait.CLAMPS', wanted traits among Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.MOVES_VALUES | "
         "Trait.INTEGER_RESULT | Trait.INTEGER_IF_INPUTS | Trait.VIEW | Trait.COMMUTATIVE | Trait.WEIGHTED | Trait.RECURRENT | "
         "Trait.ARITHMETIC | Trait.CREATES | Trait.POSITION_IF_INPUTS. Leave out Trait.CLAMPS.",
     ),

@@ -16,7 +16,7 @@ from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
     OPTIONAL, Estimator, FormattedLowering, Function, InspectableRunner, LearnedFunction, Library, Lowering, MergeableEstimator,
-    NoiselessFunction, OnnxFunction, RefusingLowering, RelaxedFunction, Runner, ScalableFunction,
+    NoiselessFunction, OnnxFunction, PartwiseLowering, RelaxedFunction, Runner, ScalableFunction,
 )  # fmt: skip
 from qfunc.testing import check_estimator, check_function
 
@@ -234,7 +234,8 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert not isinstance(functions.QDrop(), NoiselessFunction)
     assert isinstance(estimators.MinMax(), MergeableEstimator)
     assert isinstance(lowering.QdqLowering(), FormattedLowering)
-    assert isinstance(lowering.QdqLowering(), RefusingLowering)
+    assert isinstance(targets.runtimes.CompressedTensorsLowering(), PartwiseLowering)
+    assert not isinstance(lowering.QdqLowering(), PartwiseLowering)
     assert not isinstance(targets.runtimes.TensorRtRanges(), FormattedLowering)
     assert isinstance(targets.runtimes.OnnxRuntimeRunner(), InspectableRunner)
     assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)

@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qfunc.graph.selectors import kinds_of
 from qfunc.numerics.affine import fake_quantize
 from qfunc.numerics.qparams import from_range
 from qfunc.ops.definition import Trait
 from qfunc.ops.opset import OPS
-from qfunc.specs import Cases, Int, PerTensor, Scheme, Target
+from qfunc.placement.without_effect.unmatched_selectors import atoms
+from qfunc.specs import AllOf, AnyOf, Cases, Int, Not, Op, PerTensor, Scheme, Selector, Target
 
 _MOVING: dict[str, Callable[[Tensor], Any]] = {
     "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
@@ -23,12 +25,12 @@ _MOVING: dict[str, Callable[[Tensor], Any]] = {
 
 
 def commuting_ops_commute(target: Target) -> None:
-    """Check Q(op(x)) = op(Q(x)) for every kind in `commuting` and every per-tensor scheme that rules give activations."""
+    """Check Q(op(x)) = op(Q(x)) for each kind that `commuting` selects and each per-tensor scheme of activations in rules."""
     own = {op.kind: op for op in target.ops}
     x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # partly outside the range
     for scheme in dict.fromkeys(_schemes(target)):
         qparams = from_range(torch.tensor(-2.1), torch.tensor(3.3), scheme)
-        for kind in target.commuting:
+        for kind in _commuting(target):
             op = _example(kind) if kind not in own else own[kind].example or _example(own[kind].behaves_like or kind)
             if op is None and kind in own:
                 continue  # a user-defined op without an example that behaves like no built-in one
@@ -38,6 +40,28 @@ def commuting_ops_commute(target: Target) -> None:
             differ = int((after != before).sum())
             found = f"Q({kind}(x)) is not {kind}(Q(x)) for {differ} of {after.numel()} elements with {scheme!r}"
             assert not differ, f"{kind!r} is listed as commuting: {found}"
+
+
+def _commuting(target: Target) -> tuple[str, ...]:
+    """Return the kinds of which `commuting` selects some ops."""
+    if (select := target.commuting) is None:
+        return ()
+    named = [kind for leaf in atoms(select) if isinstance(leaf, Op) for kind in kinds_of(leaf, target.ops)]
+    every = (*(op.kind for op in OPS), *(op.kind for op in target.ops))
+    return tuple(kind for kind in dict.fromkeys(named or every) if _may_select(select, kind, target))
+
+
+def _may_select(select: Selector, kind: str, target: Target) -> bool:
+    match select:
+        case Op():
+            return kind in kinds_of(select, target.ops)
+        case AnyOf(of):
+            return any(_may_select(one, kind, target) for one in of)
+        case AllOf(of):
+            return all(_may_select(one, kind, target) for one in of)
+        case Not(Op() as of):
+            return not _may_select(of, kind, target)
+    return True
 
 
 def _example(kind: str) -> Callable[[Tensor], Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from qfunc import targets
+from qfunc.graph.selectors import kinds_of
 from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
     FLOAT32,
@@ -60,8 +61,7 @@ def sources_have_text(target: Target) -> None:
 def kinds_exist(target: Target) -> None:
     """Check that every kind of op named in the target is in the vocabulary or the target's `ops`, or (de)quantizes."""
     known = _KINDS | {"quantize", "dequantize"} | {op.kind for op in target.ops}
-    named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
-    named += [(k, "commuting") for k in target.commuting]
+    named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds if isinstance(k, str)]
     named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]
     for kind, where in named:
         assert kind in known, f"{where} names {kind!r}, which is not a kind of op"
@@ -74,7 +74,7 @@ def selectors_can_match(target: Target) -> None:
         *((f, f.root if f.when is None else f.root & f.when) for f in target.fusions),
         *((f, s.op) for f in target.fusions for s in f.then),
         *((t, t.select) for t in target.ties),
-        *(() if target.fused_readers is None else ((target, target.fused_readers),)),
+        *((target, select) for select in (target.fused_readers, target.commuting) if select is not None),
         *((limit, limit.select) for limit in target.limits),
         *((k, k.unit) for k in target.kernels),
     ]
@@ -147,7 +147,7 @@ TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
 
 
 def _kinds(selector: Selector) -> tuple[str, ...]:
-    return selector.kinds if isinstance(selector, Op) else ()
+    return kinds_of(selector) if isinstance(selector, Op) else ()
 
 
 def _parts(value: Any) -> Iterator[Any]:
