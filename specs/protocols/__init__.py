@@ -61,11 +61,15 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legality", "quantizers", "schemes", "experts", "names")
 """The fields of a `specs.FileFormat`, by which a lowering says what its files hold: its `format`."""
 
+FORMER_METHODS = {"refuses": "schemes", "stores": "schemes", "with_names": "names"}
+"""Maps a method that lowerings had to the field of a `specs.FileFormat` that replaces it."""
+
 __all__ = [
     "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "BuildingLowering", "BuiltNetwork",
-    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner", "FormattedLowering",
-    "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner", "LocatedRunner",
-    "Lowering", "MergeableEstimator", "MixtureArithmetic", "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction",
-    "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RelaxedFunction", "ReorderingRunner",
-    "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "SummingArithmetic",
+    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FORMER_METHODS", "FlippingRunner",
+    "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner",
+    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NoiselessFunction", "OF_FORMATS", "OPTIONAL",
+    "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
+    "SummingArithmetic",
 ]  # fmt: skip

@@ -88,7 +88,8 @@ def selected(select: Any, inner: bool = False) -> str:
     """
     if type(select) is Op:
         kinds = ", ".join(kind if isinstance(kind, str) else _traits(kind) for kind in select.kinds)
-        return f"({kinds})" if inner and len(select.kinds) > 1 else kinds
+        several = len(select.kinds) > 1 or " and " in kinds
+        return f"({kinds})" if inner and several else kinds
     if type(select) is Name:
         return f"named {select.glob!r}"
     if type(select) is ModuleType:

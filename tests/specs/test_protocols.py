@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -110,6 +110,17 @@ class Former:
 
 
 @frozen
+class FormerMethod:
+    format: ClassVar[FileFormat] = FileFormat()
+
+    def lower(self, program: Any) -> dict[str, bytes]:
+        return {}
+
+    def with_names(self, files: Any, inputs: Any, outputs: Any) -> Any:
+        return files
+
+
+@frozen
 class Merging(estimators.MinMax):
     def merge(self, a: Any) -> Any:
         return a
@@ -165,6 +176,11 @@ MESSAGES = [
         lambda: lowering.PackInt4(Former()),
         "PackInt4.lowering: found Former(opset=21) with the attribute opset, "
         "wanted a specs.FileFormat as format. Write format = FileFormat(opset=...).",
+    ),
+    (
+        lambda: lowering.PackInt4(FormerMethod()),
+        "PackInt4.lowering: found FormerMethod() with the method with_names, "
+        "wanted a specs.FileFormat as format. Write format = FileFormat(names=...).",
     ),
     (
         lambda: check_function(Misspelt()),

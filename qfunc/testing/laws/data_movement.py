@@ -27,13 +27,14 @@ _MOVING: dict[str, Callable[[Tensor], Any]] = {
 def commuting_ops_commute(target: Target) -> None:
     """Check Q(op(x)) = op(Q(x)) for each kind that `commuting` selects and each per-tensor scheme of activations in rules."""
     own = {op.kind: op for op in target.ops}
+    named = {kind for leaf in _leaves(target) for kind in leaf.kinds}
     x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # partly outside the range
     for scheme in dict.fromkeys(_schemes(target)):
         qparams = from_range(torch.tensor(-2.1), torch.tensor(3.3), scheme)
         for kind in _commuting(target):
             op = _example(kind) if kind not in own else own[kind].example or _example(own[kind].behaves_like or kind)
-            if op is None and kind in own:
-                continue  # a user-defined op without an example that behaves like no built-in one
+            if op is None and (kind in own or kind not in named):
+                continue  # a user's op without an example that behaves like no built-in one, or a trait of ops of other inputs
             assert op is not None, f"{kind!r} is listed as commuting, but is not an op on one float tensor"
             after = torch.cat([fake_quantize(t, qparams, scheme).flatten() for t in _tensors(op(x))])
             before = torch.cat([t.flatten() for t in _tensors(op(fake_quantize(x, qparams, scheme)))])
@@ -42,13 +43,17 @@ def commuting_ops_commute(target: Target) -> None:
             assert not differ, f"{kind!r} is listed as commuting: {found}"
 
 
+def _leaves(target: Target) -> list[Op]:
+    return [] if target.commuting is None else [leaf for leaf in atoms(target.commuting) if isinstance(leaf, Op)]
+
+
 def _commuting(target: Target) -> tuple[str, ...]:
     """Return the kinds of which `commuting` selects some ops."""
     if (select := target.commuting) is None:
         return ()
-    named = [kind for leaf in atoms(select) if isinstance(leaf, Op) for kind in kinds_of(leaf, target.ops)]
-    every = (*(op.kind for op in OPS), *(op.kind for op in target.ops))
-    return tuple(kind for kind in dict.fromkeys(named or every) if _may_select(select, kind, target))
+    named = [kind for leaf in _leaves(target) for kind in kinds_of(leaf, target.ops)]
+    every = dict.fromkeys((*named, *(op.kind for op in (*OPS, *target.ops))))
+    return tuple(kind for kind in every if _may_select(select, kind, target))
 
 
 def _may_select(select: Selector, kind: str, target: Target) -> bool:
