@@ -175,7 +175,7 @@ class OwnFiles:
 
 def of_format(target: Target = chip(), see: Any = refusal, net: Any = LAYER, x: Tensor = X, **changes: Any) -> Witness:
     """A chip whose files are the user's, and one whose files have another format."""
-    old = getattr(target.lowering, "format", FileFormat())
+    old = target.lowering.format if isinstance(target.lowering, OwnFiles) else FileFormat()
     before, after = (evolve(target, lowering=OwnFiles(one)) for one in (old, evolve(old, **changes)))
     return Witness(before, after, net, (x,), see)
 
@@ -270,7 +270,13 @@ WITNESSES = {
     "FileFormat.legality": of_format(legality=SAY),
     "FileFormat.quantizers": of_format(chip(lowering=OwnFiles(FileFormat(opset=12))), quantizers=True),
     "FileFormat.schemes": of_format(schemes=other_schemes),
-    "FileFormat.experts": of_format(EXPERTS, see=codes, net=seeded(SumOfExperts()), x=drawn(8, 32), experts=ExpertSums(1)),
+    "FileFormat.experts": of_format(
+        evolve(EXPERTS, lowering=OwnFiles(FileFormat(opset=21, blocks=True))),
+        see=codes,
+        net=seeded(SumOfExperts()),
+        x=drawn(8, 32),
+        experts=ExpertSums(1),
+    ),
     "FileFormat.names": of_format(see=named_files, names=True),
     "Override.select": of_override(select=Op("linear") | CONV & First() & ~First()),
     "Override.role": of_override(Override(CONV, "weight", estimator=Quantile(0.5)), role="activation"),
