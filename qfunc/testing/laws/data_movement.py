@@ -52,7 +52,7 @@ def _commuting(target: Target) -> tuple[str, ...]:
     if (select := target.commuting) is None:
         return ()
     named = [kind for leaf in _leaves(target) for kind in kinds_of(leaf, target.ops)]
-    every = dict.fromkeys((*named, *(op.kind for op in (*OPS, *target.ops))))
+    every = dict.fromkeys((*named, *(op.kind for op in OPS), *(op.kind for op in target.ops)))
     return tuple(kind for kind in every if _may_select(select, kind, target))
 
 
