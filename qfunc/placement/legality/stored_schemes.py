@@ -14,7 +14,8 @@ _STORED = (8, 16, 32)
 def refusal(lowering: Lowering | None, scheme: Scheme, constant: bool) -> str:
     """Return the schemes that the files hold, or the lowering that a tensor of this scheme needs instead; "" if they hold it.
 
-    >>> from qfunc.targets.runtimes import PplDspLowering, QdqLowering
+    >>> from qfunc.lowering import QdqLowering
+    >>> from qfunc.targets.runtimes import PplDspLowering
     >>> refusal(QdqLowering(opset=13), Scheme(Int(4)), constant=False)
     'QdqLowering(opset=21): QuantizeLinear has 4-bit integers from opset 21 on (ONNX operators)'
     >>> refusal(QdqLowering(opset=13), Scheme(Int(4)), constant=True)  # stored in a byte
