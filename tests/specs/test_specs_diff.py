@@ -24,7 +24,7 @@ def test_the_whole_text_of_a_pair() -> None:
         "rules[conv, conv_transpose, linear].weight.scale.divisor: 'qmax' -> 'half_range'",
         "rules: only in the first: Rule(Op('matmul'), input=Scheme(Int(8)), "
         "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
-        "rules: only in the first: Rule(Op(('lstm', 'gru', 'rnn')), input=Scheme(Int(8)), "
+        "rules: only in the first: Rule(Op(Trait.RECURRENT), input=Scheme(Int(8)), "
         "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
         "rules: only in the first: Rule(Op('add'), input=Scheme(Int(8)), edges=Not(From(Op('mul'))))",
         f"rules: only in the first: Rule({SUMS}, input=Scheme(Int(8)))",
