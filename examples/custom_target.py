@@ -44,7 +44,7 @@ ACTIVATION = Cases(
     ((NonNegative(), Scheme(U8, SHIFTS, rounding="half_up")),),
     default=Scheme(S8, SHIFTS, rounding="half_up"),
 )
-WEIGHTED, MOVES = Op(("conv", "linear")), ("max_pool", "flatten", "reshape")
+WEIGHTED, MOVES = Op(("conv", "linear")), Op(("max_pool", "flatten", "reshape"))
 
 chip = Target(
     name="chip",
@@ -52,7 +52,7 @@ chip = Target(
     fusions=(Fusion(WEIGHTED, FusionStep(Op("relu")), integer_if=ClampImplied()),),
     kernels=(
         Kernel(WEIGHTED, Shift("half_up"), formats=(("input", (S8, U8)), ("weight", (S8,)), ("output", (S8, U8)))),
-        Kernel(Op(MOVES), Copy(), integer_if=SameQParams()),
+        Kernel(MOVES, Copy(), integer_if=SameQParams()),
     ),
     commuting=MOVES,
     runtime=Runtime("chip simulator", "1.0"),

@@ -71,7 +71,7 @@ class NpuFiles:
 
 
 BYTE, NIBBLE = (Scheme(specs.Int(bits), specs.Scale(power_of_two=True), rounding="half_up") for bits in (8, 4))
-MAC, MOVES = Op(("conv", "linear")), ("flatten", "max_pool")
+MAC, MOVES = Op(("conv", "linear")), Op(("flatten", "max_pool"))
 
 npu = specs.Target(
     name="npu",

@@ -10,7 +10,7 @@ from typing import Any
 
 from qfunc.errors import SpecError
 from qfunc.specs._values import is_public_function, mutability_error, short
-from qfunc.specs.protocols import OF_FORMATS, OPTIONAL
+from qfunc.specs.protocols import FORMER_METHODS, OF_FORMATS, OPTIONAL
 
 Validator = Callable[[Any, Any, Any], None]
 
@@ -250,10 +250,12 @@ def _misfit(kind: Any, protocol: Any) -> tuple[str, str, str] | None:
                 return f"{name}, which is no method", wanted, f"Make {name} a method."
             if not _takes(kind, name, len(parameters) - 1):
                 return f"{name}{_signature(own)}", wanted, f"Let {name} take these arguments."
-    if "format" in declared and not hasattr(kind, "format"):
-        for name in OF_FORMATS:
+    if "format" in declared:
+        attributes = {} if hasattr(kind, "format") else {name: name for name in OF_FORMATS}
+        for name, of in (attributes | FORMER_METHODS).items():
             if hasattr(kind, name):
-                return f"the attribute {name}", "a specs.FileFormat as format", f"Write format = FileFormat({name}=...)."
+                what = "method" if name in FORMER_METHODS else "attribute"
+                return f"the {what} {name}", "a specs.FileFormat as format", f"Write format = FileFormat({of}=...)."
     optional = [n for p in OPTIONAL[protocol] for n in members(p)]
     for name in dir(kind):
         near = difflib.get_close_matches(name, optional, 1, 0.75)

@@ -165,6 +165,6 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
             continue
         bare = i == 0 and not f.kw_only
         # A field that takes one word for a tuple of one shows the word.
-        word = bare and f.converter is not None and type(held) is tuple and len(held) == 1 and type(held[0]) is str
+        word = bare and f.converter is not None and type(held) is tuple and len(held) == 1 and isinstance(held[0], str | Flag)
         parts.append(("" if bare else f"{f.name}=", held[0] if word else held))
     return parts

@@ -248,7 +248,7 @@ def _opposite(a: Selector, b: Selector) -> bool:
 def _exclude(a: Selector, b: Selector) -> bool:
     # Two parts of an AllOf that no op has both: other kinds, other values of one attribute, a thing and its opposite.
     match a, b:
-        case Op(ours), Op(theirs):
+        case Op(ours), Op(theirs) if all(isinstance(kind, str) for kind in (*ours, *theirs)):
             return not set(ours) & set(theirs)
         case (Op(kinds), Not(Op(barred))) | (Not(Op(barred)), Op(kinds)):
             return set(kinds) <= set(barred)

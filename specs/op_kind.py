@@ -15,8 +15,8 @@ from qfunc.specs._values import one_line, readable
 
 _OP_SLOTS = ("input", "weight", "bias", "operand")
 _USER_TRAITS = (
-    Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.INTEGER_RESULT | Trait.INTEGER_IF_INPUTS | Trait.VIEW | Trait.COMMUTATIVE
-    | Trait.WEIGHTED | Trait.RECURRENT | Trait.ARITHMETIC | Trait.CREATES | Trait.POSITION_IF_INPUTS
+    Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.MOVES_VALUES | Trait.INTEGER_RESULT | Trait.INTEGER_IF_INPUTS | Trait.VIEW
+    | Trait.COMMUTATIVE | Trait.WEIGHTED | Trait.RECURRENT | Trait.ARITHMETIC | Trait.CREATES | Trait.POSITION_IF_INPUTS
 )  # fmt: skip
 """The traits that placement, the partition and the lowerings ask for.  Capture, corrections and reconstruction ask for the
 others, of canonical ops alone; the bounds of a clamp follow from its canonical kind."""

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import field, frozen
 
 from qfunc.errors import SpecError
+from qfunc.ops.traits import NONE, Trait
 from qfunc.specs._check import Validator, as_tuple, frozen_callable, frozen_value, integer, refuse, text, tuple_of
 from qfunc.specs._values import readable, short
 
@@ -81,19 +82,30 @@ def _each_selector(instance: Any, attribute: Any, value: Any) -> None:
         require_selector(f"{type(instance).__name__}.{attribute.name}", one)
 
 
+def _kinds(instance: Any, attribute: Any, value: Any) -> None:
+    tuple_of(str, Trait, at_least=1)(instance, attribute, value)
+    if NONE in value:
+        raise refuse(instance, attribute.name, NONE, "a trait", "Name one, such as Trait.CLAMPS.")
+
+
 @readable
 @frozen
 class Op(Selector):
-    """Ops of these kinds, by their names in the op vocabulary: `Op("conv")`, `Op(("add", "mul"))`.
+    """Ops of these kinds, by their names in the op vocabulary or by a trait of theirs.
+
+    `Op("conv")` selects convolutions, `Op(("add", "mul"))` additions and products, and `Op(Trait.CLAMPS)` the ops that are
+    clamps for all arguments, `OpKind` values with this trait among them.  Of several traits in one, `A | B`, an op has all.
 
     Raises:
-        SpecError: no kind, or one that is not a str.
+        SpecError: no kind, or one that is neither a str nor a trait.
 
     >>> Op("conv") | Op("linear")
     AnyOf((Op('conv'), Op('linear')))
+    >>> Op(Trait.CLAMPS), Op((Trait.CLAMPS, "tanh"))
+    (Op(Trait.CLAMPS), Op((Trait.CLAMPS, 'tanh')))
     """
 
-    kinds: tuple[str, ...] = field(converter=as_tuple, validator=tuple_of(str, at_least=1))
+    kinds: tuple[str | Trait, ...] = field(converter=as_tuple, validator=_kinds)
 
 
 @readable

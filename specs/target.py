@@ -20,7 +20,7 @@ from qfunc.specs.legality import Legality, Refuse, Require, RequireSizes, Requir
 from qfunc.specs.op_kind import OpKind
 from qfunc.specs.placement import Fusion, Limit, Rule, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering, Runner
-from qfunc.specs.selectors import Selector, selector
+from qfunc.specs.selectors import Op, Selector, selector
 from qfunc.specs.text.datasheet import datasheet, summary
 
 ROLES = ("weight", "activation", "bias")
@@ -141,6 +141,14 @@ class Runtime:
             raise refuse(self, "builds", tuple(names), wanted, do)
 
 
+def _selected(value: Any) -> Any:
+    # Names of kinds, as texts of JSON have them, are a selector of these kinds.
+    if isinstance(value, Selector) or value is None:
+        return value
+    kinds = as_tuple(value)
+    return Op(kinds) if kinds else None
+
+
 _HARDWARE = (
     "name", "rules", "fusions", "ties", "fused_readers", "limits", "kernels", "commuting", "legality", "host", "ops", "runtime",
     "lowering", "source",
@@ -163,7 +171,7 @@ class Target:
             weights is the same, the largest, as is an outer scale.
         limits: Bounds of sums of scale positions.
         kernels: The arithmetic of units.
-        commuting: Kinds of ops that only move codes.
+        commuting: Ops that only move codes, or their kinds; None, or (), if there are none.
         legality: Schemes, ops and sizes that the chip refuses, and units for which the target has settings.
         host: The processor that runs what the chip refuses, and everything after it; None if nothing does.
         ops: User-defined kinds of ops.
@@ -175,9 +183,12 @@ class Target:
     Raises:
         SpecError: a field of the wrong kind, no rules, no source, or two ops of one name.
 
+    >>> from attrs import evolve
     >>> from qfunc import targets
     >>> targets.qdq
     Target('qdq', 4 rules)
+    >>> evolve(targets.qdq, commuting=("max_pool", "reshape")).commuting
+    Op(('max_pool', 'reshape'))
     """
 
     _writes_code: ClassVar[bool] = True
@@ -189,7 +200,7 @@ class Target:
     fused_readers: Selector | None = field(default=None, validator=selector(optional=True))
     limits: tuple[Limit, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Limit))
     kernels: tuple[Kernel, ...] = field(default=(), converter=as_tuple, validator=tuple_of(Kernel))
-    commuting: tuple[str, ...] = field(default=(), converter=as_tuple, validator=tuple_of(str))
+    commuting: Selector | None = field(default=None, converter=_selected, validator=selector(optional=True))
     legality: tuple[Legality, ...] = field(
         default=(), converter=as_tuple, validator=tuple_of(Require, Refuse, RequireSizes, RequireUnit)
     )

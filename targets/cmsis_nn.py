@@ -75,7 +75,7 @@ cmsis_nn_16x8 = Target(
         Kernel(Op("concat"), FloatKernel(), integer_if=SAME, formats=SHORTS),
         Kernel(Op(MOVES), Copy(), integer_if=SAME, formats=SHORTS),
     ),
-    commuting=(*MOVES, "pad"),
+    commuting=Op((*MOVES, "pad")),
     legality=(
         *litert.legality[1:-1],
         Require(Everything(), ("input", "output"), formats=S16, zero_point=False, shared=PerTensor(), because=FORM),

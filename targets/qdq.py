@@ -9,7 +9,7 @@ No op runs on codes: each computes in float between DequantizeLinear and Quantiz
 from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.lowering import ExplicitQdqLowering
-from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target
+from qfunc.specs import Algorithm, From, Int, Op, PerChannel, Rule, Runtime, Scale, Scheme, Target, Trait
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 
 ACTIVATION = Scheme(Int(8))
@@ -20,7 +20,7 @@ qdq = Target(
     name="qdq",
     rules=(
         Rule(Op(("conv", "conv_transpose", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT),
-        Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
+        Rule(Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
         Rule(Op("add"), input=ACTIVATION, edges=~From(Op("mul"))),
         Rule(Op(("mul", *POOLS, "resize", "batch_norm", "prelu")), input=ACTIVATION),
     ),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import fx
 
+from qfunc.graph.selectors import Context, matches
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, kind_of, op_of, slots
+from qfunc.specs import Target
 
 TRANSPARENT = ("dropout", "detach")
 """Kinds that are removed in evaluation, for every target: they differ in training only."""
@@ -58,6 +60,24 @@ def movement_chain(source: fx.Node, last: fx.Node) -> list[fx.Node]:
         chain.append(last)
         last = moved_input(last)
     return chain
+
+
+def commutes(node: fx.Node, context: Context, target: Target) -> bool:
+    """Return True if a target says that an op only moves codes; `only_moves_codes` asks for its arguments.
+
+    >>> from qfunc import targets
+    >>> from qfunc.frontend.capture import capture
+    >>> from torch import nn
+    >>> model = capture()(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()))
+    >>> [n.name for n in model.graph.nodes if commutes(n, Context(model), targets.onnxruntime)]
+    ['_1']
+    """
+    return target.commuting is not None and matches(target.commuting, node, context)
+
+
+def keeps_codes(node: fx.Node, context: Context, target: Target) -> bool:
+    """Return True if an op has the codes of its input: it is removed in evaluation, or commutes."""
+    return context.kind(node) in TRANSPARENT or commutes(node, context, target)
 
 
 def only_moves_codes(node: fx.Node) -> bool:

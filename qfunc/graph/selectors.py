@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,9 @@ from qfunc.graph.examples import axes_of_examples, created_nodes, mixes_examples
 from qfunc.graph.record import Context, arguments
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, is_constant, kind_of, op_of
+from qfunc.ops.opset import kinds_with, traits_of
 from qfunc.ops.sizes import is_number
+from qfunc.specs import OpKind
 from qfunc.specs import selectors as s
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "attributes",
     "constant_shape",
     "is_created",
+    "kinds_of",
     "matches",
     "names_one_op",
     "non_negative",
@@ -44,7 +47,7 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Everything():
             return True
         case s.Op(kinds):
-            return context.kind(node) in kinds
+            return context.kind(node) in kinds or any(isinstance(k, Trait) and context.has(node, k) for k in kinds)
         case s.Name(glob):
             path = context.fact(node).path
             return fnmatchcase(path, glob)
@@ -86,6 +89,22 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Not(of):
             return not matches(of, node, context)
     raise SpecError(where="selector", found=repr(selector), wanted="a selector of qfunc.specs", do="Compose one of these.")
+
+
+def kinds_of(select: s.Op, ops: Iterable[OpKind] = ()) -> tuple[str, ...]:
+    """Return the kinds that a selector names, and the kinds of canonical ops and of `ops` with a trait that it names.
+
+    >>> kinds_of(s.Op((Trait.CLAMPS, "tanh")))
+    ('relu', 'clip', 'tanh')
+    """
+    found: list[str] = []
+    for kind in select.kinds:
+        if isinstance(kind, str):
+            found.append(kind)
+        else:
+            own = (op.kind for op in ops if kind in op.traits | traits_of(op.behaves_like or op.kind))
+            found += [*kinds_with(kind), *own]
+    return tuple(dict.fromkeys(found))
 
 
 _MISSING = object()

@@ -9,11 +9,11 @@ from attrs import field, frozen
 
 from qfunc.errors import DeployError
 from qfunc.lowering.program import Program
-from qfunc.specs import FileFormat, Scheme
+from qfunc.specs import FileFormat
 from qfunc.specs._check import as_tuple, implements, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import Lowering, RefusingLowering
+from qfunc.specs.protocols import Lowering
 
 
 def _lowerings(instance: Any, attribute: Any, value: Any) -> None:
@@ -45,7 +45,7 @@ class Combined:
 
     @property
     def format(self) -> FileFormat:
-        """The opset of the lowerings that have one, the first size that is fixed, and the ops that any of them refuses.
+        """The opset of the lowerings that have one, the first size that is fixed, and the ops and schemes that any refuses.
 
         >>> from qfunc.lowering import QdqLowering
         >>> from qfunc.targets.runtimes import TensorRtRanges, NcnnLowering
@@ -59,6 +59,8 @@ class Combined:
             opset=next((one.opset for one in formats if one.opset), None),
             one_size=next((one.one_size for one in formats if one.one_size), ""),
             legality=tuple(refuse for one in formats for refuse in one.legality),
+            quantizers=any(one.quantizers for one in formats),
+            schemes=tuple(reason for one in formats for reason in one.schemes),
         )
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
@@ -76,21 +78,3 @@ class Combined:
                     )
                 files[name], writers[name] = content, lowering
         return files
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return these lowerings with the one that the first to refuse such a tensor wants instead; empty if all write it.
-
-        >>> from qfunc.lowering import QdqLowering
-        >>> from qfunc.targets.runtimes import TensorRtRanges
-        >>> from qfunc.specs import Int, Scheme
-        >>> Combined((QdqLowering(opset=13), TensorRtRanges())).refuses(Scheme(Int(4)), constant=False).split(": ")[0]
-        'Combined((QdqLowering(opset=21), TensorRtRanges()))'
-        """
-        for lowering in self.lowerings:
-            wanted = lowering.refuses(scheme, constant) if isinstance(lowering, RefusingLowering) else ""
-            instead, _, because = wanted.partition(": ")
-            if instead.startswith(f"{type(lowering).__name__}("):
-                return f"{repr(self).replace(repr(lowering), instead)}: {because}"
-            if wanted:
-                return wanted
-        return ""

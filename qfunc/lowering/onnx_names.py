@@ -13,7 +13,7 @@ from qfunc.files.folder import is_plain_name
 from qfunc.graph.constants import UniqueNames
 from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import Place, QuantizedTensor
-from qfunc.specs.protocols import NamingLowering
+from qfunc.specs.file_format import format_of
 
 STEM = "model"
 """The stem of the files of an artifact without a name."""
@@ -113,34 +113,33 @@ class Names:
         return evolve(program, model=named, tensors=(_renamed(tensor, renamed) for tensor in program.tensors))
 
     def finish(self, files: Mapping[str, bytes], lowering: Any) -> dict[str, bytes]:
-        """Return the files with the stem, and the ONNX model among them with its outputs' names.
+        """Return the files with the stem, and the ONNX model among them with its outputs' names, unless the files have names.
 
         Raises:
             DeployError: names of tensors for files without an ONNX model, or of an axis whose size the file fixes.
         """
-        finished = dict(files)
-        if self.renames_tensors and f"{STEM}.onnx" not in finished:
-            given = {"input_names": self.inputs, "output_names": self.outputs, "dynamic_axes": self.axes}
+        finished, named = dict(files), format_of(lowering).names
+        given: dict[str, Any] = {} if named else {"input_names": self.inputs, "output_names": self.outputs}
+        given["dynamic_axes"] = self.axes
+        if any(given.values()) and f"{STEM}.onnx" not in finished:
             raise _no_names_error(next(name for name, value in given.items() if value), finished, lowering)
-        if self.renames_tensors or any(self.own):
+        if not named and (self.renames_tensors or any(self.own)):
             models = [n for n in finished if n.startswith(_OWN) and n.endswith(".onnx")]
             finished |= {n: self._finished(finished[n], lowering) for n in models}
         return {self.file(name): content for name, content in finished.items()}
 
-    def finish_other(self, files: Mapping[str, bytes], lowering: NamingLowering, model: Any) -> dict[str, bytes]:
-        """Return the files of a format other than ONNX with the stem and the names.
+    def of_files(self, program: Program) -> Program:
+        """Return a program with these names for files that have names beside their tensors.
 
         Raises:
-            DeployError: other numbers of names than the model has inputs and outputs, or names of axes.
+            DeployError: other numbers of names than the model has inputs and outputs.
         """
-        if self.axes:
-            raise _no_names_error("dynamic_axes", files, lowering)
-        inputs = _counted("input_names", self.inputs, [i.name for i in model.graph.input])
-        outputs = [o.name for o in model.graph.output]
+        graph = program.model.graph
+        inputs = _counted("input_names", self.inputs, [i.name for i in graph.input])
+        outputs = [o.name for o in graph.output]
         kept = self.own if len(self.own) == len(outputs) else ("",) * len(outputs)
         chosen = _counted("output_names", self.outputs, outputs, kept) if self.outputs else _free(kept, inputs)
-        named = lowering.with_names(files, tuple(inputs), tuple(chosen))
-        return {self.file(name): content for name, content in named.items()}
+        return evolve(program, inputs=tuple(inputs), outputs=tuple(chosen))
 
     def file(self, name: str) -> str:
         """Return the name of a file with the stem.

@@ -50,6 +50,8 @@ class Program:
         model: An `onnx.ModelProto` with QuantizeLinear and DequantizeLinear, to be left as it is.
         tensors: The quantized tensors, and their places in the model.
         units: The units, in the order of the network.
+        inputs, outputs: The names that the files give to the inputs and outputs, "" for the name of the tensor; () if the
+            tensors of the model have the names.
 
     >>> Program(None).units
     ()
@@ -58,6 +60,8 @@ class Program:
     model: Any
     tensors: tuple[QuantizedTensor, ...] = field(default=(), converter=_tensors)
     units: tuple[ProgramUnit, ...] = field(default=(), converter=_units)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
 
 def by_node(program: Program) -> dict[str, ProgramUnit]:

@@ -50,6 +50,16 @@ MODULE_TRAITS = {"dropout": _IDENTITY, "batch_norm": Trait.NORM, "fake_quantize"
 
 
 @cache
+def kinds_with(trait: Trait) -> tuple[str, ...]:
+    """Return the kinds that have a trait, in the order of the records.
+
+    >>> kinds_with(Trait.CLAMPS), kinds_with(Trait.RECURRENT)
+    (('relu', 'clip'), ('lstm', 'gru', 'rnn'))
+    """
+    return tuple(kind for kind in dict.fromkeys((*(op.kind for op in OPS), *MODULE_TRAITS)) if trait in traits_of(kind))
+
+
+@cache
 def traits_of(kind: str) -> Trait:
     """Return the traits that all records of a kind have; none for an unknown kind.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qfunc.graph.data_movement import commutes
 from qfunc.graph.selectors import matches
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
@@ -22,7 +23,7 @@ def on_codes(partition: Partition, unit: Unit) -> bool:
     coded = [encoding for encoding in inputs if encoding is not None]
     if len(coded) < len(inputs) or partition.keeps_float(unit.group):
         return False
-    if partition.kinds[unit.group.root] in partition.target.commuting:
+    if commutes(unit.group.root, partition.context, partition.target):
         return all(encoding.same(output) for encoding in coded)
     context, root = partition.context, unit.group.root
     return any(isinstance(k.arithmetic, Unknown) and matches(k.unit, root, context) for k in partition.target.kernels)

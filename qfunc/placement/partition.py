@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence, Set
 from functools import cached_property
+from typing import Any
 
 import torch
 from attrs import evolve
@@ -11,7 +12,7 @@ from torch import fx
 
 from qfunc._collection import paused_collection
 from qfunc.arithmetic import UnitSpec
-from qfunc.graph.data_movement import only_moves_codes, reads_values
+from qfunc.graph.data_movement import commutes, only_moves_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.interpreter import run_with_sizes
 from qfunc.graph.selectors import Context
@@ -27,19 +28,19 @@ from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.kernels import Operand, float_kernel, integer_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
+from qfunc.placement.legality.stored_schemes import holds_own_codes
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
 from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
 from qfunc.placement.unit_spec import Described, Tensors, describe, describe_mixture
 from qfunc.placement.units import Unit
 from qfunc.specs import Float, Host, Int, Kernel, Op, PerBlock, Scheme, Target
+from qfunc.specs.file_format import format_of
 from qfunc.specs.protocols import (
     AppendingArithmetic,
     BuildingLowering,
     MixtureArithmetic,
     RunTimeArithmetic,
-    StackingLowering,
-    StoringLowering,
 )
 
 _CONSTANT = "a constant, computed in float"
@@ -94,14 +95,13 @@ class Partition:
         units = tuple(self._unit(g) for g in groups.groups)
         self._dynamic = {u.group.root.name for u in units if self._run_time and _is_of_run_time(u)}
         lowering = target.lowering
-        experts = lowering.experts if isinstance(lowering, StackingLowering) else None
+        experts: Any = format_of(lowering).experts
         self.mixtures: dict[fx.Node, Mixture] = {} if experts is None else self._mixtures(experts, units)
         self.units = units if experts is None else tuple(self._with_mixtures(units, Kernel(Op("linear"), experts)))
         self._coded = {u.group.root.name for u in self.units if u.integer} - self._dynamic
         for (_, reader), quantizer in self._run_time.items():
             scheme = quantizer.module.site.scheme
-            stored = isinstance(lowering, StoringLowering) and lowering.stores(scheme, constant=False)
-            if reader not in self._dynamic and not stored:
+            if reader not in self._dynamic and not holds_own_codes(lowering, scheme, constant=False):
                 require_integers(quantizer)
 
     def encoding(self, producer: fx.Node, reader: fx.Node) -> Encoding | None:
@@ -128,7 +128,7 @@ class Partition:
     def _shared_encoding(self, node: fx.Node) -> Encoding | None:
         if node.name in self._of_output:
             return self._of_output[node.name]
-        if self.kinds[node] in self.target.commuting and only_moves_codes(node):
+        if commutes(node, self.context, self.target) and only_moves_codes(node):
             inputs = [n for s, n in self.slots(node) if s == "input"]
             carried = self.encoding(inputs[0], node) if len(inputs) == 1 else None
             # The op may move the channels of the activation to another axis.
@@ -231,7 +231,7 @@ class Partition:
 
     def keeps_float(self, group: FusedGroup) -> bool:
         """Return True if a rule keeps an op in float, also between tensors of codes; one that only moves codes has no rule."""
-        moves = self.kinds[group.root] in self.target.commuting
+        moves = commutes(group.root, self.context, self.target)
         return not moves and all(self._rules.keep_float(group, slot) for slot in ("input", "output"))
 
     def _unit(self, group: FusedGroup) -> Unit:

@@ -10,7 +10,7 @@ from torch import fx
 
 from qfunc import functions
 from qfunc.errors import SpecError
-from qfunc.graph.data_movement import TRANSPARENT, moved_input, movement_chain, only_moves_codes, reads_values
+from qfunc.graph.data_movement import TRANSPARENT, keeps_codes, moved_input, movement_chain, only_moves_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
@@ -215,7 +215,7 @@ class _Placement:
 
     def source(self, tensor: fx.Node) -> fx.Node:
         """Return the tensor with the codes of this one, before every op that only moves them."""
-        while self.context.kind(tensor) in (*self.target.commuting, *TRANSPARENT) and tensor not in self.of_tensor:
+        while keeps_codes(tensor, self.context, self.target) and tensor not in self.of_tensor:
             inputs = [n for s, n in self.slots(tensor) if s == "input"]
             if len(inputs) != 1 or not only_moves_codes(tensor):
                 break

@@ -87,11 +87,11 @@ def near_rule(node: fx.Node, target: Target, context: Context) -> str:
     >>> near_rule(node, gguf("Q8_0"), Context(network))
     'rule 0 selects linear and in_features a multiple of 32; here in_features is 40'
     """
-    kind, values = context.kind(node), attributes(node, context)
+    values = attributes(node, context)
     for index, rule in enumerate(target.rules):
         tested = [name for name in dict.fromkeys(attribute_names(rule.select)) if name in values]
         parts = rule.select.of if isinstance(rule.select, AllOf) else ()
-        named = any(isinstance(part, Op) and kind in part.kinds for part in parts)
+        named = any(isinstance(part, Op) and matches(part, node, context) for part in parts)
         floats = isinstance(rule.input, KeepFloat) or isinstance(rule.output, KeepFloat)
         if named and tested and not floats and not matches(rule.select, node, context):
             here = ", ".join(f"{name} is {values[name]!r}" for name in tested)

@@ -13,7 +13,7 @@ from qfunc.emulation.builder import codes_names
 from qfunc.emulation.teacher_forcing import code_nodes
 from qfunc.emulation.writer import build_emulation
 from qfunc.graph.arguments import flatten, with_fixed_arguments
-from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.data_movement import commutes, only_moves_codes
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
@@ -100,5 +100,5 @@ def _moves(partition: Partition, unit: Unit) -> bool:
     # A move in float between equal qparams, such as a padding, gives the codes that it gets; between others it rounds.
     root, output = unit.group.root, partition.output_encoding(unit.group.output)
     read = [e for n in root.all_input_nodes if (e := partition.encoding(n, root)) is not None]
-    only_moves = unit.kind in partition.target.commuting and only_moves_codes(root)
+    only_moves = commutes(root, partition.context, partition.target) and only_moves_codes(root)
     return only_moves and root is unit.group.output and (output is None or all(e.same(output) for e in read))

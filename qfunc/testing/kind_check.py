@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from qfunc.execution.distributed import ranks, require_group
+from qfunc.graph.selectors import kinds_of
 from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
 from qfunc.specs.selectors import Selector
 from qfunc.testing.large_sums import large_sums
@@ -79,8 +80,8 @@ def _computed(target: Target) -> tuple[str, ...]:
 
 def _kinds(selector: Selector) -> Iterator[str]:
     match selector:
-        case Op(kinds):
-            yield from kinds
+        case Op():
+            yield from kinds_of(selector)
         case AllOf(of) | AnyOf(of):
             for part in of:
                 yield from _kinds(part)

@@ -16,6 +16,7 @@ from qfunc.analysis.metrics import Sums
 from qfunc.execution.batches import require_batches
 from qfunc.execution.distributed import gather_counts, propagate_errors, ranks, require_group
 from qfunc.execution.feed import feed_all
+from qfunc.graph.data_movement import commutes
 from qfunc.graph.selectors import Context
 from qfunc.graph.submodules import require_submodules
 from qfunc.graph.view import QuantizedModel
@@ -125,8 +126,7 @@ class _Comparison:
         self.lockstep = Lockstep(model, self._observe)
         self.quantizers = {n: self.lockstep.ops.module(n) for n in model.graph.nodes if self._is_quantizer(n)}
         self.outputs = {n for node in model.graph.nodes if node.op == "output" for n in node.all_input_nodes}
-        commuting = self.record.target.commuting
-        group_outputs = {g.output.name for g in self.groups if self.context.kind(g.root) not in commuting}
+        group_outputs = {g.output.name for g in self.groups if not commutes(g.root, self.context, target)}
         # If all readers of a tensor get its quantized value, the row of the quantizer suffices.
         real = {n for n in model.graph.nodes if any(user not in self.quantizers for user in n.users)}
         self.unquantized = {n for n in real if n.name in group_outputs} | (self.outputs - self.quantizers.keys())

@@ -36,7 +36,6 @@ from qfunc.placement.shift_limits import require_limits
 from qfunc.placement.units import Unit, summary
 from qfunc.specs import Target
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import NamingLowering
 from qfunc.transforms.onnx_check import require_same_function
 from qfunc.transforms.validate import describe, require_target, require_target_value
 
@@ -146,15 +145,13 @@ def checked_program(deployed: Deployment) -> Program:
         CalibrationError: scales that training has moved beyond a limit of the target.
     """
     # Import here, so that `import qfunc` does not import onnx.
-    from qfunc.lowering.onnx.opset import OPSET, written_opset
     from qfunc.lowering.onnx.writer import write_program
 
     partition, inputs = deployed.partition, deployed.inputs
     lowering = partition.target.lowering
     assert lowering is not None
     require_limits(partition)
-    opset = written_opset(format_of(lowering).opset or OPSET)
-    program = write_program(partition, inputs, opset, deployed.axes)
+    program = write_program(partition, inputs, format_of(lowering).received, deployed.axes)
     names = {node.name: name for node, name in partition.names.items()}
     for shapes in (inputs, *other_sizes(inputs, deployed.axes)):
         require_same_function(program.model, program.tensors, deployed.model, shapes, names)
@@ -172,11 +169,8 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     lowering = partition.target.lowering
     assert lowering is not None
     program = checked_program(deployed)
-    if isinstance(lowering, NamingLowering):
-        files = names.finish_other(_files(partition.target, lowering.lower(program)), lowering, program.model)
-    else:
-        program = names.apply(program)
-        files = names.finish(_files(partition.target, lowering.lower(program)), lowering)
+    program = names.of_files(program) if format_of(lowering).names else names.apply(program)
+    files = names.finish(_files(partition.target, lowering.lower(program)), lowering)
     report = report_of(partition.target, inputs, program.tensors, partition.units) | {"files": digests(files)}
     return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
 

@@ -10,6 +10,7 @@ from qfunc._collection import paused_collection
 from qfunc.analysis.explanation import Explanation, FloatRow, HostRow, OverflowRow, SiteRow
 from qfunc.analysis.histogram import Counter, Histogram
 from qfunc.errors import CalibrationError
+from qfunc.graph.data_movement import commutes
 from qfunc.graph.selectors import Context
 from qfunc.graph.stages import require_stage
 from qfunc.graph.submodules import outer_model, require_submodules
@@ -109,7 +110,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
     else:
         quantized = {q.module.site.op for q in view.quantizers}
         ops = (g.root for g in fused.groups if not isinstance(g.root.target, type))
-        roots = [node for node in ops if context.kind(node) not in target.commuting]
+        roots = [node for node in ops if not commutes(node, context, target)]
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
     floats = tuple(

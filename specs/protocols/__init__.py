@@ -15,10 +15,7 @@ from qfunc.specs.protocols.function import (
     Function, LearnedFunction, NoiselessFunction, OnnxFunction, RelaxedFunction, ScalableFunction, SearchingFunction,
 )  # fmt: skip
 from qfunc.specs.protocols.library import CodesLibrary, Library
-from qfunc.specs.protocols.lowering import (
-    BuildingLowering, BuiltNetwork, FormattedLowering, Lowering, NamingLowering, PartwiseLowering, RefusingLowering,
-    StackingLowering, StoringLowering,
-)  # fmt: skip
+from qfunc.specs.protocols.lowering import BuildingLowering, BuiltNetwork, FormattedLowering, Lowering, PartwiseLowering
 from qfunc.specs.protocols.runner import (
     ConditionalRunner, ExecutedView, FlippingRunner, InspectableRunner, LoadingRunner, LocatedRunner, OptionalRunner, RealView,
     ReorderingRunner, Runner, ThreadedRunner,
@@ -48,15 +45,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         ScalableFunction,
         OnnxFunction,
     ),
-    Lowering: (
-        FormattedLowering,
-        NamingLowering,
-        RefusingLowering,
-        StoringLowering,
-        BuildingLowering,
-        StackingLowering,
-        PartwiseLowering,
-    ),
+    Lowering: (FormattedLowering, BuildingLowering, PartwiseLowering),
     Runner: (
         OptionalRunner,
         LoadingRunner,
@@ -70,16 +59,18 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
 
-OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legality")
-"""What a lowering says by its `format`, a `specs.FileFormat`."""
+OF_FORMATS = ("opset", "one_size", "bias_bits", "blocks", "parameters", "legality", "quantizers", "schemes", "experts", "names")
+"""The fields of a `specs.FileFormat`, by which a lowering says what its files hold: its `format`."""
+
+FORMER_METHODS = {"refuses": "schemes", "stores": "schemes", "with_names": "names"}
+"""Maps a method that lowerings had to the field of a `specs.FileFormat` that replaces it."""
 
 __all__ = [
     "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "BuildingLowering", "BuiltNetwork",
-    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FlippingRunner",
+    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FORMER_METHODS", "FlippingRunner",
     "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner",
-    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NamingLowering", "NoiselessFunction",
-    "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic",
-    "RealView", "RefusingLowering", "RelaxedFunction", "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic",
-    "Runner", "ScalableFunction", "SearchingFunction", "StackingLowering", "StoringLowering", "SummingArithmetic",
-    "ThreadedRunner",
+    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NoiselessFunction", "OF_FORMATS", "OPTIONAL",
+    "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RelaxedFunction",
+    "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
+    "SummingArithmetic", "ThreadedRunner",
 ]  # fmt: skip

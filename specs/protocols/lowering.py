@@ -34,33 +34,6 @@ class FormattedLowering(Protocol):
         ...
 
 
-@runtime_checkable
-class NamingLowering(Protocol):
-    """A lowering whose files without an ONNX model have names for inputs and outputs."""
-
-    def with_names(self, files: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
-        """Return the files of `lower` with these names of inputs and outputs; an output with the name "" keeps its own."""
-        ...
-
-
-@runtime_checkable
-class RefusingLowering(Protocol):
-    """A lowering that refuses some schemes."""
-
-    def refuses(self, scheme: Any, constant: bool) -> str:
-        """Return a description of the schemes that it accepts, or "" if it accepts this one."""
-        ...
-
-
-@runtime_checkable
-class StoringLowering(Protocol):
-    """A lowering whose files hold codes that ONNX's integers with one static scale per tensor or channel are not."""
-
-    def stores(self, scheme: Any, constant: bool) -> bool:
-        """Return True if they hold the codes of a constant in this scheme, or say how an activation is quantized."""
-        ...
-
-
 class BuiltNetwork(Protocol):
     """The network that an engine builds around the products of the model, as nodes of the emulation."""
 
@@ -93,16 +66,6 @@ class BuildingLowering(Protocol):
 
 
 @runtime_checkable
-class StackingLowering(Protocol):
-    """A lowering that writes mixtures of experts, which the network has as linear layers, as one op each."""
-
-    @property
-    def experts(self) -> Any:
-        """The arithmetic of a mixture, a `MixtureArithmetic`, or None if the layers stay as they are."""
-        ...
-
-
-@runtime_checkable
 class PartwiseLowering(Protocol):
     """A lowering whose files are put together from parts of the network, as `qfunc.stream` does.
 
@@ -118,7 +81,4 @@ class PartwiseLowering(Protocol):
         ...
 
 
-__all__ = [
-    "BuildingLowering", "FormattedLowering", "Lowering", "NamingLowering", "PartwiseLowering", "RefusingLowering",
-    "StackingLowering", "StoringLowering",
-]  # fmt: skip
+__all__ = ["BuildingLowering", "BuiltNetwork", "FormattedLowering", "Lowering", "PartwiseLowering"]

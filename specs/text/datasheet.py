@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import Any
 
+from qfunc.ops.traits import Trait
 from qfunc.specs._check import SLOTS
 from qfunc.specs._values import one_line
 from qfunc.specs.legality import Refuse, RequireSizes, RequireUnit
@@ -54,7 +55,8 @@ def datasheet(target: Any) -> str:
     if target.fused_readers is not None:
         lines += _part("one product where they read the same tensor", [[one_line(target.fused_readers)]])
     lines += _part("limits", ([one_line(limit)] for limit in target.limits))
-    lines += _part("commute with quantization", [[", ".join(target.commuting)]] if target.commuting else [])
+    if target.commuting is not None:
+        lines += _part("commute with quantization", [[selected(target.commuting)]])
     lines += _part("constraints", (_constraint(rule) for rule in target.legality))
     if target.host is not None:
         lines += _part(f"run by the host, {target.host.name}, with all after them", map(_constraint, target.host.refuses))
@@ -85,8 +87,9 @@ def selected(select: Any, inner: bool = False) -> str:
     'conv and not groups = 1'
     """
     if type(select) is Op:
-        kinds = ", ".join(select.kinds)
-        return f"({kinds})" if inner and len(select.kinds) > 1 else kinds
+        kinds = ", ".join(kind if isinstance(kind, str) else _traits(kind) for kind in select.kinds)
+        several = len(select.kinds) > 1 or " and " in kinds
+        return f"({kinds})" if inner and several else kinds
     if type(select) is Name:
         return f"named {select.glob!r}"
     if type(select) is ModuleType:
@@ -107,6 +110,10 @@ def selected(select: Any, inner: bool = False) -> str:
         text = word.join(selected(one, True) for one in select.of)
         return f"({text})" if inner else text
     return "all ops" if type(select) is Everything else one_line(select)
+
+
+def _traits(trait: Trait) -> str:
+    return " and ".join(str(one.name).lower().replace("_", " ") for one in trait)
 
 
 def _constraint(rule: Any) -> list[str]:

@@ -10,13 +10,14 @@ from typing import Any
 import attrs
 
 from qfunc.errors import SpecError
+from qfunc.ops.traits import Trait
 from qfunc.specs._values import constructor_arguments, one_line, short
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.selectors import AnyOf, Op
 
 _ORDER = "the same entries in another order"
 _SETS = ("commuting", "source")
-"""Tuples of texts that are compared as sets."""
+"""Texts, and kinds of ops, that are compared as sets."""
 
 
 def diff(a: Any, b: Any) -> str:
@@ -49,15 +50,27 @@ def _lines(path: str, a: Any, b: Any) -> list[str]:
         return []
     if type(a) is type(b) is Cpu:
         return [f"{path or 'value'}: {a} -> {b}"]
+    members = [_members(v) for v in (a, b)] if path in _SETS else []
+    if members and None not in members:
+        return _differences(path, *(m or () for m in members))
     if type(a) is type(b) and attrs.has(type(a)):
         ours, theirs = constructor_arguments(a) or {}, constructor_arguments(b) or {}
         return [line for name, v in ours.items() for line in _lines(f"{path}.{name}".lstrip("."), v, theirs[name])]
-    if type(a) is type(b) is tuple and path in _SETS:
-        sides = ((name, [v for v in x if v not in y]) for name, x, y in (("first", a, b), ("second", b, a)))
-        return [f"{path}: only in the {name}: {', '.join(map(repr, v))}" for name, v in sides if v] or [f"{path}: {_ORDER}"]
     if type(a) is type(b) is tuple and _is_table(a) and _is_table(b):
         return _entries(path, a, b)
     return [f"{path or 'value'}: {_text(a)} -> {_text(b)}"]
+
+
+def _members(value: Any) -> tuple[str | Trait, ...] | None:
+    """Return the texts of a tuple, or the kinds of a selector by kinds; None for another selector."""
+    if value is None or isinstance(value, tuple):
+        return value or ()
+    return _kinds(value) or None
+
+
+def _differences(path: str, a: tuple[str | Trait, ...], b: tuple[str | Trait, ...]) -> list[str]:
+    sides = ((name, [v for v in x if v not in y]) for name, x, y in (("first", a, b), ("second", b, a)))
+    return [f"{path}: only in the {name}: {', '.join(map(one_line, v))}" for name, v in sides if v] or [f"{path}: {_ORDER}"]
 
 
 def _is_table(entries: tuple[Any, ...]) -> bool:
@@ -71,7 +84,7 @@ class _Row:
 
     number: int
     entry: Any
-    kind: str | None = None
+    kind: str | Trait | None = None
 
 
 def _rows(entries: tuple[Any, ...]) -> list[_Row]:
@@ -121,16 +134,20 @@ def _changes(path: str, pairs: list[tuple[_Row, _Row]]) -> list[str]:
         lines = _lines("?", v[1], w[1]) if type(v) is tuple and _key(v) == _key(w) else _lines("?", v, w)
         for line in lines:
             about = "" if ours.kind else _text(_key(v))
-            changes.setdefault((about, line[1:]), []).append(ours.kind or about)
+            changes.setdefault((about, line[1:]), []).append(about if ours.kind is None else _word(ours.kind))
     return [f"{path}[{about or ', '.join(kinds)}]{line}" for (about, line), kinds in changes.items()]
 
 
 def _alone(path: str, side: str, entries: tuple[Any, ...], rows: list[_Row]) -> list[str]:
-    kinds: dict[int, list[str]] = {}
+    kinds: dict[int, list[str | Trait]] = {}
     for row in rows:
         kinds.setdefault(row.number, []).extend([row.kind] if row.kind else [])
     found = (_about(tuple(k), entries[i]) if k else entries[i] for i, k in kinds.items())
     return [f"{path}: only in the {side}: {_text(v)}" for v in found]
+
+
+def _word(kind: str | Trait) -> str:
+    return kind if isinstance(kind, str) else one_line(kind)
 
 
 def _same_key(v: Any, w: Any) -> bool:
@@ -145,8 +162,8 @@ def _key(entry: Any) -> Any:
     return next(iter(fields.values()), entry)
 
 
-def _kinds(selector: Any) -> tuple[str, ...]:
-    """Return the kinds of op that a selector selects, or () if it selects by anything else."""
+def _kinds(selector: Any) -> tuple[str | Trait, ...]:
+    """Return the kinds and traits of ops that a selector selects, or () if it selects by anything else."""
     match selector:
         case Op(kinds):
             return tuple(dict.fromkeys(kinds))
@@ -155,7 +172,7 @@ def _kinds(selector: Any) -> tuple[str, ...]:
     return ()
 
 
-def _about(kinds: tuple[str, ...], entry: Any) -> Any:
+def _about(kinds: tuple[str | Trait, ...], entry: Any) -> Any:
     """Return the entry for these kinds of op only."""
     if type(entry) is tuple:
         return (Op(kinds), entry[1])

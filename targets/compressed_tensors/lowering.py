@@ -53,42 +53,7 @@ class CompressedTensorsLowering:
     @property
     def format(self) -> FileFormat:
         """Opset 21 is the first with blocks."""
-        return FileFormat(opset=21, blocks=True, parameters=True)
-
-    def stores(self, scheme: Scheme, constant: bool) -> bool:
-        """Return True for what is stored beside integers with a scale per tensor or channel.
-
-        >>> from qfunc.specs import Scale
-        >>> from qfunc.specs.formats import MXFP4
-        >>> lowering = CompressedTensorsLowering()
-        >>> lowering.stores(MXFP4, constant=True), lowering.stores(Scheme(Int(8), Scale(PerToken(), dynamic=True)), False)
-        (True, False)
-        """
-        return (not isinstance(scheme.format, Int) and not self.refuses(scheme, constant)) or _packed(scheme, constant)
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return a description of the schemes that the file holds, or "" for one of them."""
-        shared, scale = scheme.scale.shared, scheme.scale
-        if not constant:
-            static = isinstance(shared, PerTensor) and not scale.dynamic
-            fits = static or (isinstance(shared, PerToken) and scale.dynamic)
-            fits = fits and scheme.symmetric and (scheme.format == E4M3FN or _is_byte(scheme))
-            never_clips = (scale.rounding, scale.divisor, scale.dynamic) == ("ceil", "qmax", True)
-            fits = fits or (scheme.format == E2M1 and never_clips and _is_fp4(scale))
-            wanted = "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
-            return "" if fits else f"{wanted}, or in MXFP4 or NVFP4 with scales at run time that clip nothing"
-        of_rows = isinstance(shared, PerTensor | PerChannel)
-        match scheme.format:
-            case Int(bits):
-                fits = _packed(scheme, constant) or (of_rows and scheme.symmetric and bits <= 8)
-            case _ if scheme.format == E4M3FN:
-                fits = of_rows
-            case _ if scheme.format == E2M1:
-                fits = _is_fp4(scale)
-            case _:
-                fits = False
-        wanted = "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4"
-        return "" if fits else f"{wanted} with a power of two as the scale of the tensor"
+        return FileFormat(opset=21, blocks=True, parameters=True, schemes=held)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -124,6 +89,36 @@ class CompressedTensorsLowering:
         }
 
 
+def held(scheme: Scheme, constant: bool) -> str:
+    """Return a description of the schemes that the file holds, or "" for one of them.
+
+    >>> from qfunc.specs.formats import MXFP4
+    >>> held(MXFP4, constant=True), held(Scheme(Int(8), Scale(PerToken(), dynamic=True)), constant=False)
+    ('', '')
+    """
+    shared, scale = scheme.scale.shared, scheme.scale
+    if not constant:
+        static = isinstance(shared, PerTensor) and not scale.dynamic
+        fits = static or (isinstance(shared, PerToken) and scale.dynamic)
+        fits = fits and scheme.symmetric and (scheme.format == E4M3FN or _is_byte(scheme))
+        never_clips = (scale.rounding, scale.divisor, scale.dynamic) == ("ceil", "qmax", True)
+        fits = fits or (scheme.format == E2M1 and never_clips and _is_fp4(scale))
+        wanted = "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time"
+        return "" if fits else f"{wanted}, or in MXFP4 or NVFP4 with scales at run time that clip nothing"
+    of_rows = isinstance(shared, PerTensor | PerChannel)
+    match scheme.format:
+        case Int(bits):
+            fits = _packed(scheme, constant) or (of_rows and scheme.symmetric and bits <= 8)
+        case _ if scheme.format == E4M3FN:
+            fits = of_rows
+        case _ if scheme.format == E2M1:
+            fits = _is_fp4(scale)
+        case _:
+            fits = False
+    wanted = "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4"
+    return "" if fits else f"{wanted} with a power of two as the scale of the tensor"
+
+
 def _is_fp4(scale: Scale) -> bool:
     if scale.shared == PerBlock(-1, 32):
         return scale.format == E8M0
@@ -141,4 +136,4 @@ def _is_byte(scheme: Scheme) -> bool:
     return isinstance(scheme.format, Int) and scheme.format.bits == 8 and scheme.format.signed
 
 
-__all__ = ["CompressedTensorsLowering"]
+__all__ = ["CompressedTensorsLowering", "held"]

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from qfunc.specs import (
     Attr, Bilinear, Build, Copy, Everything, FixedBits, FloatKernel, FloatMultiplier, Kernel, NoZeroPoint, Op, PerChannel,
-    PerTensor, Refuse, Require, Rule, Runtime, SumScaled, Tie, cpus,
+    PerTensor, Refuse, Require, Rule, Runtime, SumScaled, Tie, Trait, cpus,
 )  # fmt: skip
 from qfunc.targets.executorch.float_functions import XnnpackFloat
 from qfunc.targets.executorch.functions import Xnnpack
@@ -69,7 +69,7 @@ executorch_xnnpack = evolve(
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
         Refuse(
-            Op(("lstm", "gru", "rnn")), because=NO_NODE, do="Compute it outside the deployed model."
+            Op(Trait.RECURRENT), because=NO_NODE, do="Compute it outside the deployed model."
         ),
     ),
     runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
 
 from attrs import field, frozen
 
 from qfunc.lowering.program import Program
-from qfunc.specs import FLOAT16, FLOAT32, FileFormat, Float, PerBlock, Scheme
+from qfunc.specs import FLOAT16, FLOAT32, FileFormat, PerBlock, Scheme
 from qfunc.specs._check import one_of
 from qfunc.specs._values import readable
 from qfunc.specs.formats import GGUF_Q8_0
@@ -21,6 +20,34 @@ _DO = (
     "Choose one of them; a mix, such as Q4_K_M, is for a whole decoder: "
     "targets.gguf(kind, qfunc.targets.runtimes.decoder_config(model.config))."
 )
+
+
+@readable
+@frozen
+class GgufSchemes:
+    """The schemes of weights of some types, and of the inputs that ggml quantizes for these types at run time.
+
+    >>> from qfunc.specs.formats import GGUF_Q4_0
+    >>> GgufSchemes(("Q8_0", "Q4_0"))(GGUF_Q4_0, constant=True)
+    ''
+    """
+
+    kinds: tuple[str, ...]
+
+    def __call__(self, scheme: Scheme, constant: bool) -> str:
+        """Return a description of the schemes of the first type, or "" for a scheme of any type."""
+        found = [_wanted(kind, scheme, constant) for kind in self.kinds]
+        return "" if "" in found else found[0]
+
+
+def _wanted(name: str, scheme: Scheme, constant: bool) -> str:
+    kind = WEIGHTS[name]
+    if constant:
+        return "" if kind.holds(scheme) else f"weights in {name}, as specs.formats.GGUF_{name} describes them"
+    scale, (size, number) = scheme.scale, _INPUTS[kind.input]
+    stored = scale.shared == PerBlock(-1, size) and scale.format == number and scheme.symmetric
+    fits = stored and scale.dynamic and scheme.format == GGUF_Q8_0.format
+    return "" if fits else f"inputs that ggml quantizes to {kind.input} at run time"
 
 
 @readable
@@ -43,26 +70,16 @@ class GgufLowering:
     """
 
     kind: str = field(default="Q8_0", validator=one_of(tuple(WEIGHTS), _DO))
-    format: ClassVar[FileFormat] = FileFormat(blocks=True)
+
+    @property
+    def format(self) -> FileFormat:
+        """Weights of the type, in blocks."""
+        return FileFormat(blocks=True, schemes=GgufSchemes((self.kind,)))
 
     @property
     def scheme(self) -> Scheme:
         """The scheme of the weights."""
         return WEIGHTS[self.kind].scheme
-
-    def stores(self, scheme: Any, constant: bool) -> bool:
-        """Return True for weights whose codes are floats, as those of MXFP4 are."""
-        return constant and isinstance(scheme.format, Float) and not self.refuses(scheme, constant)
-
-    def refuses(self, scheme: Any, constant: bool) -> str:
-        """Return a description of the schemes that the file holds, or "" for one of them."""
-        kind = WEIGHTS[self.kind]
-        if constant:
-            return "" if kind.holds(scheme) else f"weights in {self.kind}, as specs.formats.GGUF_{self.kind} describes them"
-        scale, (size, number) = scheme.scale, _INPUTS[kind.input]
-        stored = scale.shared == PerBlock(-1, size) and scale.format == number and scheme.symmetric
-        fits = stored and scale.dynamic and scheme.format == GGUF_Q8_0.format
-        return "" if fits else f"inputs that ggml quantizes to {kind.input} at run time"
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -79,4 +96,4 @@ class GgufLowering:
         return {_WEIGHTS: gguf_file(values, weights), _GRAPH: graph.SerializeToString(deterministic=True)}
 
 
-__all__ = ["GgufLowering"]
+__all__ = ["GgufLowering", "GgufSchemes"]

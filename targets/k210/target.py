@@ -14,7 +14,8 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm, AnyInput, Attr, AverageCodes, Bounds, Copy, Everything, Fusion, FusionStep, Int, KeepFloat, Kernel, Op,
-    PerChannel, PerTensor, Require, RequireSizes, Rule, Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, ZeroPoint,
+    PerChannel, PerTensor, Require, RequireSizes, Rule, Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, Trait,
+    ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.k210.lowering import K210Lowering
 from qfunc.targets.k210.stages import KPU
@@ -29,8 +30,9 @@ FOUR = (Attr("kernel_size", 4) | Attr("kernel_size", (4, 4))) & (Attr("stride", 
 WHOLE = (Attr("padding", 0) | Attr("padding", (0, 0))) & Attr("ceil_mode", False) & Attr("divisor_override", None)
 POOL = Op("avg_pool") & AnyInput(CONV & Attr("groups", 1)) & (TWO | FOUR) & WHOLE
 LAYERS = Op(("conv", "conv_transpose", "linear"))
-CLAMPS = Op(("relu", "clip"))
-MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk")
+CLAMPS = Op(Trait.CLAMPS)
+MOVES = Op(("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
+            "chunk"))  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SAME = (SameQParams(),)
 SHAPES = "nncase, modules/k210, kpu_utils.h: is_supported_in_shape: at most 1024 channels, 4 to 256 rows, 4 to 512 columns"
@@ -51,7 +53,7 @@ k210 = Target(
     kernels=(
         Kernel(CONV, KPU, formats=BYTES, bounds=Bounds("half_even")),
         Kernel(POOL, AverageCodes("floor"), integer_if=SAME, formats=BYTES),
-        Kernel(Op(MOVES), Copy(), integer_if=SAME, formats=BYTES),
+        Kernel(MOVES, Copy(), integer_if=SAME, formats=BYTES),
     ),
     commuting=MOVES,
     legality=(

@@ -45,7 +45,7 @@ class TfliteLowering:
     @property
     def format(self) -> FileFormat:
         """The batch may vary."""
-        return FileFormat(one_size="a .tflite", bias_bits=32 if self.bits == 8 else 64, legality=LEGALITY)
+        return FileFormat(one_size="a .tflite", bias_bits=32 if self.bits == 8 else 64, legality=LEGALITY, names=True)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the file's bytes.
@@ -59,18 +59,14 @@ class TfliteLowering:
         from qfunc.lowering.nhwc.ops import WRITERS
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.targets.litert.builder import TfliteBuilder
+        from qfunc.targets.litert.signature import with_signature
 
         for site in program.tensors:
             target = "litert" if self.bits == 8 else "cmsis_nn_16x8"
             require_int8(site, target, "TFLite", Int(self.bits), Int(self.format.bias_bits))
         source, _ = folded(without_functions(program.model))
-        return {"model.tflite": Writer(source, TfliteBuilder(self.bits), by_node(program)).write(WRITERS)}
-
-    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
-        """Return the file with a signature, "serving_default", of these names; "" stays the name of the tensor."""
-        from qfunc.targets.litert.signature import with_signature
-
-        return {name: with_signature(content, inputs, outputs) for name, content in files.items()}
+        file = Writer(source, TfliteBuilder(self.bits), by_node(program)).write(WRITERS)
+        return {"model.tflite": with_signature(file, program.inputs, program.outputs) if program.outputs else file}
 
 
 __all__ = ["TfliteLowering"]

@@ -27,7 +27,7 @@ from qfunc.specs import (
     FixedPoint, FixedPointGemv, FixedPointLanes, FixedQParams, FloatKernel, FloatMultiplier, From, Fusion, FusionStep,
     HardSwish16, Int, Kernel, NoZeroPoint, Op, OutputQParams, PerChannel, PerTensor, ProductLanes, QuantizeInt32, QuantizeLanes,
     Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, SoftmaxFixed, SoftmaxFloat, SoftmaxTable16, SumScaled,
-    SumShifted, Target, Tie, ZeroPoint, cpus, edit,
+    SumShifted, Target, Tie, Trait, ZeroPoint, cpus, edit,
 )  # fmt: skip
 from qfunc.targets.litert.lowering import TfliteLowering
 from qfunc.targets.litert.ratios import MULTIPLIED, SUMMED
@@ -39,7 +39,7 @@ WEIGHT = Scheme(NARROW, Scale(PerChannel()))
 WEIGHTED, TRANSPOSED = Op(("conv", "linear")), Op("conv_transpose")
 PRODUCTS, SUMS = WEIGHTED | TRANSPOSED | Op("matmul"), Op(("add", "sub"))
 POOLS = Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None)
-MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(("relu", "clip"))
+MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(Trait.CLAMPS)
 BY_MATRIX = Op("matmul") & Attr("constant", "other")
 BILINEAR = Op("resize") & Attr("mode", "bilinear")
 RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
@@ -130,12 +130,12 @@ litert = Target(
         Kernel(BILINEAR, Bilinear("float", 11), integer_if=SAME, formats=BYTES),
         *UNITS,
     ),
-    commuting=(*MOVES, "pad"),  # a pad writes the zero point
+    commuting=Op((*MOVES, "pad")),  # a pad writes the zero point
     legality=(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
         Refuse(TRANSPOSED & DILATED, because=NO_OPERATOR, do="Resize the image and convolve it."),
-        Refuse(Op(("lstm", "gru", "rnn")), because=NO_OPERATOR, do="Compute it outside the deployed model."),
+        Refuse(Op(Trait.RECURRENT), because=NO_OPERATOR, do="Compute it outside the deployed model."),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
     runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),

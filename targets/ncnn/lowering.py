@@ -34,7 +34,7 @@ class NcnnLowering:
     NcnnLowering()
     """
 
-    format: ClassVar[FileFormat] = FileFormat(one_size="a .param of ncnn", legality=LEGALITY)
+    format: ClassVar[FileFormat] = FileFormat(one_size="a .param of ncnn", legality=LEGALITY, names=True)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -49,11 +49,9 @@ class NcnnLowering:
 
         for site in program.tensors:
             require_site(site)
-        return Writer(without_functions(program.model)).write(WRITERS)
-
-    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
-        """Return the files in which the blobs of inputs and outputs have these names."""
-        renamed = {f"in{i}": name for i, name in enumerate(inputs)} | {f"out{i}": n for i, n in enumerate(outputs) if n}
+        files = Writer(without_functions(program.model)).write(WRITERS)
+        renamed = {f"in{i}": name for i, name in enumerate(program.inputs)}
+        renamed |= {f"out{i}": name for i, name in enumerate(program.outputs) if name}
         return {**files, _PARAM: with_blob_names(files[_PARAM], renamed)}
 
 

@@ -16,7 +16,7 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
     FLOAT32, Algorithm, Attr, Build, Everything, FloatKernel, FloatRequantize, FusesOnly, Fusion, FusionStep, Int, Kernel, Op,
-    PerChannel, PerTensor, Refuse, Require, Rule, Runtime, Scale, Scheme, Target, cpus,
+    PerChannel, PerTensor, Refuse, Require, Rule, Runtime, Scale, Scheme, Target, Trait, cpus,
 )  # fmt: skip
 from qfunc.targets.ncnn.functions import Ncnn
 from qfunc.targets.ncnn.lowering import NcnnLowering
@@ -65,7 +65,7 @@ ncnn = Target(
         Rule(WINOGRAD, input=ACTIVATION, weight=evolve(WEIGHT, format=SIX)),
         Rule(Op("conv") | LINEAR, input=ACTIVATION, weight=WEIGHT),
     ),
-    fusions=(Fusion(Op("conv") | LINEAR, (FusionStep(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op("conv") | LINEAR, (FusionStep(Op(Trait.CLAMPS)),)),),
     kernels=(
         DENSE,
         OF_NINE,

@@ -11,7 +11,7 @@ from qfunc.functions import Fixed
 from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     Algorithm, Attr, ClampImplied, Copy, DerivedQParams, Everything, FloatKernel, FloatMultiplier, Fusion, FusionStep, Int,
-    Kernel, Op, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, SumFma, Target, ZeroPoint,
+    Kernel, Op, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, SumFma, Target, Trait, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.onnx_qnn.lowering import QLinearLowering
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
@@ -21,7 +21,7 @@ U8 = Int(8, signed=False)
 BYTE = Scheme(U8, zero_point=ZeroPoint())
 WEIGHTED = Op(("conv", "linear"))
 POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
-CLAMPS = FusionStep(Op(("relu", "clip")))
+CLAMPS = FusionStep(Op(Trait.CLAMPS))
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
          "chunk", "expand")  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
@@ -50,7 +50,7 @@ onnx_qnn = Target(
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         *FLOAT_KERNELS,
     ),
-    commuting=(*MOVES, "pad"),
+    commuting=Op((*MOVES, "pad")),
     legality=(
         Require(Everything(), ("input", "weight", "output"), formats=U8, because=LEVELS),
         Require(Everything(), ("input", "output"), shared=PerTensor(), because=SCALARS),

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field
 from qfunc.lowering.program import Program
-from qfunc.specs import FileFormat, Scheme
+from qfunc.specs import FileFormat
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 from qfunc.targets.onnxruntime.experts import ExpertSums
@@ -41,7 +40,7 @@ class MatMulNBitsLowering:
     @property
     def format(self) -> FileFormat:
         """Opset 21 is the first with blocks."""
-        return FileFormat(opset=21, blocks=True)
+        return FileFormat(opset=21, blocks=True, experts=self.experts)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes."""
@@ -58,12 +57,3 @@ class MatMulNBitsLowering:
             written = with_stacked_experts(written)
         written = with_cached_attention(with_coded_state(written))
         return {"model.onnx": to_bytes(smaller_by_products(written), self)}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return what `QdqLowering.refuses` returns.
-
-        >>> from qfunc.specs.formats import MATMUL_4BITS
-        >>> MatMulNBitsLowering().refuses(MATMUL_4BITS, constant=True)
-        ''
-        """
-        return QdqLowering(opset=21).refuses(scheme, constant)

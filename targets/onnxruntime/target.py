@@ -15,7 +15,7 @@ from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT32, Accumulator, Algorithm, Attr, Build, ClampImplied, Copy, DerivedQParams, FixedQParams, FloatKernel,
     FloatMultiplier, From, Fusion, FusionStep, InputRatios, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
-    SameQParams, SaturatesPairs, Scale, Scheme, SoftmaxTable, SumFma, SumScaled, Target, ZeroPoint, cpus,
+    SameQParams, SaturatesPairs, Scale, Scheme, SoftmaxTable, SumFma, SumScaled, Target, Trait, ZeroPoint, cpus,
 )  # fmt: skip
 from qfunc.targets.onnxruntime.eigen import Eigen
 from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
@@ -83,9 +83,9 @@ onnxruntime = Target(
         Rule(
             Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0, smaller=True), edges=~From(Op(MASKS))
         ),
-        Rule(Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
+        Rule(Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
     ),
-    fusions=(Fusion(ROOTS, (FusionStep(Op(("relu", "clip"))),), integer_if=(ClampImplied(),)),),
+    fusions=(Fusion(ROOTS, (FusionStep(Op(Trait.CLAMPS)),), integer_if=(ClampImplied(),)),),
     kernels=(
         PRODUCTS,
         GLOBAL_POOL,
@@ -100,7 +100,7 @@ onnxruntime = Target(
         REAL_PRODUCTS,
         *FLOAT_KERNELS,
     ),
-    commuting=(*MOVES, "pad"),  # Pad runs in float, with equal qparams at input and output
+    commuting=Op((*MOVES, "pad")),  # Pad runs in float, with equal qparams at input and output
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
     runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), BUILDS),
     lowering=QdqLowering(),

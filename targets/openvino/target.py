@@ -21,6 +21,7 @@ from qfunc.functions import Fixed
 from qfunc.specs import (
     FLOAT32, Algorithm, Attr, Cases, Copy, Everything, FloatKernel, FloatRequantize, Fusion, FusionStep, Int, Kernel,
     NonNegative, NoZeroPoint, Op, PerChannel, QuantizeRange, Require, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie,
+    Trait,
 )  # fmt: skip
 from qfunc.targets.openvino.lowering import OpenVinoLowering
 from qfunc.targets.openvino.runner import OpenVinoRunner
@@ -34,7 +35,7 @@ WEIGHTED = Op(("conv", "conv_transpose", "linear", "matmul"))
 SYMMETRIC = Op("conv") & Attr("spatial", 3) & Attr("depthwise", True) | Op("matmul") & ~Attr("constant", "other")
 BY_RANGE = FloatRequantize(by_range=True)
 REAL = Op(("add", "mul", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "mean", "sum"))
-BOUND = Op(("relu", "clip"))
+BOUND = Op(Trait.CLAMPS)
 NEAREST = Attr("mode", "nearest")
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
          "chunk", "expand", "resize")  # fmt: skip
@@ -45,7 +46,7 @@ BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; t
 openvino = Target(
     name="openvino",
     rules=(
-        Rule(WEIGHTED | Op(("lstm", "gru", "rnn")), input=ACTIVATION, weight=WEIGHT),
+        Rule(WEIGHTED | Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
         Rule(REAL | Op("resize") & ~NEAREST, input=ACTIVATION),
         Rule(Op("concat") & NonNegative(), input=UNSIGNED, output=UNSIGNED),
         Rule(Op("concat"), input=SIGNED, output=SIGNED),
@@ -69,7 +70,7 @@ openvino = Target(
         Kernel(REAL, FloatKernel(), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
-    commuting=(*MOVES, "pad"),
+    commuting=Op((*MOVES, "pad")),
     legality=(
         Require(Everything(), ("input", "output"), formats=(S8, U8, NARROW), because=BITS),
         Require(Everything(), "weight", formats=(S8, U8), because=BITS),

@@ -16,7 +16,7 @@ from qfunc.functions import Fixed
 from qfunc.lowering import ExplicitQdqLowering
 from qfunc.specs import (
     Algorithm, DerivedQParams, Everything, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
-    Scale, Scheme, Target, Tie, Unknown, ZeroPoint,
+    Scale, Scheme, Target, Tie, Trait, Unknown, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.ppl_cuda.lowering import PplCudaLowering
 
@@ -38,11 +38,11 @@ ppl_cuda = Target(
     ),
     fusions=(
         Fusion(Op(WEIGHTED), (FusionStep(Op(("relu", "clip", "sigmoid", "leaky_relu"))),)),
-        Fusion(Op(OTHERS), (FusionStep(Op(("relu", "clip"))),)),
+        Fusion(Op(OTHERS), (FusionStep(Op(Trait.CLAMPS)),)),
     ),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the engine's requantization is not published", nearest="onnxruntime")),),
-    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    commuting=Op(("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")),
     legality=(
         Require(Everything(), ("input", "weight", "output"), zero_point=False, because=NUMBER),
         Require(Everything(), ("input", "output"), shared=PerTensor(), because=NUMBER),

@@ -7,7 +7,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
     Algorithm, Everything, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime, Scheme, Target,
-    Tie, Unknown, ZeroPoint,
+    Tie, Trait, Unknown, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.ppl_w8a16.lowering import PplDspLowering
 
@@ -26,10 +26,10 @@ ppl_w8a16 = Target(
         Rule(Op(WEIGHTED), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION),
         Rule(Op(OTHERS), input=ACTIVATION, output=ACTIVATION),
     ),
-    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(Trait.CLAMPS)),)),),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("the DSP's arithmetic is not published", nearest="onnxruntime")),),
-    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    commuting=Op(("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")),
     legality=(
         Require(Everything(), "weight", formats=(WEIGHT.format, Int(8)), narrower=False, because=WIDTHS),
         Require(Everything(), ("input", "output"), formats=(ACTIVATION.format, Int(16)), because=WIDTHS),

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from attrs import evolve, frozen
 
-from qfunc.lowering.onnx.lowering import ExplicitQdqLowering, QdqLowering
+from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import opset_field
 from qfunc.lowering.program import Program
-from qfunc.specs import FileFormat, Scheme
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 from qfunc.targets.qnn_htp.constraints import LEGALITY, require_scales
 
@@ -53,15 +53,6 @@ class QnnHtpLowering:
         require_scales(rewritten)
         prune(rewritten)
         return QdqLowering().lower(evolve(program, model=rewritten))
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return the reason why the lowering cannot write a scheme, or "": see `QdqLowering.refuses`.
-
-        >>> from qfunc.specs import Int, Scheme
-        >>> QnnHtpLowering(opset=13).refuses(Scheme(Int(4)), constant=True)
-        ''
-        """
-        return ExplicitQdqLowering(opset=self.opset).refuses(scheme, constant).replace("ExplicitQdqLowering", "QnnHtpLowering")
 
 
 __all__ = ["QnnHtpLowering"]

@@ -10,7 +10,7 @@ from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm, Attr, DerivedQParams, Everything, FixedQParams, Fusion, FusionStep, Int, Kernel, Op, PerChannel, PerTensor,
-    Refuse, Require, Rule, Runtime, Scale, Scheme, Target, Tie, Unknown, ZeroPoint,
+    Refuse, Require, Rule, Runtime, Scale, Scheme, Target, Tie, Trait, Unknown, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.qnn_htp.lowering import QnnHtpLowering
 from qfunc.targets.qnn_htp.runner import QnnHtpRunner
@@ -43,10 +43,10 @@ qnn_htp = Target(
         Rule(SUMS | POOLS | REDUCED | CURVES | BILINEAR | Op("batch_norm"), input=ACTIVATION, output=ACTIVATION),
         Rule(Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0)),
     ),
-    fusions=(Fusion(PRODUCTS | SUMS | POOLS, (FusionStep(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(PRODUCTS | SUMS | POOLS, (FusionStep(Op(Trait.CLAMPS)),)),),
     ties=(Tie(Op(("concat", "stack")), ("input", "output"), "union"),),
     kernels=(Kernel(Everything(), Unknown("the rounding of the HTP is not published", nearest="onnxruntime")),),
-    commuting=MOVES,
+    commuting=Op(MOVES),
     legality=(
         Require(Everything(), ("input", "output"), formats=(U8, U16, Int(8), Int(16)), shared=PerTensor(), because=TYPES),
         Require(Everything(), "weight", formats=Int(8), zero_point=False, shared=(PerTensor(), PerChannel()), because=WEIGHTS),

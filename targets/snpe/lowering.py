@@ -8,7 +8,6 @@ from typing import Any
 from attrs import frozen
 
 from qfunc.lowering.format_checks import format_error, require_integers, require_per_tensor
-from qfunc.lowering.onnx.lowering import later_opset
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
@@ -56,10 +55,6 @@ class SnpeEncodings:
     def format(self) -> FileFormat:
         """The opset."""
         return FileFormat(opset=self.opset)
-
-    def refuses(self, scheme: Any, constant: bool) -> str:
-        """Return the lowering that a tensor of that scheme needs instead; empty if this one writes it."""
-        return later_opset(self, scheme, constant)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the float model and its encodings.

@@ -9,7 +9,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed
 from qfunc.specs import (
     Algorithm, DerivedQParams, Everything, Fusion, FusionStep, Int, Kernel, Op, PerTensor, Require, Rule, Runtime, Scale,
-    Scheme, Target, Tie, Unknown, ZeroPoint,
+    Scheme, Target, Tie, Trait, Unknown, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.snpe.lowering import SnpeEncodings
 
@@ -27,10 +27,10 @@ snpe = Target(
         Rule(Op(WEIGHTED), input=TF, weight=TF, bias=DerivedQParams(), output=TF),
         Rule(Op(OTHERS), input=TF, output=TF),
     ),
-    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(("relu", "clip"))),)),),
+    fusions=(Fusion(Op((*WEIGHTED, *OTHERS)), (FusionStep(Op(Trait.CLAMPS)),)),),
     ties=(Tie(Op("max_pool"), ("input", "output"), "input"),),
     kernels=(Kernel(Everything(), Unknown("rounding and requantization are not published", nearest="onnxruntime")),),
-    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    commuting=Op(("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")),
     legality=(
         Require(Everything(), ("input", "weight", "output"), shared=PerTensor(), because=LAYERS),
         Require(Everything(), ("input", "weight", "output"), formats=WIDTHS, because=BITS),

@@ -9,7 +9,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm, AnyInput, Constant, DerivedQParams, Everything, FixedQParams, Fusion, FusionStep, Int, Kernel, Op, PerTensor,
-    Require, Rule, Runtime, Scheme, Target, Tie, Unknown,
+    Require, Rule, Runtime, Scheme, Target, Tie, Trait, Unknown,
 )  # fmt: skip
 from qfunc.targets.stpu.lowering import StpuLowering
 
@@ -18,7 +18,7 @@ WEIGHTED = ("conv", "conv_transpose", "linear", "matmul")
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "global_avg_pool")
 OTHERS = ("add", "mul", *POOLS, "resize", "batch_norm", "prelu")
 RANGES = "MQBench, deploy/deploy_stpu.py: one range per tensor, [-127 s, 127 s]"
-ACTIVATION = FusionStep(Op(("relu", "clip")))
+ACTIVATION = FusionStep(Op(Trait.CLAMPS))
 
 stpu = Target(
     name="stpu",
@@ -34,7 +34,7 @@ stpu = Target(
     ),
     ties=(Tie(Op("concat"), ("input", "output"), "output"), Tie(Op("max_pool"), ("input", "output"), "input")),
     kernels=(Kernel(Everything(), Unknown("an internal accelerator without public documents", nearest="onnxruntime")),),
-    commuting=("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand"),
+    commuting=Op(("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split", "chunk", "expand")),
     legality=(
         Require(
             Everything(),

@@ -11,7 +11,7 @@ from qfunc.estimators import Ema, MinMax
 from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     Algorithm, Attr, Copy, DerivedQParams, Everything, FixedQParams, FloatKernel, Fusion, FusionStep, GraphOutput, Int, Kernel,
-    Op, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, Target, Tie, ZeroPoint,
+    Op, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scheme, Target, Tie, Trait, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.tengine_u8.lowering import TengineLowering
 
@@ -20,7 +20,7 @@ BYTE = Scheme(U8, zero_point=ZeroPoint("trunc"), rounding="half_away")
 WEIGHTED = Op(("conv", "conv_transpose", "linear"))
 SLIDING = Op(("conv", "conv_transpose", "max_pool", "avg_pool"))
 FLOAT = ("add", "mul", "concat", "avg_pool", "adaptive_avg_pool", "global_avg_pool", "sigmoid", "hardswish", "prelu", "resize")
-IN_PLACE = ("relu", "clip")
+IN_PLACE = Op(Trait.CLAMPS)
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
          "chunk", "expand")  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
@@ -34,19 +34,19 @@ tengine_u8 = Target(
     rules=(
         Rule(WEIGHTED, input=BYTE, weight=BYTE, bias=DerivedQParams(rounding="half_away"), output=BYTE),
         Rule(Op("softmax"), input=BYTE, output=FixedQParams(BYTE, 1 / 255, 0)),
-        Rule(Op((*FLOAT, *IN_PLACE)), input=BYTE, output=BYTE),
+        Rule(Op(FLOAT) | IN_PLACE, input=BYTE, output=BYTE),
         Rule(GraphOutput() & ~Op(MOVES), output=BYTE),
     ),
     fusions=(
-        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(Op(IN_PLACE)))),
-        Fusion(Op(("add", "mul")), (FusionStep(Op(IN_PLACE)),)),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(IN_PLACE))),
+        Fusion(Op(("add", "mul")), (FusionStep(IN_PLACE),)),
     ),
-    ties=(Tie(Op(IN_PLACE), ("input", "output"), "output"),),
+    ties=(Tie(IN_PLACE, ("input", "output"), "output"),),
     kernels=(
-        Kernel(Op(("conv", "linear", "softmax", *FLOAT, *IN_PLACE)), FloatKernel(rounding="half_away"), formats=BYTES),
+        Kernel(Op(("conv", "linear", "softmax", *FLOAT)) | IN_PLACE, FloatKernel(rounding="half_away"), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
-    commuting=(*MOVES, "pad"),
+    commuting=Op((*MOVES, "pad")),
     legality=(
         Require(Everything(), ("input", "weight", "output"), shared=PerTensor(), because=SCALES),
         Require(Everything(), ("input", "output"), formats=U8, because=SCALES),

@@ -19,7 +19,7 @@ from qfunc.functions import Fixed
 from qfunc.lowering import Combined, ExplicitQdqLowering
 from qfunc.specs import (
     Algorithm, AnyInput, Everything, From, Fusion, FusionStep, Int, Kernel, Op, PerBlock, PerChannel, PerTensor, Require, Rule,
-    Runtime, Scale, Scheme, Target, Tie, Unknown,
+    Runtime, Scale, Scheme, Target, Tie, Trait, Unknown,
 )  # fmt: skip
 from qfunc.specs.formats import E2M1, E4M3FN
 from qfunc.targets.tensorrt.lowering import TensorRtRanges
@@ -41,12 +41,12 @@ tensorrt = Target(
         Rule(Op(("add", "avg_pool", "global_avg_pool", "concat")), input=ACTIVATION),
     ),
     fusions=(
-        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(Op("add")), FusionStep(Op(("relu", "clip"))))),
-        Fusion(Op("add"), (FusionStep(Op(("relu", "clip"))),)),
+        Fusion(WEIGHTED, (FusionStep(Op("batch_norm")), FusionStep(Op("add")), FusionStep(Op(Trait.CLAMPS)))),
+        Fusion(Op("add"), (FusionStep(Op(Trait.CLAMPS)),)),
     ),
     ties=(Tie(Op("concat"), "input", "union"),),
     kernels=(Kernel(WEIGHTED, Unknown("the engine's rounding and order of fusion are not published", nearest="onnxruntime")),),
-    commuting=("max_pool", *MOVES),
+    commuting=Op(("max_pool", *MOVES)),
     legality=(
         Require(Everything(), ("input", "weight", "output"), zero_point=False, because=SYMMETRIC),
         Require(Everything(), "weight", formats=(Int(8), E4M3FN, E2M1), because=TYPES),

@@ -30,7 +30,7 @@ class TosaLowering:
     TosaLowering()
     """
 
-    format: ClassVar[FileFormat] = FileFormat(one_size="a TOSA file", legality=LEGALITY)
+    format: ClassVar[FileFormat] = FileFormat(one_size="a TOSA file", legality=LEGALITY, names=True)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the files' bytes.
@@ -43,19 +43,16 @@ class TosaLowering:
         from qfunc.lowering.nhwc.writer import Writer
         from qfunc.targets.tosa.builder import TosaBuilder
         from qfunc.targets.tosa.ops import COMPOSED, NODES, STEPS
+        from qfunc.targets.tosa.tensor_names import with_tensor_names
 
         for site in program.tensors:
             require_int8(site, "tosa", "TOSA")
         graph, (source, _) = TosaBuilder(NODES), folded(program.model)
         file = Writer(source, graph, by_node(program)).write(STEPS, COMPOSED)
-        return {"model.tosa": file, "model.values.json": graph.values_json([info.name for info in source.graph.input])}
-
-    def with_names(self, files: Mapping[str, bytes], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, bytes]:
-        """Return the files in which the tensors of inputs and outputs have these names."""
-        from qfunc.targets.tosa.tensor_names import with_tensor_names
-
-        file, values = with_tensor_names(files["model.tosa"], files["model.values.json"], inputs, outputs)
-        return {**files, "model.tosa": file, "model.values.json": values}
+        values = graph.values_json([info.name for info in source.graph.input])
+        if program.outputs:
+            file, values = with_tensor_names(file, values, program.inputs, program.outputs)
+        return {"model.tosa": file, "model.values.json": values}
 
 
 __all__ = ["TosaLowering"]

@@ -10,7 +10,7 @@ from qfunc.functions import Fixed as FixedFunction
 from qfunc.specs import (
     FLOAT32, Algorithm, Attr, AverageCodes, Bilinear, Bounds, Copy, DerivedQParams, Everything, FixedPoint, FixedQParams,
     FloatKernel, Fusion, FusionStep, GluTable, Kernel, NormFixed, Op, PerChannel, PerTensor, Refuse, Require, Rule, Runtime,
-    Scheme, SoftmaxFixed, SumShifted, Target, Tie, ZeroPoint,
+    Scheme, SoftmaxFixed, SumShifted, Target, Tie, Trait, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.litert.target import (
     BILINEAR, BOUNDS, BY_MATRIX, BYTES, CLIPS, DILATED, MASKS, MEANS, MOVES, NARROW, POOLS, PRODUCTS, S8, SAME, SUMS,
@@ -21,7 +21,7 @@ from qfunc.targets.tosa.runner import TosaRunner
 
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint())
 CURVES = Op(("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "hardsigmoid", "silu", "softplus", "mish"))
-NUMBERS = Op(("add", "sub", "mul", "div")) & Attr("number", True) | Op("scale")
+NUMBERS = Op(Trait.ARITHMETIC) & Attr("number", True) | Op("scale")
 STEPS = Op(("guard", "neg", "abs", "floor", "ceil", "round", "sign", "threshold"))
 FUNCTIONS = Op(("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "erf", "erfc",
                 "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "trunc", "frac",
@@ -86,7 +86,7 @@ tosa = Target(
         Kernel(CLIPS | JOINS | Op("pad"), FloatKernel(), integer_if=SAME, formats=BYTES),
         Kernel(EXTREMES | Op(ALL_MOVES) & ~BILINEAR, Copy(), integer_if=SAME, formats=BYTES),
     ),
-    commuting=(*ALL_MOVES, "pad"),  # a pad writes the zero point
+    commuting=Op((*ALL_MOVES, "pad")),  # a pad writes the zero point
     legality=(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),

@@ -62,7 +62,7 @@ vitis = Target(
         Kernel(ACTIVATIONS, FloatKernel(rounding="half_up"), formats=BYTES),
         Kernel(Op(("concat", *MOVES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
     ),
-    commuting=(*MOVES, "pad"),
+    commuting=Op((*MOVES, "pad")),
     legality=(
         Require(Everything(), SLOTS, zero_point=False, power_of_two=True, shared=PerTensor(), because=DPU),
         Require(Everything(), ("input", "weight", "output"), formats=S8, because=DPU),

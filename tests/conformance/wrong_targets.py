@@ -92,8 +92,8 @@ SPECS = (
         "a nearest target that cannot be emulated either", "nearest_can_be_emulated",
         evolve(tensorrt, kernels=(Kernel(Everything(), Unknown("closed", nearest="snpe")),)), good=tensorrt,
     ),
-    Wrong("averages that commute", "commuting_ops_commute", evolve(chip, commuting=(*chip.commuting, "avg_pool"))),
-    Wrong("a sigmoid that commutes", "commuting_ops_commute", evolve(chip, commuting=(*chip.commuting, "sigmoid"))),
+    Wrong("averages that commute", "commuting_ops_commute", evolve(chip, commuting=chip.commuting | Op("avg_pool"))),
+    Wrong("a sigmoid that commutes", "commuting_ops_commute", evolve(chip, commuting=chip.commuting | Op("sigmoid"))),
 )  # fmt: skip
 
 PLACED = (

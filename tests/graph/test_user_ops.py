@@ -13,12 +13,12 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.graph.dtypes import node_types
-from qfunc.graph.selectors import Context, attributes, matches, non_negative
+from qfunc.graph.selectors import Context, attributes, kinds_of, matches, non_negative
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.fusion import clamp_bounds
 from qfunc.placement.partition import Partition
 from qfunc.specs import (
-    Attr, Last, NonNegative, Op, OpKind, PerChannel, Rule, Scale, Scheme, Target, Trait, from_json, to_json,
+    Attr, Last, Name, NonNegative, Op, OpKind, PerChannel, Rule, Scale, Scheme, Target, Trait, from_json, to_json,
 )  # fmt: skip
 from qfunc.testing.laws.target import commuting_ops_commute
 from qfunc.transforms.verification.units import is_removable
@@ -73,6 +73,23 @@ def called(op: OpKind, *arguments: Any, **named: Any) -> tuple[fx.Node, Context]
 def test_a_trait_reaches_those_who_ask(traits: Trait, holds: Any) -> None:
     assert holds(*called(OpKind("mine", SPELLED, traits=traits)))
     assert not holds(*called(OpKind("mine", SPELLED)))
+
+
+@pytest.mark.parametrize(
+    ("record", "trait", "selected"),
+    [
+        (OpKind("mine", SPELLED, traits=Trait.MOVES_VALUES), Trait.MOVES_VALUES, True),
+        (OpKind("mine", SPELLED, behaves_like="relu"), Trait.CLAMPS, True),
+        (OpKind("mine", SPELLED, behaves_like="relu"), Trait.CLAMPS | Trait.NON_NEGATIVE, True),
+        (OpKind("mine", SPELLED, behaves_like="clip"), Trait.CLAMPS | Trait.NON_NEGATIVE, False),
+        (OpKind("mine", SPELLED), Trait.CLAMPS, False),
+    ],
+)
+def test_a_selector_by_trait(record: OpKind, trait: Trait, selected: bool) -> None:
+    node, context = called(record)
+    for select in (Op(trait), Op(("conv", trait)), ~Op("conv") & Op(trait)):
+        assert matches(select, node, context) == selected
+    assert ("mine" in kinds_of(Op(trait), (record,))) == selected
 
 
 def test_an_op_that_keeps_the_sign_needs_inputs_and_numbers_that_have_it() -> None:
@@ -154,6 +171,27 @@ def test_the_example_shows_whether_the_op_commutes(example: Any, commutes: bool)
         commuting_ops_commute(target)
 
 
+@pytest.mark.parametrize(
+    ("commuting", "wrong"),
+    [
+        (Op(Trait.VIEW) & ~Op("windows"), ""),
+        (Op("pad") & Attr("mode", "constant"), ""),
+        (Op(Trait.MOVES_VALUES) | Op("mine"), "mine"),
+        (Op("mine") & Name("head.*"), "mine"),
+        (Op((Trait.NORM, "mine")) & ~Op("mine"), "layer_norm"),
+        (~Op(("mine", "conv", "conv_transpose", "linear")), "matmul"),
+        (None, ""),
+    ],
+)
+def test_a_selector_of_ops_that_commute(commuting: Any, wrong: str) -> None:
+    target = evolve(own_target(OpKind("mine", SPELLED, example=plus_one)), commuting=commuting)
+    if not wrong:
+        commuting_ops_commute(target)
+        return
+    with pytest.raises(AssertionError, match=f"'{wrong}' is listed as commuting"):
+        commuting_ops_commute(target)
+
+
 def test_json_holds_every_field() -> None:
     op = OpKind(
         "mine", SPELLED, ("input", "w"), slots={"w": "weight"}, weight_axis=1, spatial=2, neutral=0.5, traits=POSITIVE,
@@ -172,7 +210,7 @@ def test_json_holds_every_field() -> None:
 MESSAGES = {
     "a trait that no stage asks for": (
         {"traits": Trait.CLAMPS},
-        "OpKind.traits: found 'Trait.CLAMPS', wanted traits among Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | "
+        "OpKind.traits: found 'Trait.CLAMPS', wanted traits among Trait.NON_NEGATIVE | Trait.KEEPS_SIGN | Trait.MOVES_VALUES | "
         "Trait.INTEGER_RESULT | Trait.INTEGER_IF_INPUTS | Trait.VIEW | Trait.COMMUTATIVE | Trait.WEIGHTED | Trait.RECURRENT | "
         "Trait.ARITHMETIC | Trait.CREATES | Trait.POSITION_IF_INPUTS. Leave out Trait.CLAMPS.",
     ),

@@ -110,13 +110,13 @@ LEGALITY = (
         "tests/placement/test_constraints_of_chips.py::test_nnie_refuses_every_other_op",
     ),
     Mutation(
-        "four-bits-in-every-opset", "qfunc.lowering.onnx.lowering:_needs",
+        "four-bits-in-every-opset", "qfunc.placement.legality.stored_schemes:_needs",
         "if stored not in (8, 32)",
         "if stored not in (4, 8, 32)",
         HAS,
     ),
     Mutation(
-        "constants-are-stored-as-they-are", "qfunc.lowering.onnx.lowering:_needs",
+        "constants-are-stored-as-they-are", "qfunc.placement.legality.stored_schemes:_needs",
         "if bits == 4 and not constant else",
         "if bits == 4 else",
         HAS,

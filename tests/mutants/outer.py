@@ -53,7 +53,7 @@ OUTER_MODULES = (
     ),
     Mutation(
         "kinds-that-are-none", "qfunc.placement.without_effect.unmatched_selectors:_require_kinds",
-        "        if kind not in known:",
+        "        if isinstance(kind, str) and kind not in known:",
         "        if False:",
         "tests/test_wrong_uses.py::test_a_wrong_use[a rule for a kind that is none]",
     ),

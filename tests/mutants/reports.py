@@ -116,7 +116,7 @@ REPORTS = (
     ),
     Mutation(
         "inputs-behind-a-flatten-are-float", "qfunc.analysis.operations.quantized_weights:_input_bits",
-        "while kind_of(operand) in commuting and",
+        "while operand in passing and",
         "while False and",
         "tests/transforms/test_mixed_precision.py::test_bit_operations_are_counted",
     ),

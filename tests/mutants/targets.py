@@ -99,8 +99,8 @@ TARGETS = (
     Mutation("qdq-without-max-pool", "qfunc.targets.qdq:POOLS", '("max_pool", ', "(", PARITY, case="Tensorrt-qdq"),
     Mutation(
         "tensorrt-max-pool-of-its-own", "qfunc.targets.tensorrt.target:tensorrt",
-        'commuting=("max_pool", *MOVES)',
-        "commuting=MOVES",
+        'commuting=Op(("max_pool", *MOVES))',
+        "commuting=Op(MOVES)",
         PARITY, case="Tensorrt-tensorrt",
     ),
     Mutation(

@@ -7,6 +7,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.lowering import QdqLowering
+from qfunc.placement.legality import stored_schemes
 from qfunc.specs import DerivedQParams, Int, PerBlock, PerChannel, Scale, Scheme, edit
 from qfunc.specs.formats import E4M3FN
 from qfunc.targets.runtimes import TfliteLowering
@@ -40,7 +41,7 @@ from tests.placement.refusals import Net, refusal
 )
 def test_what_an_opset_has(opset, scheme, constant, needs):
     """Source: the changelog of ONNX's operators, QuantizeLinear-13, -19 and -21."""
-    found = QdqLowering(opset=opset).refuses(scheme, constant)
+    found = stored_schemes.refusal(QdqLowering(opset=opset), scheme, constant)
     assert found == (f"{needs} from opset {needs.split('=')[1][:2]} on (ONNX operators)" if needs else "")
 
 

@@ -94,6 +94,7 @@ from qfunc.specs import (
     SumShifted,
     Target,
     Tie,
+    Trait,
     Unknown,
     WeightSums,
     ZeroPoint,
@@ -161,8 +162,9 @@ attributes = st.recursive(
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=4,
 )
+traits = st.sampled_from((*Trait, Trait.CLAMPS | Trait.KEEPS_SIGN))
 leaves = st.one_of(
-    st.lists(words, min_size=1, max_size=3).map(lambda kinds: Op(tuple(kinds))),
+    st.lists(words | traits, min_size=1, max_size=3).map(lambda kinds: Op(tuple(kinds))),
     st.builds(Name, words),
     st.builds(NodeName, words),
     st.builds(ModuleType, words),
@@ -320,7 +322,7 @@ targets = st.builds(
         max_size=1,
     ),
     kernels=st.lists(kernels, max_size=2),
-    commuting=st.lists(words, max_size=2),
+    commuting=st.none() | selectors | st.lists(words, max_size=2),
     legality=st.lists(legalities, max_size=2),
     ops=st.lists(st.builds(OpKind, words, words, behaves_like=st.none() | words), max_size=1),
     runtime=st.builds(Runtime, words, words),

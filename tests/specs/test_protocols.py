@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -16,7 +16,7 @@ from qfunc.specs import Algorithm, FileFormat, Runtime, edit, protocols
 from qfunc.specs._check import members, misfit
 from qfunc.specs.protocols import (
     OPTIONAL, Estimator, FormattedLowering, Function, InspectableRunner, LearnedFunction, Library, Lowering, MergeableEstimator,
-    NoiselessFunction, OnnxFunction, RefusingLowering, RelaxedFunction, Runner, ScalableFunction,
+    NoiselessFunction, OnnxFunction, PartwiseLowering, RelaxedFunction, Runner, ScalableFunction,
 )  # fmt: skip
 from qfunc.testing import check_estimator, check_function
 
@@ -110,6 +110,17 @@ class Former:
 
 
 @frozen
+class FormerMethod:
+    format: ClassVar[FileFormat] = FileFormat()
+
+    def lower(self, program: Any) -> dict[str, bytes]:
+        return {}
+
+    def with_names(self, files: Any, inputs: Any, outputs: Any) -> Any:
+        return files
+
+
+@frozen
 class Merging(estimators.MinMax):
     def merge(self, a: Any) -> Any:
         return a
@@ -165,6 +176,11 @@ MESSAGES = [
         lambda: lowering.PackInt4(Former()),
         "PackInt4.lowering: found Former(opset=21) with the attribute opset, "
         "wanted a specs.FileFormat as format. Write format = FileFormat(opset=...).",
+    ),
+    (
+        lambda: lowering.PackInt4(FormerMethod()),
+        "PackInt4.lowering: found FormerMethod() with the method with_names, "
+        "wanted a specs.FileFormat as format. Write format = FileFormat(names=...).",
     ),
     (
         lambda: check_function(Misspelt()),
@@ -234,7 +250,8 @@ def test_isinstance_tells_what_a_value_offers() -> None:
     assert not isinstance(functions.QDrop(), NoiselessFunction)
     assert isinstance(estimators.MinMax(), MergeableEstimator)
     assert isinstance(lowering.QdqLowering(), FormattedLowering)
-    assert isinstance(lowering.QdqLowering(), RefusingLowering)
+    assert isinstance(targets.runtimes.CompressedTensorsLowering(), PartwiseLowering)
+    assert not isinstance(lowering.QdqLowering(), PartwiseLowering)
     assert not isinstance(targets.runtimes.TensorRtRanges(), FormattedLowering)
     assert isinstance(targets.runtimes.OnnxRuntimeRunner(), InspectableRunner)
     assert not isinstance(targets.runtimes.QnnHtpRunner(), InspectableRunner)

@@ -11,6 +11,7 @@ from torch import nn
 import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
+from qfunc.placement.legality.stored_schemes import refusal
 from qfunc.specs import DerivedQParams, FixedQParams, Int, Op, OutputQParams, Scale, Scheme, Tie, ZeroPoint, edit
 from qfunc.targets.runtimes import PplCudaLowering, PplDspLowering, SnpeEncodings
 
@@ -124,9 +125,9 @@ def test_narrow_weights_around_a_fixed_zero_point(change):
 def test_codes_that_an_opset_lacks(lowering, opset):
     # ONNX's operators: QuantizeLinear-21 is the first with 16 bits; models before opset 13 are converted from opset 21.
     wanted = "" if opset < 13 or opset >= 21 else lowering.__name__ + "(opset=21): QuantizeLinear has 16-bit integers from "
-    found = lowering(opset=opset).refuses(Scheme(Int(16, signed=False)), constant=False)
+    found = refusal(lowering(opset=opset), Scheme(Int(16, signed=False)), constant=False)
     assert found == (wanted and wanted + "opset 21 on (ONNX operators)")
-    assert lowering(opset=opset).refuses(Scheme(U8), constant=False) == ""
+    assert refusal(lowering(opset=opset), Scheme(U8), constant=False) == ""
 
 
 @pytest.mark.parametrize("opset", [11, 12, 13, 16, 21])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 
 from qfunc import targets
-from qfunc.specs import Int, Op, Rule, Scheme, ZeroPoint, diff
+from qfunc.specs import Int, Op, Rule, Scheme, Trait, ZeroPoint, diff
 
 SUMS = "Op(('mul', 'max_pool', 'avg_pool', 'adaptive_avg_pool', 'global_avg_pool', 'resize', 'batch_norm', 'prelu'))"
 ENDS = "AllOf((Op(('conv', 'conv_transpose', 'linear')), AnyOf((First(), Last()))))"
@@ -24,7 +24,7 @@ def test_the_whole_text_of_a_pair() -> None:
         "rules[conv, conv_transpose, linear].weight.scale.divisor: 'qmax' -> 'half_range'",
         "rules: only in the first: Rule(Op('matmul'), input=Scheme(Int(8)), "
         "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
-        "rules: only in the first: Rule(Op(('lstm', 'gru', 'rnn')), input=Scheme(Int(8)), "
+        "rules: only in the first: Rule(Op(Trait.RECURRENT), input=Scheme(Int(8)), "
         "weight=Scheme(Int(8, low=-127), scale=Scale(PerChannel())))",
         "rules: only in the first: Rule(Op('add'), input=Scheme(Int(8)), edges=Not(From(Op('mul'))))",
         f"rules: only in the first: Rule({SUMS}, input=Scheme(Int(8)))",
@@ -38,12 +38,16 @@ def test_the_whole_text_of_a_pair() -> None:
 
 def test_sets_say_what_either_side_has() -> None:
     base = evolve(targets.qdq, commuting=("reshape", "slice", "pad"))
+    assert diff(evolve(base, commuting=None), evolve(base, commuting=Op(Trait.VIEW) | Op("pad"))) == (
+        "commuting: only in the second: Trait.VIEW, 'pad'"
+    )
+    assert diff(base, evolve(base, commuting=~Op("pad"))) == "commuting: Op(('reshape', 'slice', 'pad')) -> Not(Op('pad'))"
     assert diff(base, evolve(base, commuting=("pad", "flatten", "reshape"))).splitlines() == [
         "commuting: only in the first: 'slice'",
         "commuting: only in the second: 'flatten'",
     ]
     assert diff(base, evolve(base, commuting=("pad", "slice", "reshape"))) == "commuting: the same entries in another order"
-    assert diff(base, evolve(base, commuting=(*base.commuting, "pad"))) == "commuting: the same entries in another order"
+    assert diff(base, evolve(base, commuting=(*base.commuting.kinds, "pad"))) == "commuting: the same entries in another order"
 
 
 def test_other_groups_of_the_same_ops_are_said_to_be_the_same() -> None:

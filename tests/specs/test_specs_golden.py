@@ -90,6 +90,8 @@ def test_today_writes_the_golden_file_or_more():
     def covers(new, old):
         if isinstance(old, dict):
             return old.keys() <= new.keys() and all(covers(new[k], v) for k, v in old.items())
+        if isinstance(old, list) and isinstance(new, dict):
+            return new == {"is": "Op", "kinds": old}  # Target.commuting was a tuple of kinds
         if isinstance(old, list):
             return len(new) == len(old) and all(map(covers, new, old))
         if (old, new) == ("", None):

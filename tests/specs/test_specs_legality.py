@@ -31,6 +31,7 @@ from qfunc.specs import (
     to_json,
 )  # fmt: skip
 from qfunc.specs.legality import never_an_op
+from qfunc.graph.selectors import kinds_of
 
 CONV, LINEAR = Op("conv"), Op("linear")
 WORDS = {"because": "guide, 2"}
@@ -156,6 +157,6 @@ def test_targets_speak_of_ops_that_exist(target):
 def kinds(selector):
     """Every op kind that a selector names."""
     if isinstance(selector, Op):
-        return set(selector.kinds)
+        return set(kinds_of(selector))
     inner = getattr(selector, "of", getattr(selector, "producer", ()))
     return {kind for one in (inner if isinstance(inner, tuple) else (inner,)) for kind in kinds(one)}

@@ -8,7 +8,8 @@ import qfunc.specs
 from qfunc import estimators, functions, lowering, targets
 from qfunc.specs import (
     AnyOf, Attr, Bounds, ClampImplied, DerivedQParams, FixedPoint, From, Fusion, FusionStep, Int, KeepFloat, Kernel, Name, Not,
-    Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie, edit,
+    Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, Target, Tie, Trait,
+    edit,
 )  # fmt: skip
 from tests.specs.a_target import ALGORITHM
 
@@ -24,12 +25,12 @@ TARGET = Target(
         ),
         Rule(Op("add"), input=Scheme(), edges=Not(From(Op("mul")))),
     ),
-    fusions=Fusion(Op("conv"), (FusionStep(Op(("relu", "clip"))), FusionStep(Op("add"), optional=False)),
+    fusions=Fusion(Op("conv"), (FusionStep(Op(Trait.CLAMPS | Trait.ACTIVATION)), FusionStep(Op("add"), optional=False)),
                    when=Attr("groups", 1), integer_if=ClampImplied()),
     ties=Tie(Op("concat"), slots=("input",), leader="union"),
     kernels=Kernel(Op("conv"), FixedPoint("half_up"), formats=(("input", (Int(8),)),), integer_if=SameQParams(),
                    bounds=Bounds()),
-    commuting=("reshape", "max_pool"),
+    commuting=Op((Trait.VIEW, "max_pool")),
     legality=(
         Require(Op("conv"), "weight", formats=(Int(8), Int(4)), narrower=False, shared=PerTensor(), zero_point=False,
                 power_of_two=True, because="manual, page 3"),
@@ -67,7 +68,7 @@ chip
         input   Scheme()
 
   fusions, optional steps with ?
-    conv -> (relu, clip)? -> add, where groups = 1, on integers if ClampImplied()
+    conv -> (activation and clamps)? -> add, where groups = 1, on integers if ClampImplied()
 
   kernels
     conv: FixedPoint('half_up')
@@ -79,7 +80,7 @@ chip
     Tie(Op('concat'), slots=('input',), leader='union')
 
   commute with quantization
-    reshape, max_pool
+    view, max_pool
 
   constraints
     weight of conv

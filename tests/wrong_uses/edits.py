@@ -7,7 +7,7 @@ from torch import nn
 from qfunc import lowering
 from qfunc.estimators import Mse
 from qfunc.functions import Lsq
-from qfunc.specs import Int, PerTensor, Scheme, edit
+from qfunc.specs import Int, PerTensor, Scheme, Trait, edit
 from tests.wrong_uses.world import TARGET, Row
 
 # fmt: off
@@ -81,9 +81,12 @@ ROWS: tuple[Row, ...] = (
     ("no name", lambda w: edit.name(), "SpecError",
      'edit.name: found no pattern, wanted at least one non-empty str. Write e.g. edit.name("layer4.*").'),
     ("a kind by class", lambda w: edit.op(nn.Conv2d), "SpecError",
-     "Op.kinds: found <class 'torch.nn.modules.conv.Conv2d'>, wanted a tuple of non-empty str, at least 1. Replace this one."),
+     "Op.kinds: found <class 'torch.nn.modules.conv.Conv2d'>, wanted a tuple of non-empty str or Trait, at "
+     "least 1. Replace this one."),
+    ("no trait", lambda w: edit.op(Trait(0)), "SpecError",
+     "Op.kinds: found <Trait: 0>, wanted a trait. Name one, such as Trait.CLAMPS."),
     ("no kind", lambda w: edit.op(), "SpecError",
-     "Op.kinds: found (), wanted a tuple of non-empty str, at least 1. Give a tuple of such values."),
+     "Op.kinds: found (), wanted a tuple of non-empty str or Trait, at least 1. Give a tuple of such values."),
     ("a module by class", lambda w: edit.module(nn.Conv2d), "SpecError",
      "ModuleType.name: found <class 'torch.nn.modules.conv.Conv2d'>, wanted a non-empty str. Give a text."),
     ("a predicate by text", lambda w: edit.where("conv"), "SpecError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -12,8 +12,9 @@ from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.constants import read_attr
 from qfunc.graph.data_movement import TRANSPARENT as CODES_PASS
-from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.data_movement import commutes, only_moves_codes
 from qfunc.graph.record import path_of, record_of
+from qfunc.graph.selectors import Context
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of
 from qfunc.placement.rules import narrow
@@ -61,7 +62,9 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
     """
     quantizers = {n: ops.module(n) for n in ops.nodes if kind_of(n) == "fake_quantize"}
     counts, record = multiply_accumulates(ops, arguments), record_of(ops.model)
-    commuting = (*(record.target.commuting if record and record.target else ()), *CODES_PASS)
+    target = record.target if record else None
+    context = Context(ops.model, target.ops if target else ())
+    passing = {n for n in ops.nodes if kind_of(n) in CODES_PASS or (target is not None and commutes(n, context, target))}
     for node, module in quantizers.items():
         site, fmt = module.site, module.site.scheme.format
         if site.slot != "weight" or not isinstance(site.value, Scheme) or not isinstance(fmt, Int):
@@ -70,7 +73,7 @@ def weights_of(ops: Ops, bits: Sequence[int], arguments: tuple[Any, ...]) -> Ite
         narrower = sorted({b for b in bits if b < fmt.bits})
         narrowed = (*((b, _narrowed(site, b, weight)) for b in narrower), (fmt.bits, module(weight).detach()))
         products = tuple(
-            (_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, commuting)) for user in node.users
+            (_products_with(ops, node, user, counts), _input_bits(user, node, quantizers, passing)) for user in node.users
         )
         readers = tuple(path_of(ops.model, user) for user in node.users)
         yield Weight(site.name, site.op, readers, weight.numel(), products, node, narrowed)
@@ -96,11 +99,11 @@ def _narrowed(site: Site, bits: int, weight: Tensor) -> Tensor:
     return quantized
 
 
-def _input_bits(reader: fx.Node, weight: fx.Node, quantizers: Mapping[fx.Node, FakeQuantize], commuting: Sequence[str]) -> int:
+def _input_bits(reader: fx.Node, weight: fx.Node, quantizers: Mapping[fx.Node, FakeQuantize], passing: Set[fx.Node]) -> int:
     # The bits of the widest other operand that is not a constant; operands without a quantizer are floats.
     widths = [0]
     for operand in (n for n in reader.all_input_nodes if n is not weight and n.op != "get_attr"):
-        while kind_of(operand) in commuting and only_moves_codes(operand) and len(operand.all_input_nodes) == 1:
+        while operand in passing and only_moves_codes(operand) and len(operand.all_input_nodes) == 1:
             operand = operand.all_input_nodes[0]
         site = quantizers[operand].site if operand in quantizers else None
         if site is None or not site.constant:

@@ -10,11 +10,11 @@ from attrs import evolve, field, frozen
 from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.program import Program
 from qfunc.lowering.quantized_tensor import QuantizedTensor
-from qfunc.specs import FileFormat, Int, Scheme
+from qfunc.specs import FileFormat, Int
 from qfunc.specs._check import implements, refuse
 from qfunc.specs._values import readable
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import Lowering, RefusingLowering
+from qfunc.specs.protocols import Lowering
 
 BITS, SINCE = 4, 21
 
@@ -54,14 +54,6 @@ class PackInt4:
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the lowering's files of the packed model."""
         return dict(self.lowering.lower(evolve(program, model=packed(program.model, program.tensors))))
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return what the lowering refuses; see `QdqLowering.refuses`.
-
-        >>> PackInt4().refuses(Scheme(Int(4)), constant=True)
-        ''
-        """
-        return self.lowering.refuses(scheme, constant) if isinstance(self.lowering, RefusingLowering) else ""
 
 
 def packed(model: Any, sites: Iterable[QuantizedTensor]) -> Any:

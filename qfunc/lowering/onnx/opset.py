@@ -33,12 +33,3 @@ OPSET = 21
 
 WRITTEN = 13
 """The earliest opset that the writers write; models of earlier ones are converted from the default one."""
-
-
-def written_opset(opset: int) -> int:
-    """Return the opset of the model that a lowering receives.
-
-    >>> written_opset(13), written_opset(11)
-    (13, 21)
-    """
-    return opset if opset >= WRITTEN else OPSET

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from torch import fx
 
-from qfunc.graph.data_movement import TRANSPARENT
+from qfunc.graph.data_movement import keeps_codes
 from qfunc.graph.selectors import attribute_names, attributes, constant_shape, matches
 from qfunc.ops.indexing import element
 from qfunc.ops.node import kind_of
@@ -19,6 +19,7 @@ from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.legality.feasibility import infeasibility
 from qfunc.placement.legality.sizes import wrong_sizes
 from qfunc.placement.legality.statistics import normalises_by_batch
+from qfunc.placement.legality.stored_schemes import refusal
 from qfunc.placement.legality.violation import WITHOUT_FILE, Violation, raise_violations, without_repetitions
 from qfunc.placement.place import PlacedSite, Plan
 from qfunc.placement.without_effect.unmatched_selectors import atoms
@@ -35,7 +36,6 @@ from qfunc.specs import (
     Target,
 )
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import RefusingLowering
 from qfunc.specs.scheme import Granularity
 
 _BY_BATCH = "a BatchNorm that normalises by the statistics of the batch"
@@ -109,7 +109,7 @@ class _Check:
         """Return the site whose value a reader gets as a tensor, directly or after ops that only move codes."""
         while (tensor, reader) not in self.read:
             inputs = [n for s, n in self.context.slots(tensor) if s == "input"]
-            if self.context.kind(tensor) not in (*self.target.commuting, *TRANSPARENT) or len(inputs) != 1:
+            if not keeps_codes(tensor, self.context, self.target) or len(inputs) != 1:
                 return None
             reader, tensor = tensor, inputs[0]
         return self.read[tensor, reader]
@@ -192,7 +192,7 @@ class _Check:
         site, lowering = placed.site, self.target.lowering
         key = site.scheme, site.constant
         if key not in self.refused:
-            self.refused[key] = lowering.refuses(*key) if isinstance(lowering, RefusingLowering) else ""
+            self.refused[key] = refusal(lowering, *key)
         if wanted := self.refused[key]:
             found = f"{site.scheme.format!r} for {self.target.lowering!r}"
             yield found, wanted, "Set it with edit.deploy(...), or edit the scheme."
@@ -208,7 +208,7 @@ class _Check:
 
 
 def _kinds_of(select: Selector) -> set[str]:
-    return {kind for leaf in atoms(select) if isinstance(leaf, Op) for kind in leaf.kinds}
+    return {kind for leaf in atoms(select) if isinstance(leaf, Op) for kind in leaf.kinds if isinstance(kind, str)}
 
 
 def _violated(rule: Require, placed: PlacedSite, axis: int, overridden: bool) -> Iterator[tuple[str, str, str]]:

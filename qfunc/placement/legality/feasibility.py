@@ -10,10 +10,11 @@ from qfunc.errors import SpecError
 from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
 from qfunc.placement.encoding import run_time_inputs
+from qfunc.placement.legality.stored_schemes import holds_own_codes
 from qfunc.quantizers.site import Site
 from qfunc.specs import Int, Log, PerBlock, PerChannel, PerTensor, PerToken, Target
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import Lowering, SearchingFunction, StoringLowering
+from qfunc.specs.protocols import Lowering, SearchingFunction
 
 
 def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple[str, str, str]]:
@@ -76,7 +77,7 @@ def _widest(site: Site, lowering: Lowering) -> int:
 def can_be_written(site: Site, target: Target) -> bool:
     """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
     shared = site.scheme.scale.shared
-    if isinstance(target.lowering, StoringLowering) and target.lowering.stores(site.scheme, site.constant):
+    if holds_own_codes(target.lowering, site.scheme, site.constant):
         return True
     match site.scheme.format:
         case Int():

@@ -14,7 +14,7 @@ from attrs import evolve
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.data_movement import TRANSPARENT
+from qfunc.graph.data_movement import keeps_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.sizes import is_number
 from qfunc.placement.legality.constraints import violations
@@ -87,11 +87,11 @@ def _effects(target: Target, rules: Sequence[Rule], made: Sequence[Plan]) -> lis
 
 
 def _error(target: Target, rule: Rule, nodes: Sequence[tuple[Context, fx.Node]], made: Sequence[Plan]) -> SpecError:
-    moves, paths = (*target.commuting, *TRANSPARENT), [c.fact(n).path for c, n in nodes]
+    paths = [c.fact(n).path for c, n in nodes]
     sides = {"input": "whose inputs are float", "output": "whose outputs are float"}
     side = next((words for slot, words in sides.items() if rule.weight is None and getattr(rule, slot) is not None), "")
     one = len(paths) == 1
-    if all(c.kind(n) in moves for c, n in nodes):
+    if all(keeps_codes(n, c, target) for c, n in nodes):
         state = "that only moves codes" if one else "that only move codes"
     else:
         state = f"{side or ('that is float' if one else 'that are float')} already"

@@ -114,7 +114,7 @@ def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
     known = KINDS | {own.kind for own in target.ops}
     for leaf in atoms(selector):
         for kind in leaf.kinds if isinstance(leaf, s.Op) else ():
-            if kind not in known:
+            if isinstance(kind, str) and kind not in known:
                 wanted, do = (
                     "a kind of the vocabulary or of the target's ops",
                     "Add an OpKind for a user-defined op to the target's ops.",

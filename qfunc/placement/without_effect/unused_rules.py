@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from torch import fx
 
 from qfunc.errors import SpecError
-from qfunc.graph.data_movement import TRANSPARENT
+from qfunc.graph.data_movement import keeps_codes
 from qfunc.graph.selectors import Context, matches
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.place import Plan
@@ -192,7 +192,7 @@ def _require_edge(rule: Rule, edges: Selector, plans: Sequence[Plan], target: Ta
 def _same_codes(tensor: fx.Node, plan: Plan, target: Target) -> Iterator[fx.Node]:
     # Yield a tensor, and the tensors with the same codes before it.
     yield tensor
-    while plan.context.kind(tensor) in (*target.commuting, *TRANSPARENT):
+    while keeps_codes(tensor, plan.context, target):
         inputs = [n for slot, n in plan.context.slots(tensor) if slot == "input"]
         if len(inputs) != 1:
             return

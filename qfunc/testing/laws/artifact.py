@@ -21,7 +21,6 @@ from qfunc.ops.node import is_constant, kind_of
 from qfunc.placement.partition import Partition
 from qfunc.specs import DerivedQParams, Int
 from qfunc.specs.file_format import format_of
-from qfunc.specs.protocols import NamingLowering
 from qfunc.testing.laws.side_files import SIDE, side_files_hold_the_qparams, text_rows
 from qfunc.testing.pipeline import Pipeline
 
@@ -39,20 +38,17 @@ def lowering_is_pure_and_deterministic(trial: Pipeline) -> None:
     if trial.artifact is None:
         return
     # onnx is imported lazily.
-    from qfunc.lowering.onnx.opset import OPSET, written_opset
     from qfunc.lowering.onnx.writer import write_program
 
     lowering: Any = trial.target.lowering
     inputs = require_stage(trial.calibrated, "calibrated", "check_target").inputs
     partition = Partition(QuantizedModel(copy.deepcopy(trial.calibrated)), trial.target)
-    versioned: Any = lowering  # checkers narrow the name that isinstance tests
-    opset = written_opset(format_of(lowering).opset or OPSET)
-    program = write_program(partition, inputs, opset)
+    program = write_program(partition, inputs, format_of(lowering).received)
     before = program.model.SerializeToString(deterministic=True)
     lowered, again = (dict(lowering.lower(program)) for _ in range(2))
     assert program.model.SerializeToString(deterministic=True) == before, f"{lowering!r} changes the model that it is given"
     # Where a lowering writes names of inputs and outputs, the artifact has other bytes than the lowered model.
-    written = again if isinstance(versioned, NamingLowering) else trial.artifact.files
+    written = again if format_of(lowering).names else trial.artifact.files
     for name in lowered.keys() | written.keys() - {REPORT}:
         same = lowered.get(name) == written.get(name) == again.get(name)
         assert same, f"{lowering!r} writes {name!r} with other bytes the second time"

@@ -12,7 +12,7 @@ from qfunc.errors import SpecError
 from qfunc.frontend.capture import capture
 from qfunc.frontend.options import present_arguments
 from qfunc.graph.constants import read_attr
-from qfunc.graph.data_movement import only_moves_codes
+from qfunc.graph.data_movement import commutes, only_moves_codes
 from qfunc.graph.module import in_evaluation_mode
 from qfunc.graph.selectors import matches
 from qfunc.graph.sites import QuantizerNode, quantizer_nodes
@@ -132,7 +132,7 @@ def moved_codes_keep_qparams(trial: Pipeline) -> None:
         of_tensor.setdefault(encoding.quantizer.tensor, []).append(encoding)
     for node in partition.network.graph.nodes:
         inputs = [n for s, n in context.slots(node) if s == "input"]
-        if context.kind(node) not in trial.target.commuting or len(inputs) != 1 or not only_moves_codes(node):
+        if not commutes(node, context, trial.target) or len(inputs) != 1 or not only_moves_codes(node):
             continue
         before = partition.encoding(inputs[0], node)
         if before is None:

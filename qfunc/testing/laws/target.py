@@ -9,14 +9,9 @@ from types import FunctionType
 from typing import Any
 
 import attrs
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from qfunc import targets
-from qfunc.numerics.affine import fake_quantize
-from qfunc.numerics.qparams import from_range
-from qfunc.ops.definition import Trait
+from qfunc.graph.selectors import kinds_of
 from qfunc.ops.opset import MODULE_KINDS, OPS
 from qfunc.specs import (
     FLOAT32,
@@ -27,7 +22,6 @@ from qfunc.specs import (
     GraphInput,
     Int,
     Op,
-    PerTensor,
     Refuse,
     Scale,
     Scheme,
@@ -39,14 +33,10 @@ from qfunc.specs import (
 )
 from qfunc.specs._values import constructor_arguments
 from qfunc.specs.legality import never_an_op
+from qfunc.testing.laws.data_movement import commuting_ops_commute
 
 _KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values()))
 _SLOTS = ("input", "weight", "bias", "output")
-_MOVING: dict[str, Callable[[Tensor], Any]] = {
-    "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
-    "resize": lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
-}
-"""Ops that only move codes for some arguments (`graph.data_movement.only_moves_codes`), with such arguments."""
 
 
 def round_trips(target: Target) -> None:
@@ -71,8 +61,7 @@ def sources_have_text(target: Target) -> None:
 def kinds_exist(target: Target) -> None:
     """Check that every kind of op named in the target is in the vocabulary or the target's `ops`, or (de)quantizes."""
     known = _KINDS | {"quantize", "dequantize"} | {op.kind for op in target.ops}
-    named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds]
-    named += [(k, "commuting") for k in target.commuting]
+    named = [(k, repr(v)) for v in _parts(target) if isinstance(v, Op) for k in v.kinds if isinstance(k, str)]
     named += [(op.behaves_like, repr(op)) for op in target.ops if op.behaves_like]
     for kind, where in named:
         assert kind in known, f"{where} names {kind!r}, which is not a kind of op"
@@ -85,7 +74,7 @@ def selectors_can_match(target: Target) -> None:
         *((f, f.root if f.when is None else f.root & f.when) for f in target.fusions),
         *((f, s.op) for f in target.fusions for s in f.then),
         *((t, t.select) for t in target.ties),
-        *(() if target.fused_readers is None else ((target, target.fused_readers),)),
+        *((target, select) for select in (target.fused_readers, target.commuting) if select is not None),
         *((limit, limit.select) for limit in target.limits),
         *((k, k.unit) for k in target.kernels),
     ]
@@ -143,49 +132,6 @@ def nearest_can_be_emulated(target: Target) -> None:
             assert not unknown, f"the arithmetic of {nearest!r} is unknown too"
 
 
-def commuting_ops_commute(target: Target) -> None:
-    """Check Q(op(x)) = op(Q(x)) for every kind in `commuting` and every per-tensor scheme that rules give activations."""
-    own = {op.kind: op for op in target.ops}
-    x = 2.3 * torch.randn((2, 3, 5, 6), generator=torch.Generator().manual_seed(0))  # partly outside the range
-    for scheme in dict.fromkeys(_schemes(target)):
-        qparams = from_range(torch.tensor(-2.1), torch.tensor(3.3), scheme)
-        for kind in target.commuting:
-            op = _example(kind) if kind not in own else own[kind].example or _example(own[kind].behaves_like or kind)
-            if op is None and kind in own:
-                continue  # a user-defined op without an example that behaves like no built-in one
-            assert op is not None, f"{kind!r} is listed as commuting, but is not an op on one float tensor"
-            after = torch.cat([fake_quantize(t, qparams, scheme).flatten() for t in _tensors(op(x))])
-            before = torch.cat([t.flatten() for t in _tensors(op(fake_quantize(x, qparams, scheme)))])
-            differ = int((after != before).sum())
-            found = f"Q({kind}(x)) is not {kind}(Q(x)) for {differ} of {after.numel()} elements with {scheme!r}"
-            assert not differ, f"{kind!r} is listed as commuting: {found}"
-
-
-def _example(kind: str) -> Callable[[Tensor], Any] | None:
-    # The example of the kind's first record, if it is an op on real numbers.
-    op = next((op for op in OPS if op.kind == kind), None)
-    if op is None or op.traits & (Trait.INTEGER_RESULT | Trait.CREATES):
-        return None
-    return _MOVING.get(kind, op.example)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [value] if isinstance(value, Tensor) else [t for t in value if t.is_floating_point()]
-
-
-def _schemes(target: Target) -> Iterator[Scheme]:
-    for rule in target.rules:
-        for value in (rule.input, rule.output):
-            values = (*(c[1] for c in value.cases), value.default) if isinstance(value, Cases) else (value,)
-            for candidate in values:
-                if (
-                    isinstance(candidate, Scheme)
-                    and isinstance(candidate.format, Int)
-                    and isinstance(candidate.scale.shared, PerTensor)
-                ):
-                    yield candidate
-
-
 TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
     round_trips,
     sources_have_text,
@@ -201,7 +147,7 @@ TARGET_LAWS: tuple[Callable[[Target], None], ...] = (
 
 
 def _kinds(selector: Selector) -> tuple[str, ...]:
-    return selector.kinds if isinstance(selector, Op) else ()
+    return kinds_of(selector) if isinstance(selector, Op) else ()
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -238,4 +184,4 @@ def _fits(fmt: Format, accepted: tuple[Format, ...], slot: str) -> bool:
     return fmt in accepted
 
 
-__all__ = ["TARGET_LAWS", "commuting_ops_commute"]
+__all__ = ["TARGET_LAWS"]

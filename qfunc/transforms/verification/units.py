@@ -15,10 +15,10 @@ from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import computable, value_of
-from qfunc.graph.data_movement import only_moves_codes
-from qfunc.ops.definition import Trait
+from qfunc.graph.data_movement import commutes, only_moves_codes
 from qfunc.ops.node import attribute, op_of, returns_several, slots
 from qfunc.ops.sizes import is_number
+from qfunc.ops.traits import Trait
 from qfunc.placement.kernels import clamps_nothing
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import INNER_PREFIX, Unit
@@ -95,7 +95,7 @@ def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
     # A real value that is only moved has the same codes whether it is quantized before or after the move.
     root = unit.group.root
     coded = any(partition.encoding(source, root) is not None for slot, source in slots(root) if slot == "input")
-    return not coded and unit.kind in partition.target.commuting and only_moves_codes(root)
+    return not coded and commutes(root, partition.context, partition.target) and only_moves_codes(root)
 
 
 def units_not_compared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:

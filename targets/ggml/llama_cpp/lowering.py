@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import field, frozen
 
@@ -15,7 +15,7 @@ from qfunc.specs import DecoderConfig, FileFormat, Name, Op, Scheme, Selector
 from qfunc.specs._check import instance_of, one_of, refuse
 from qfunc.specs._values import readable
 from qfunc.targets.ggml.llama_cpp.mixes import KINDS, tensor_types
-from qfunc.targets.ggml.lowering import GgufLowering
+from qfunc.targets.ggml.lowering import GgufSchemes
 from qfunc.targets.ggml.types import WEIGHTS
 
 
@@ -43,12 +43,16 @@ class LlamaCppLowering:
 
     kind: str = field(validator=one_of(KINDS))
     decoder: DecoderConfig = field(validator=instance_of(DecoderConfig))
-    format: ClassVar[FileFormat] = FileFormat(blocks=True)
 
     def __attrs_post_init__(self) -> None:
         if not self.types():
             wanted = "a width that 32 divides"
             raise refuse(self, "decoder", f"rows of {self.decoder.width}", wanted, "Leave such a decoder in float.")
+
+    @property
+    def format(self) -> FileFormat:
+        """Weights of the tensors' types, in blocks."""
+        return FileFormat(blocks=True, schemes=GgufSchemes(tuple(dict.fromkeys(self.types().values()))))
 
     def network(self, partition: Any) -> Any:
         """Return the decoder that llama.cpp builds, for the emulation.
@@ -85,11 +89,6 @@ class LlamaCppLowering:
                     path = self.decoder.module(name)
                     found.setdefault(types[name], []).append(path.replace(".0.", ".*.", 1) if every else path)
         return {kind: Op("linear") & reduce(or_, (Name(f"*{path}") for path in paths)) for kind, paths in found.items()}
-
-    def refuses(self, scheme: Any, constant: bool) -> str:
-        """Return a description of the schemes that the file holds, or "" for one of them."""
-        found = [GgufLowering(kind).refuses(scheme, constant) for kind in dict.fromkeys(self.types().values())]
-        return "" if "" in found else found[0]
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the file's bytes.

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.program import Program
-from qfunc.specs import FileFormat, Scheme
+from qfunc.specs import FileFormat
 from qfunc.specs._values import readable
 
 
@@ -52,15 +51,6 @@ class OpenVinoBlocksLowering:
         made.graph.node.extend(kept)
         prune(made)
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-    def refuses(self, scheme: Scheme, constant: bool) -> str:
-        """Return what `QdqLowering.refuses` returns.
-
-        >>> from qfunc.specs.formats import MATMUL_4BITS
-        >>> OpenVinoBlocksLowering().refuses(MATMUL_4BITS, constant=True)
-        ''
-        """
-        return QdqLowering(opset=21).refuses(scheme, constant)
 
 
 __all__ = ["OpenVinoBlocksLowering"]

@@ -286,26 +286,26 @@ def test_parameters_that_are_stored_in_another_form_are_refused() -> None:
 
 
 def test_schemes_that_the_format_does_not_have_are_refused_before_calibration() -> None:
-    lowering = CompressedTensorsLowering()
+    refuses = CompressedTensorsLowering().format.refuses
     wanted = (
         "weights in integers of at most 8 bits, in E4M3 with a scale per tensor or channel, in MXFP4, or in NVFP4 with a power "
         "of two as the scale of the tensor"
     )
-    assert lowering.refuses(NVFP4, constant=True) == wanted
-    assert lowering.refuses(Scheme(Int(16)), constant=True) == wanted
+    assert refuses(NVFP4, constant=True) == wanted
+    assert refuses(Scheme(Int(16)), constant=True) == wanted
     inputs = (
         "symmetric inputs in int8 or E4M3, with one static scale or one scale a token at run time, or in MXFP4 or NVFP4 with "
         "scales at run time that clip nothing"
     )
     clipping = evolve(MXFP4, scale=evolve(MXFP4.scale, dynamic=True))
-    assert lowering.refuses(clipping, constant=False) == inputs
+    assert refuses(clipping, constant=False) == inputs
     inputs_of_nvfp4 = targets.compressed_tensors("NVFP4").rules[0].input.scale
     of_each_call = evolve(inputs_of_nvfp4, within=evolve(inputs_of_nvfp4.within, dynamic=True))  # the file has one number
-    assert lowering.refuses(evolve(NVFP4, scale=of_each_call), constant=False) == inputs
-    assert not lowering.refuses(evolve(clipping, scale=evolve(clipping.scale, rounding="ceil", divisor="qmax")), constant=False)
-    assert lowering.refuses(Scheme(Int(8), Scale(PerBlock(-1, 32), dynamic=True)), constant=False) == inputs
-    assert lowering.refuses(Scheme(Int(16)), constant=False) == inputs
-    assert not lowering.refuses(Scheme(Int(8)), constant=False)
+    assert refuses(evolve(NVFP4, scale=of_each_call), constant=False) == inputs
+    assert not refuses(evolve(clipping, scale=evolve(clipping.scale, rounding="ceil", divisor="qmax")), constant=False)
+    assert refuses(Scheme(Int(8), Scale(PerBlock(-1, 32), dynamic=True)), constant=False) == inputs
+    assert refuses(Scheme(Int(16)), constant=False) == inputs
+    assert not refuses(Scheme(Int(8)), constant=False)
     with pytest.raises(SpecError) as caught:
         qfunc.quantize(edit.activations(bits=16)(targets.compressed_tensors("W8A8")))(nn.Sequential(nn.Linear(64, 4)))
     assert "op '0', input 'input': found Int(16, low=-32767) with dynamic scales" in str(caught.value)

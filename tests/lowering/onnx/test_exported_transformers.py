@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import qfunc
 from qfunc.errors import DeployError
+from qfunc.graph.data_movement import commutes
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.view import QuantizedModel
 from qfunc.ops.node import slots
@@ -83,7 +84,7 @@ def test_every_product_is_quantized_and_no_position_or_mask_is(name: str) -> Non
     for node in data:
         assert all(partition.encoding(p, node) is not None for s, p in slots(node) if s in ("input", "weight")), node.name
     for node in positions:  # what only moves them may stand behind the quantizer of their reader
-        if partition.context.kind(node) not in TARGET.commuting:
+        if not commutes(node, partition.context, TARGET):
             assert not any(partition.encoding(p, node) for _, p in slots(node)), node.name
 
 

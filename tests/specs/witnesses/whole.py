@@ -20,10 +20,12 @@ from qfunc.specs import (
     Kernel, Limit, NonNegative, Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, RequireSizes, RequireUnit, Rule,
     Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, Trait, Unknown, cpus,
 )  # fmt: skip
+from qfunc.targets.arithmetics import ExpertSums
 from qfunc.targets.runtimes import LlamaCppLowering
 from qfunc.testing import check_target
 from qfunc.transforms.verification.units import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens
+from tests.specs.witnesses.arithmetic import EXPERTS, SumOfExperts
 from tests.specs.witnesses.witness import (
     CONV, WEIGHT, Witness, calibrated, chip, codes, drawn, files, printed, refusal, report, seeded, sizes, verdict, witness,
 )  # fmt: skip
@@ -171,10 +173,21 @@ class OwnFiles:
         return {"model.onnx": program.model.SerializeToString(deterministic=True)}
 
 
-def of_format(target: Target = chip(), see: Any = refusal, net: nn.Module = LAYER, **changes: Any) -> Witness:
+def of_format(target: Target = chip(), see: Any = refusal, net: Any = LAYER, x: Tensor = X, **changes: Any) -> Witness:
     """A chip whose files are the user's, and one whose files have another format."""
-    before, after = (evolve(target, lowering=OwnFiles(FileFormat(**fields))) for fields in ({}, changes))
-    return Witness(before, after, net, (X,), see)
+    old = target.lowering.format if isinstance(target.lowering, OwnFiles) else FileFormat()
+    before, after = (evolve(target, lowering=OwnFiles(one)) for one in (old, evolve(old, **changes)))
+    return Witness(before, after, net, (x,), see)
+
+
+def other_schemes(scheme: Scheme, constant: bool) -> str:
+    """Files without any scheme."""
+    return "other schemes"
+
+
+def named_files(target: Target, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    """The model of an artifact with a name for the output."""
+    return qfunc.deploy(target, output_names=("y",))(calibrated(target, net, inputs)).files["model.onnx"]
 
 
 def of_two_sizes(target: Target, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
@@ -255,6 +268,16 @@ WITNESSES = {
     "FileFormat.blocks": of_format(targets.executorch_8da4w(), net=nn.Linear(32, 4), blocks=True),
     "FileFormat.parameters": of_format(see=files, parameters=True),
     "FileFormat.legality": of_format(legality=SAY),
+    "FileFormat.quantizers": of_format(chip(lowering=OwnFiles(FileFormat(opset=12))), quantizers=True),
+    "FileFormat.schemes": of_format(schemes=other_schemes),
+    "FileFormat.experts": of_format(
+        evolve(EXPERTS, lowering=OwnFiles(FileFormat(opset=21, blocks=True))),
+        see=codes,
+        net=seeded(SumOfExperts()),
+        x=drawn(8, 32),
+        experts=ExpertSums(1),
+    ),
+    "FileFormat.names": of_format(see=named_files, names=True),
     "Override.select": of_override(select=Op("linear") | CONV & First() & ~First()),
     "Override.role": of_override(Override(CONV, "weight", estimator=Quantile(0.5)), role="activation"),
     "Override.estimator": of_override(estimator=Quantile(0.5)),
