@@ -34,7 +34,8 @@ def constructor_arguments(value: Any) -> dict[str, Any] | None:
     >>> constructor_arguments(attrs.make_class("Point", ["x"])(1)), constructor_arguments([1])
     ({'x': 1}, None)
     """
-    fields = _constructor_fields(type(value))
+    kind: Any = type(value)
+    fields = _constructor_fields(kind)
     return None if fields is None else {argument: getattr(value, name) for argument, name in fields}
 
 
