@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from enum import Flag
+from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -33,11 +34,18 @@ def constructor_arguments(value: Any) -> dict[str, Any] | None:
     >>> constructor_arguments(attrs.make_class("Point", ["x"])(1)), constructor_arguments([1])
     ({'x': 1}, None)
     """
-    kind = type(value)
+    kind: Any = type(value)
+    fields = _constructor_fields(kind)
+    return None if fields is None else {argument: getattr(value, name) for argument, name in fields}
+
+
+@cache
+def _constructor_fields(kind: type) -> tuple[tuple[str, str], ...] | None:
+    # (argument of the constructor, attribute) of the fields of a class.
     if attrs.has(kind):
-        return {f.alias: getattr(value, f.name) for f in attrs.fields(kind) if f.init}
+        return tuple((f.alias, f.name) for f in attrs.fields(kind) if f.init)
     if dataclasses.is_dataclass(kind):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
+        return tuple((f.name, f.name) for f in dataclasses.fields(kind) if f.init)
     return None
 
 

@@ -7,7 +7,9 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
+import gc
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,28 @@ from qfunc import targets
 from qfunc.errors import QfuncError
 from qfunc.transforms.verification import gains
 from tests.onnxruntime_target import ONNXRUNTIME
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--also FILE`: the tests, functions and files that FILE names, one a line, count as thorough."""
+    parser.addoption("--also", type=Path, metavar="FILE")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that `--also` names."""
+    file = config.getoption("also")
+    named = set() if file is None else {*file.read_text().splitlines()}
+    for item in items if named else ():
+        function = item.nodeid.partition("[")[0]
+        if not named.isdisjoint((item.nodeid, function, function.partition("::")[0])):
+            item.add_marker("thorough")
+
+
+def pytest_collection_finish() -> None:
+    """Full garbage collections skip the modules and the collected tests, which live to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,4 @@
-"""JSON text from outside: limited length and depth, finite numbers, each key once."""
+"""JSON text from outside: limited length and depth, finite numbers, each key once; and JSON text in lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from qfunc.errors import FileError
 
-__all__ = ["WRITE_AGAIN", "DEEPEST", "LONGEST", "damage_error", "parse"]
+__all__ = ["WRITE_AGAIN", "DEEPEST", "LONGEST", "SORTED", "damage_error", "in_lines", "parse"]
 
 LONGEST = 1 << 28
 """The largest number of bytes of a JSON text; the report of a network with 10^7 scales has fewer."""
@@ -19,8 +20,13 @@ DEEPEST = 100
 WRITE_AGAIN = "Write the file again: it is damaged, or another program changed it."
 
 _DIGITS = 20  # of an integer: all numbers of 64 bits have no more
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+_PLAIN = json.JSONEncoder()
+SORTED = json.JSONEncoder(sort_keys=True)
+"""For `in_lines` with sorted keys."""
+_quoted = json.encoder.encode_basestring_ascii
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -87,6 +93,39 @@ or another program changed it.
     return value
 
 
+def in_lines(value: Any, encoder: json.JSONEncoder = _PLAIN, line: str = "\n") -> str:
+    """Return the text of `json.dumps(value, indent=1)`, several times faster; `encoder` sorts keys and refuses NaN, or not.
+
+    >>> print(in_lines({"bits": [8, 0.5], "none": []}))
+    {
+     "bits": [
+      8,
+      0.5
+     ],
+     "none": []
+    }
+    """
+    kind = type(value)
+    if kind is str:
+        return _quoted(value)
+    if kind is int:
+        return repr(value)
+    if value is None or kind is bool:
+        return "null" if value is None else "true" if value else "false"
+    if isinstance(value, dict) and value:
+        inner = line + " "
+        rows = sorted(value.items()) if encoder.sort_keys else value.items()
+        return f"{{{inner}{f',{inner}'.join([f'{_key(k)}: {in_lines(v, encoder, inner)}' for k, v in rows])}{line}}}"
+    if isinstance(value, list | tuple) and value:
+        inner = line + " "
+        return f"[{inner}{f',{inner}'.join([in_lines(v, encoder, inner) for v in value])}{line}]"
+    return encoder.encode(value)
+
+
+def _key(key: Any) -> str:
+    return _quoted(key if isinstance(key, str) else _PLAIN.encode(key))
+
+
 def _decode(content: bytes, file: str) -> str:
     try:
         return content.decode()
@@ -104,11 +143,8 @@ def _encodes(text: str) -> bool:
 
 def _depth(text: str) -> int:
     # Brackets inside strings do not count.  json.loads itself would recurse.
-    depth = deepest = 0
-    for token in _TOKEN.finditer(text):
-        depth += _STEP.get(token[0], 0)
-        deepest = max(deepest, depth)
-    return deepest
+    steps = map(_STEP.__getitem__, _BRACKET.findall(_STRING.sub("", text)))
+    return max(accumulate(steps, initial=0))
 
 
 def _short(text: str) -> str:

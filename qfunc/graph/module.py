@@ -22,6 +22,7 @@ from qfunc.graph.input_limits.sizes import require_sizes_of_call
 from qfunc.graph.module_shells import ORIGIN, Origin, add_user_members, origin_of, pack_shells, pack_state
 from qfunc.graph.record import record_of
 from qfunc.graph.state_dict import mismatches
+from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
 class CapturedModule(fx.GraphModule):
@@ -86,9 +87,13 @@ class CapturedModule(fx.GraphModule):
 
     @paused_collection()
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
-        for name in ("_in_spec", "_out_spec"):
-            if name in vars(self):  # frozen values, which torch cannot copy without a warning
-                memo[id(vars(self)[name])] = vars(self)[name]
+        record = record_of(self)
+        # Frozen values: specs of inputs and outputs, which torch cannot copy without a warning, the target and the sites.
+        frozen_values = [vars(self).get("_in_spec"), vars(self).get("_out_spec"), None if record is None else record.target]
+        for module in self.modules():
+            if isinstance(module, FakeQuantize):
+                frozen_values += module.site, module.scheme
+        memo.update((id(value), value) for value in frozen_values if value is not None)
         copied = memo[id(self)] = _empty(_origin(self))  # first, because the user's attributes may refer to it
         vars(copied).update(copy.deepcopy(_state(self), memo))
         copied.graph = copy_module(self.graph)

@@ -49,6 +49,7 @@ class Pipeline:
         self, target: Target, run: Any, model: nn.Module, example: Example, rescaling: Rescaling | None = None
     ) -> None:
         self.target, self.model, self.example, self.rescaling = target, model, example, rescaling
+        self.base: Pipeline | None = None
         default_run = target.runtime.runner
         absent = isinstance(default_run, OptionalRunner) and default_run.missing()
         self.run = run if run is not None or absent else default_run
@@ -56,6 +57,12 @@ class Pipeline:
         self.alone = self.public and bool(target.kernels) and run is None and default_run is None
         self.changed: dict[str, list[str]] = {}
         self.float_kinds: set[str] = set()
+
+    def rescaled(self, rescaling: Rescaling) -> Pipeline:
+        """Return the pipeline with other scales, which shares the quantized model and the calibrated one before the change."""
+        twin = Pipeline(self.target, self.run, self.model, self.example, rescaling)
+        twin.base, twin.alone = self, self.alone
+        return twin
 
     def __repr__(self) -> str:
         scales = "" if self.rescaling is None else f", {self.rescaling.text}"
@@ -77,6 +84,8 @@ class Pipeline:
     @cached_property
     def quantized(self) -> fx.GraphModule:
         """The quantized model."""
+        if self.base is not None:
+            return self.base.quantized
         result: fx.GraphModule = self._pure("quantize", quantize(self.target), self.model)
         return result
 
@@ -85,15 +94,19 @@ class Pipeline:
         """The calibrated model before limits change scales."""
         if not self.target.limits:
             return self.calibrated
+        if self.base is not None:
+            return self.base.estimated
         with without_range_warnings():
             return calibrate([self.example], progress=False)(quantize(evolve(self.target, limits=()))(self.model))
 
     @cached_property
     def calibrated(self) -> fx.GraphModule:
         """The calibrated model, with the scales of `rescaling`."""
+        if self.base is not None and self.rescaling is not None:
+            return self.rescaling.change(self.base.calibrated, self.example)
         with without_range_warnings():
             result: fx.GraphModule = self._pure("calibrate", calibrate([self.example], progress=False), self.quantized)
-        return result if self.rescaling is None else self.rescaling.change(result, self.example)
+        return result
 
     @cached_property
     def partition(self) -> Partition:

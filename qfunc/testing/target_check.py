@@ -142,8 +142,9 @@ def _check_models(
     def check(model: Model | None) -> None:
         if model is None:  # that of another rank
             return
+        calibrated = Pipeline(target, run, *model)
         for rescaling, laws in TRIALS:
-            trial = Pipeline(target, run, *model, rescaling)
+            trial = calibrated if rescaling is None else calibrated.rescaled(rescaling)
             for law in laws:
                 if law.__name__ not in exempt:
                     _keep(law, trial, target, f"\n{trial}")

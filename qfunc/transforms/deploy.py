@@ -22,6 +22,7 @@ from qfunc.execution.artifact_sizes import other_sizes, require_one_size
 from qfunc.execution.batches import Binder, infos
 from qfunc.execution.output_names import names_of_outputs
 from qfunc.execution.varying_sizes import Axes, axes_of, batch_of
+from qfunc.files.json_text import SORTED, in_lines
 from qfunc.graph.arguments import dict_key, fixed_arguments
 from qfunc.graph.copying import on_cpu
 from qfunc.graph.record import Record, TensorInfo, record_of
@@ -172,7 +173,7 @@ def write_artifact(deployed: Deployment, names: Names = Names()) -> Artifact:
     program = names.of_files(program) if format_of(lowering).names else names.apply(program)
     files = names.finish(_files(partition.target, lowering.lower(program)), lowering)
     report = report_of(partition.target, inputs, program.tensors, partition.units) | {"files": digests(files)}
-    return Artifact({**files, REPORT: (json.dumps(report, indent=1, sort_keys=True) + "\n").encode()})
+    return Artifact({**files, REPORT: (in_lines(report, SORTED) + "\n").encode()})
 
 
 def _files(target: Target, lowered: Any) -> Mapping[str, bytes]:

@@ -15,10 +15,11 @@ from typing import Any
 import attrs
 
 from qfunc.errors import FileError, QfuncError, SpecError, first_line
-from qfunc.files.json_text import parse
+from qfunc.files.json_text import in_lines, parse
 from qfunc.specs._values import constructor_arguments, mutability_error, short
 
 SCHEMA = 1
+_FINITE = json.JSONEncoder(allow_nan=False)
 _INFINITIES = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
@@ -74,7 +75,7 @@ class Codec:
         if bad := mutability_error(spec):
             do = "Hold numbers, texts, tuples and frozen attrs values only."
             raise SpecError(where="to_json", found=bad, wanted="a value frozen all the way down", do=do)
-        return json.dumps({"schema": SCHEMA, "spec": self._encode(spec)}, indent=1, allow_nan=False)
+        return in_lines({"schema": SCHEMA, "spec": self._encode(spec)}, _FINITE)
 
     def from_json(self, text: str, classes: Iterable[Any] = ()) -> Any:
         """Return the spec that `to_json` wrote.

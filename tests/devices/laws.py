@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -165,21 +165,27 @@ def same_estimates(name: str, device: str) -> Counts:
     return differing(found[1], found[0])
 
 
+@cache
+def on_cpu(target: Target, network: Network) -> tuple[nn.Module, list[Tensor], list[Any]]:
+    """A model calibrated on the CPU, its batches, and what its emulation returns there."""
+    model, batches = network()
+    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
+    exact = qfunc.emulate(target)(calibrated)
+    return calibrated, batches, [exact(x) for x in batches]
+
+
 def same_emulation(target: Target, network: Network, device: str, kernels: Kernels = nullcontext) -> Counts:
     """The emulation, on a device and with other kernels of torch, of a model calibrated on the CPU."""
-    model, batches = network()
-    exact = qfunc.emulate(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model)))
-    wanted = [exact(x) for x in batches]
+    calibrated, batches, wanted = on_cpu(target, network)
+    emulation = qfunc.emulate(target)(calibrated)
     with kernels():
-        moved = exact.to(device)
+        moved = emulation.to(device)
         return differing([moved(x.to(device)) for x in batches], wanted)
 
 
 def emulated_there(target: Target, network: Network, device: str) -> Counts:
     """The emulation of a model that was calibrated on the device, with the CPU's qparams."""
-    model, batches = network()
-    calibrated = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
-    wanted = [qfunc.emulate(target)(calibrated)(x) for x in batches]
+    calibrated, batches, wanted = on_cpu(target, network)
     found = qfunc.emulate(target)(copy.deepcopy(calibrated).to(device))
     return differing([found(x.to(device)) for x in batches], wanted)
 
@@ -204,8 +210,8 @@ def same_kinds(target: Target, device: str) -> Counts:
 
 def same_artifact(target: Target, device: str) -> Counts:
     """The files, the report of `verify` and the sweep's value of a model on the device; each counts as one element."""
-    model, batches = convolutional()
-    here = qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(model))
+    here, batches, _ = on_cpu(target, convolutional)
+    model = convolutional()[0]
     there, moved = copy.deepcopy(here).to(device), [x.to(device) for x in batches]
     pairs: list[tuple[Any, Any]] = [(qfunc.deploy(target)(there).files, qfunc.deploy(target)(here).files)]
     runner: Any = target.runtime.runner

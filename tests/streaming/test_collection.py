@@ -14,7 +14,7 @@ from qfunc._collection import older_objects_skipped
 def nothing_frozen() -> Iterator[None]:
     gc.unfreeze()
     yield
-    gc.unfreeze()
+    gc.freeze()  # as for all tests
 
 
 class Ring:

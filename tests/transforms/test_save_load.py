@@ -26,8 +26,7 @@ TARGET = ONNXRUNTIME
 
 READER = """
 import sys, torch, qfunc
-import tests.conftest  # the same targets as here
-from qfunc import targets
+from tests.onnxruntime_target import ONNXRUNTIME  # the same target as here
 from tests.transforms.nets import network
 for name, export in (a.split(":") for a in sys.argv[2:]):
     model, batch = network(name)
@@ -37,8 +36,8 @@ for name, export in (a.split(":") for a in sys.argv[2:]):
     out = {"state": made.state_dict(), "training": made.training}
     if name != "two_inputs":
         out["value"] = made.eval()(*batch)
-        out["codes"] = qfunc.emulate(targets.onnxruntime)(made)(*batch)
-        out["files"] = dict(qfunc.deploy(targets.onnxruntime)(made).files)
+        out["codes"] = qfunc.emulate(ONNXRUNTIME)(made)(*batch)
+        out["files"] = dict(qfunc.deploy(ONNXRUNTIME)(made).files)
     torch.save(out, f"{sys.argv[1]}/{name}{export}.pt")
 """
 

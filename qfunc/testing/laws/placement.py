@@ -31,7 +31,9 @@ from qfunc.testing.pipeline import Pipeline
 
 
 def legality_accepts_the_rules(trial: Pipeline) -> None:
-    """Check that `legality` and the lowering accept the schemes that the rules place."""
+    """Check that `legality` and the lowering accept the schemes that the rules place, which do not depend on scales."""
+    if trial.base is not None:
+        return
     own = tuple(spelling for op in trial.target.ops for spelling in op.spellings)
     try:
         network = capture(leaves=present_arguments(own, trial.model))(trial.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import attrs
@@ -108,8 +109,13 @@ def printed(target: Target, net: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 def observed(witness: Witness, target: Target) -> tuple[str, Any]:
     """What a target gives, and whether it is a value or an error."""
+    return _seen(witness.see, target, witness.net, witness.inputs)
+
+
+@cache  # many witnesses change one target
+def _seen(see: Observation, target: Target, net: Any, inputs: tuple[Tensor, ...]) -> tuple[str, Any]:
     try:
-        return "value", witness.see(target, witness.net, witness.inputs)
+        return "value", see(target, net, inputs)
     except QfuncError as error:
         return "error", str(error)
 
