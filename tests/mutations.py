@@ -147,6 +147,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     start = time.monotonic()
     mutants = chosen(given)
+    os.environ.pop("GIT_DIR", None)  # of the checkout: tests see no repository
     trials = Trials({m: Trial.of(m, ranked(ROOT, m), given.seconds) for m in mutants})
     with tempfile.TemporaryDirectory(prefix="qfunc-mutations-") as folder:
         copies = [Copy.of(ROOT, Path(folder) / str(i)) for i in range(max(1, min(given.jobs, len(mutants))))]

@@ -91,7 +91,7 @@ def test_every_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("x = f(1)", {1}),
+        ("x = f(1)\ny = f(x)", {1}),
         ("def f(x):\n    return x < 3", {2}),
         ('"""Text."""', set()),
         ("def f(x: int = 2, progress: bool = True) -> int: ...", {1}),
@@ -110,10 +110,10 @@ def test_lines_with_mutants(text: str, lines: set[int]) -> None:
     assert Changes.of(text).by_line.keys() == lines
 
 
-def test_a_call_without_its_message_is_no_mutant() -> None:
-    changes = Changes.of("zip(a, b, strict=True)")
-    texts = [changes.mutant(1, n).text for n in range(1, changes.numbers[1] + 1)]
-    assert texts == ["zip(None, b, strict=True)", "zip(a, None, strict=True)", "zip(b, strict=True)", "zip(a, strict=True)"]
+def test_a_call_loses_its_keywords_only() -> None:
+    changes = Changes.of("f(g(a), n=1)(zip(a, b, strict=True))")
+    texts = [changes.mutant(1, n).text.partition(")(")[0] for n in range(1, changes.numbers[1] + 1)]
+    assert texts == ["f(g(a), ", "f(g(a), n=2"]
 
 
 def test_a_mutant_differs_from_its_file_and_can_be_named() -> None:
@@ -130,7 +130,8 @@ def test_a_mutant_differs_from_its_file_and_can_be_named() -> None:
 def test_the_tests_of_a_module_come_first() -> None:
     path = "qfunc/numerics/rounding.py"
     changes = Changes.of((ROOT / path).read_text(), path)
-    assert "tests/numerics/test_rounding.py" in ranked(ROOT, changes.drawn(Random(0)))[:10]
+    drawn = [changes.drawn(Random(seed)) for seed in range(20)]
+    assert "tests/numerics/test_rounding.py" in ranked(ROOT, next(m for m in drawn if m.definition == "half_up"))[:10]
     assert module_of(path) == "qfunc.numerics.rounding"
 
 

@@ -40,8 +40,8 @@ def ranked(root: Path, mutant: Mutant) -> list[str]:
     """Return the files of tests that share words with the mutant.
 
     A file has a score: the sum of the weights of the words that it shares, a rare word counting more.  The words are
-    the names of the definition (weight 3), the name of the module (3), the words of its path in that of the test (2),
-    the names that it defines (1), and those that the modules which import it define (1/2).
+    the names of the definition (weight 6), the words of its file and its folders in the path of the test (4 and 3), the
+    module (3), the names that it defines (1), and the names that modules define which import it (0.3).
     """
     tests = _tests(root)
     weights: Counter[str] = Counter()
@@ -50,12 +50,14 @@ def ranked(root: Path, mutant: Mutant) -> list[str]:
         weights[name] = max(weights[name], 1)
     for path in _importers(root, module):
         for name in _defined(ast.parse((root / path).read_text())):
-            weights[name] = max(weights[name], 0.5)
+            weights[name] = max(weights[name], 0.3)
     for name in mutant.definition.split("."):
-        weights[name] = 3
+        weights[name] = 6
     weights[module] = 3
     for word in _parts(mutant.path):
-        weights[f"/{word}"] = 2
+        weights[f"/{word}"] = 3
+    for word in _parts(Path(mutant.path).name):
+        weights[f"/{word}"] = 4
     counts = Counter(word for words in tests.values() for word in words)
     rarity = {word: weight * log(len(tests) / counts[word]) for word, weight in weights.items() if counts[word]}
     scores = {test: sum(rarity.get(word, 0.0) for word in words) for test, words in tests.items()}

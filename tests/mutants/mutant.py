@@ -1,7 +1,8 @@
 """Mutants of a file: copies of its text with one change each, by the operators of mutmut.
 
 Changes without a meaning are left out: docstrings, annotations, decorators, assertions, messages, and what only type
-checkers read.
+checkers read.  So are changes that any test notices that runs the line: None in place of a value or of an argument, and
+calls without an argument that is given by position.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import libcst as cst
 import libcst.matchers as m
 from attrs import field, frozen
 from libcst.metadata import MetadataWrapper, PositionProvider
-from mutmut.mutation.mutators import mutation_operators
+from mutmut.mutation.mutators import mutation_operators, operator_arg_removal, operator_assignment, operator_lambda
 
 _MESSAGES = ("where", "found", "wanted", "do", "because", "progress", "strict")
 """Keywords of messages and of progress bars; `strict` of `zip` only repeats that the lengths are equal."""
@@ -125,9 +126,11 @@ class Changes(cst.CSTVisitor):
         inside = ".".join(self._outer)
         changes = [
             Change(node, new, inside, operator.__name__)
-            for kind, operator in mutation_operators if isinstance(node, kind)
-            for new in operator(node) if not _only_messages(node, new)
-        ]  # fmt: skip
+            for kind, operator in mutation_operators
+            if isinstance(node, kind) and operator not in (operator_assignment, operator_lambda)
+            for new in operator(node)
+            if operator is not operator_arg_removal or _lacks_a_keyword(node, new)
+        ]
         if changes:
             line = self.get_metadata(PositionProvider, node).start.line
             self.by_line.setdefault(line, []).extend(changes)
@@ -155,9 +158,8 @@ def statement(text: str, line: int) -> range:
     return found
 
 
-def _only_messages(old: cst.CSTNode, new: cst.CSTNode) -> bool:
-    """Return whether a call lost only arguments that have no meaning."""
-    if not (isinstance(old, cst.Call) and isinstance(new, cst.Call) and old.func is new.func):
-        return False
-    kept, left = ([id(a) for a in call.args if not m.matches(a, _NO_MEANING)] for call in (old, new))
-    return kept == left
+def _lacks_a_keyword(old: cst.Call, new: cst.Call) -> bool:
+    """Return whether a call lost an argument with a keyword, which is none of a message."""
+    left = {id(argument) for argument in new.args}
+    gone = [a for a in old.args if id(a) not in left]
+    return len(new.args) < len(old.args) and all(a.keyword and not m.matches(a, _NO_MEANING) for a in gone)

@@ -90,7 +90,7 @@ class Result:
 
 
 class Watch:
-    """A plugin of pytest: ends the run when its time is over, and writes which test runs and how many have passed."""
+    """A plugin of pytest: short tests first, an end when the time is over, and a file that tells which test runs."""
 
     def __init__(self, place: Path, seconds: float) -> None:
         self.place, self.end = place, time.monotonic() + seconds
@@ -99,6 +99,10 @@ class Watch:
     def write(self) -> None:
         """Write the numbers, and the test that runs."""
         self.place.write_text(f"{self.passed} {int(self.missing)} {self.test}")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the long tests last."""
+        items.sort(key=lambda item: item.get_closest_marker("thorough") is not None)
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         """Write which test runs, or end the run."""
