@@ -8,8 +8,8 @@
     python tests/mutations.py --only specs/scheme.py --only specs/edit.py:41.2    all of a file, and one
 
 A mutant is caught if a test fails that passes on the unchanged library.  The exit code is 0 if all mutants are caught, or
-the share `--least` of them.  A missed mutant counts as not run if the likeliest tests need a package that is not installed.
-The likeliest tests share words with the mutant.  What they miss, `--search` gives to all tests that reach its line.
+the share `--least` of them.  A mutant that no test noticed counts as not run if the likeliest tests need a package that is
+not installed.  The likeliest tests share words with the mutant.  `--search` gives what they miss to all tests that reach it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from random import Random
 from mutants.guards import LIBRARY, files_of_tests, ranked, sources
 from mutants.mutant import Changes, Mutant
 from mutants.trials import Copy, run
-from mutants.verdicts import CAUGHT, MISSED, NOT_RUN, Trial, Trials
+from mutants.verdicts import CAUGHT, MISSED, NOT_RUN, OVER, Trial, Trials
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -119,14 +119,14 @@ def report(trials: Iterable[Trial], least: float, seconds: float) -> bool:
     """Print what was not caught and the share; return whether it suffices."""
     trials = list(trials)
     for trial in trials:
-        if trial.verdict == MISSED:
+        if trial.verdict in (MISSED, OVER):
             old, new = (ROOT / trial.mutant.path).read_text().splitlines(), trial.mutant.text.splitlines()
             lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:3] not in ("---", "+++")]
-            print(f"\n{MISSED} {trial.mutant.name}, {trial.mutant.definition}", *lines, trial.reason, sep="\n")
+            print(f"\n{trial.verdict} {trial.mutant.name}, {trial.mutant.definition}", *lines, trial.reason, sep="\n")
     counts = Counter(trial.verdict for trial in trials)
     decided = len(trials) - counts[NOT_RUN]
     share = counts[CAUGHT] / decided if decided else 1.0
-    shown = ", ".join(f"{counts[v]} {v.lower()}" for v in (CAUGHT, MISSED, NOT_RUN))
+    shown = ", ".join(f"{counts[v]} {v.lower()}" for v in (CAUGHT, MISSED, OVER, NOT_RUN))
     print(f"\n{len(trials)} mutants: {shown} in {seconds:.0f} s; share caught {share:.0%}, wanted {least:.0%}")
     return share >= least
 

@@ -72,19 +72,19 @@ def test_every_verdict(tmp_path: Path) -> None:
     shutil.copy(TESTS / "mutations.py", tmp_path / "tests")
     caught = run(tmp_path, "--only", "qfunc/a.py", "--jobs", "2")
     assert caught.returncode == 0, caught.stdout + caught.stderr
-    assert "caught  qfunc/a.py:3.1 " in caught.stdout
+    assert "caught    qfunc/a.py:3.1 " in caught.stdout
     assert "left out:\ntests/test_large.py::test_that_fails_in_any_case" in caught.stdout
     names = [f"--only=qfunc/{name}" for name in ("a.py:3.2", "b.py:2.2", "c.py", "d.py")]
     missed = run(tmp_path, *names)
     assert missed.returncode == 1, missed.stderr
     assert "\n-    return 2 * x\n+    return 3 * x\n1 tests passed\n" in missed.stdout
-    assert "MISSED  qfunc/d.py:2.1" in missed.stdout
-    assert "not run qfunc/c.py:2.1" in missed.stdout
-    assert "1 caught, 2 missed, 2 not run" in missed.stdout
+    assert "MISSED    qfunc/d.py:2.1" in missed.stdout
+    assert "not run   qfunc/c.py:2.1" in missed.stdout
+    assert "1 caught, 2 missed, 0 time over, 2 not run" in missed.stdout
     searched = run(tmp_path, *names, "--search", "--least", "0.6")
     assert searched.returncode == 0, searched.stdout + searched.stderr
-    assert "caught  qfunc/d.py:2.1" in searched.stdout
-    assert "2 caught, 1 missed, 2 not run" in searched.stdout
+    assert "caught    qfunc/d.py:2.1" in searched.stdout
+    assert "2 caught, 1 missed, 0 time over, 2 not run" in searched.stdout
     assert {name: (tmp_path / name).read_text() for name in LIBRARY} == LIBRARY
 
 

@@ -34,7 +34,7 @@ from coverage import Coverage, CoverageData
 from mutants.mutant import Mutant
 
 COPIED = ("qfunc", "specs", "targets", "tests", "pyproject.toml")
-PASSED, FAILED = 0, 1  # pytest's exit codes
+PASSED = 0  # pytest's exit code
 FOREIGN, TIMEOUT, ENDED = 70, 71, 72  # exit codes beside pytest's: another library, a test without an end, tests left
 _MISSING = re.compile("not installed|could not import|No module named")
 _LONGEST = 120.0  # seconds that one test may take

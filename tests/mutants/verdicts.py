@@ -7,9 +7,9 @@ from itertools import pairwise
 from attrs import define, field
 
 from mutants.mutant import Mutant
-from mutants.trials import ENDED, PASSED, Job, Result
+from mutants.trials import ENDED, FOREIGN, PASSED, Job, Result
 
-CAUGHT, MISSED, NOT_RUN = "caught", "MISSED", "not run"
+CAUGHT, MISSED, OVER, NOT_RUN = "caught", "MISSED", "time over", "not run"
 _STAGES = (0, 3, 15, 60)  # files of tests, the likeliest first: their imports take time
 _NO_TESTS = 5  # pytest's exit code
 _CONFIRMED = 60.0  # seconds until a test that failed must start on the unchanged library
@@ -22,6 +22,7 @@ class Trial:
 
     Args:
         left: Seconds for its tests.
+        later: Whether the first stage is over.
         passed: The number of tests that passed.
         skipped: Whether a test of the first stage was skipped because a package is not installed.
         failed: The test that failed.
@@ -30,6 +31,7 @@ class Trial:
     mutant: Mutant
     stages: list[tuple[str, ...]]
     left: float
+    later: bool = False
     passed: int = 0
     skipped: bool = False
     failed: str = ""
@@ -44,7 +46,7 @@ class Trial:
     def end(self, verdict: str, reason: str) -> list[Job]:
         """Note and print the verdict; no job follows."""
         self.verdict, self.reason = verdict, reason
-        print(f"{verdict:7} {self.mutant.name:60} {reason}", flush=True)
+        print(f"{verdict:9} {self.mutant.name:60} {reason}", flush=True)
         return []
 
 
@@ -68,15 +70,21 @@ class Trials:
         return [job for trial in self.trials.values() for job in self._stage(trial)]
 
     def follow(self, result: Result) -> list[Job]:
-        """Note a result and return the job that follows from it."""
+        """Note a result and return the job that follows from it.
+
+        Raises:
+            RuntimeError: the tests did not import the library of the copy.
+        """
         if result.job.mutant is None:
             return self._of_unchanged(result, self.asked.pop(result.job))
+        if result.code == FOREIGN:
+            raise RuntimeError(result.tail)
         trial = self.trials[result.job.mutant]
         trial.left -= result.seconds
         trial.passed += result.passed
-        trial.skipped |= result.missing and trial.failed == "" and trial.stages[0] == result.job.tests
+        trial.skipped |= result.missing and not trial.later
         if result.code in (PASSED, ENDED, _NO_TESTS):
-            trial.stages = trial.stages[1:]
+            trial.stages, trial.later = trial.stages[1:], True
             return self._stage(trial)
         trial.failed = result.test or result.job.tests[0]  # no test, if none could be imported
         if trial.failed in self.sound:
@@ -108,17 +116,18 @@ class Trials:
         return [job for trial in self._missed() if trial.stages for job in self._stage(trial)]
 
     def _missed(self) -> list[Trial]:
-        return [t for t in self.trials.values() if t.verdict == MISSED and t.mutant.statement]
+        return [t for t in self.trials.values() if t.verdict in (MISSED, OVER) and t.mutant.statement]
 
     def _stage(self, trial: Trial) -> list[Job]:
         if trial.stages and trial.left > 0:
             return [Job(trial.stages[0], trial.left, trial.mutant, tuple(self.failing))]
-        ended = f"{trial.passed} tests passed" + (", the time is over" if trial.stages else "")
-        return trial.end(NOT_RUN if trial.skipped else MISSED, ended)
+        return trial.end(NOT_RUN if trial.skipped else OVER if trial.stages else MISSED, f"{trial.passed} tests passed")
 
     def _of_unchanged(self, result: Result, trial: Trial) -> list[Job]:
         if result.code in (PASSED, ENDED):
             self.sound.add(trial.failed)
             return trial.end(CAUGHT, trial.failed)
         self.failing[trial.failed] = None
+        stages = [tuple(test for test in stage if test not in self.failing) for stage in trial.stages]
+        trial.stages = [stage for stage in stages if stage]
         return self._stage(trial)
