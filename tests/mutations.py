@@ -9,7 +9,8 @@
 
 A mutant is caught if a test fails that passes on the unchanged library.  The exit code is 0 if all mutants are caught, or
 the share `--least` of them.  A mutant that no test noticed counts as not run if the likeliest tests need a package that is
-not installed.  The likeliest tests share words with the mutant.  `--search` gives what they miss to all tests that reach it.
+not installed, or were all skipped.  The likeliest tests share words with the mutant.  `--search` gives what they miss to
+all tests that reach it.
 """
 
 from __future__ import annotations

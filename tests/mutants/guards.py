@@ -40,7 +40,7 @@ def ranked(root: Path, mutant: Mutant) -> list[str]:
     """Return the files of tests that share words with the mutant.
 
     A file has a score: the sum of the weights of the words that it shares, a rare word counting more.  The words are
-    the names of the definition (weight 6), the words of its file and its folders in the path of the test (4 and 3), the
+    the names of the definition (weight 6); in the path of the test, the words of its file (4), folders (3) and name (2); the
     module (3), the names that it defines (1), and the names that modules define which import it (0.3).
     """
     tests = _tests(root)
@@ -54,6 +54,8 @@ def ranked(root: Path, mutant: Mutant) -> list[str]:
     for name in mutant.definition.split("."):
         weights[name] = 6
     weights[module] = 3
+    for word in _parts(mutant.definition):
+        weights[f"/{word}"] = 2
     for word in _parts(mutant.path):
         weights[f"/{word}"] = 3
     for word in _parts(Path(mutant.path).name):

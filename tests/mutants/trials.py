@@ -74,7 +74,7 @@ class Result:
         code: The exit code of pytest, or one of FOREIGN, TIMEOUT, ENDED.
         test: The test that failed or did not end, or the file of tests that could not be imported.
         passed: The number of tests that passed.
-        missing: Whether a test was skipped because a package is not installed.
+        missing: Whether a test was skipped because a package is not installed, or all tests were skipped.
         lines: The lines of the traced files that each test ran.
         tail: The last lines of the output.
     """
@@ -94,11 +94,16 @@ class Watch:
 
     def __init__(self, place: Path, seconds: float) -> None:
         self.place, self.end = place, time.monotonic() + seconds
-        self.passed, self.missing, self.test = 0, False, ""
+        self.passed, self.missing, self.skipped, self.test = 0, False, False, ""
 
     def write(self) -> None:
         """Write the numbers, and the test that runs."""
-        self.place.write_text(f"{self.passed} {int(self.missing)} {self.test}")
+        missing = self.missing or (self.skipped and not self.passed)
+        self.place.write_text(f"{self.passed} {int(missing)} {self.test}")
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self.skipped |= report.skipped
+        self.missing |= report.skipped and _MISSING.search(str(report.longrepr)) is not None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Put the long tests last."""
@@ -116,11 +121,11 @@ class Watch:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test that passed, and note a package that is not installed."""
         self.passed += report.passed and report.when == "call"
-        self.missing |= report.skipped and _MISSING.search(str(report.longrepr)) is not None
+        self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Write which file cannot be imported."""
-        self.missing |= report.skipped and _MISSING.search(str(report.longrepr)) is not None
+        self._note(report)
         if report.failed:
             self.test = report.nodeid
             self.write()

@@ -24,7 +24,7 @@ class Trial:
         left: Seconds for its tests.
         later: Whether the first stage is over.
         passed: The number of tests that passed.
-        skipped: Whether a test of the first stage was skipped because a package is not installed.
+        skipped: Whether the first stage lacked a package, or skipped all tests.
         failed: The test that failed.
     """
 
