@@ -76,7 +76,9 @@ def test_counts_are_those_of_a_plain_histogram(bins: Any, batches: Any, random: 
 def test_bins_are_as_narrow_as_they_say() -> None:
     """128 an octave over 20 octaves, at every exponent of float32, the subnormal ones included."""
     for largest in (2.0**-149, 2.0**-120, 1.0, 3.0, torch.finfo(torch.float32).max):
-        edges = LogLinear().edges(LogLinear().level(torch.tensor(largest)))
+        level = LogLinear().level(torch.tensor(largest))
+        edges = LogLinear().edges(level)
+        assert LogLinear().find(edges[1:-1].float(), level).tolist() == list(range(1, LogLinear().size))
         normal = edges[1:] >= 2.0**-126
         ratio = edges[1:].diff() / edges[1:-1]
         assert (ratio[normal[:-1]] <= 1 / 128).all()

@@ -147,14 +147,22 @@ def test_constant_batches(target, value):
 @pytest.mark.parametrize("target", CHIPS, ids=lambda t: t.name)
 @pytest.mark.parametrize("value", [1e30, -1e30, 1e6])
 def test_one_absurd_value(target, value):
+    check_one_absurd_value(target, value, 3)
+
+
+def test_one_value_that_is_absurd_beside_small_ones():
+    check_one_absurd_value(targets.onnxruntime, 3.0, 0.003)
+
+
+def check_one_absurd_value(target, value, size):
     torch.manual_seed(0)
-    batches = [torch.randn(2, 3, 8, 8).clamp(-3, 3) for _ in range(2)]
+    batches = [torch.randn(2, 3, 8, 8).clamp(-3, 3) * (size / 3) for _ in range(2)]
     batches[1][0, 1, 2, 3] = value
-    batches[0][0, 0, 0, 0], batches[0][0, 0, 0, 1] = -3, 3
+    batches[0][0, 0, 0, 0], batches[0][0, 0, 0, 1] = -size, size
     _, texts = calibrated(target, NET, batches)
     assert [t for t in texts if t.startswith("calibrate, site 'input'")] == [
         f"calibrate, site 'input': found 1 of 768 values, up to {value:.4g}, which determines the range, so that the others, "
-        "[-3, 3], keep 1 code, wanted at least 8. Leave such values out of the batches, or leave the op in float by "
+        f"[-{size}, {size}], keep 1 code, wanted at least 8. Leave such values out of the batches, or leave the op in float by "
         "edit.skip(edit.name('0'))."
     ]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import compileall
 import gc
 import importlib
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import py_compile
+import re
 import shutil
 import signal
 import sys
@@ -20,40 +22,117 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from attrs import frozen
+import pytest
+from attrs import field, frozen
+from coverage import Coverage, CoverageData
 
-from mutants.mutation import Mutation
+from mutants.mutant import Mutant
 
 COPIED = ("qfunc", "specs", "targets", "tests", "pyproject.toml")
-FOREIGN, TIMEOUT = 70, -1  # exit codes beside pytest's
+PASSED = 0  # pytest's exit code
+FOREIGN, TIMEOUT, ENDED = 70, 71, 72  # exit codes beside pytest's: another library, a test without an end, tests left
+_MISSING = re.compile("not installed|could not import|No module named")
+_LONGEST = 120.0  # seconds that one test may take
 _IMPORTED_ONCE = ("pytest", "hypothesis", "numpy", "torch", "torch._dynamo", "onnx")  # none of them starts a thread
 # Plain assertions fail as others do, and the modules of hypothesis need not be compiled again in every process.
 _OPTIONS = (
-    "-x", "-q", "-n0", "-m", "", "-p", "no:cacheprovider", "--assert=plain", "--tb=short", "--no-header", "--hypothesis-seed=0"
+    "-x", "-q", "-n0", "-m", "", "-p", "no:cacheprovider", "--assert=plain", "--tb=short", "--no-header", "--hypothesis-seed=0",
 )  # fmt: skip
 
 
 @frozen
 class Job:
-    """Tests to run, with a breakage or without one."""
+    """Tests to run for so many seconds.
+
+    Args:
+        tests: Files and tests, in their order.
+        seconds: No test starts later.
+        mutant: What is changed; None for the unchanged library.
+        without: Tests to leave out.
+        traced: Files of the library; which of their lines each test runs is part of the result.
+        number: Distinguishes equal jobs.
+    """
 
     tests: tuple[str, ...]
     seconds: float
-    mutation: Mutation | None = None
+    mutant: Mutant | None = None
+    without: tuple[str, ...] = ()
+    traced: tuple[str, ...] = ()
+    number: int = 0
 
 
 @frozen
 class Result:
-    """What became of a job: pytest's exit code, the seconds, the last lines of the output."""
+    """The result of a job.
+
+    Args:
+        code: The exit code of pytest, or one of FOREIGN, TIMEOUT, ENDED.
+        test: The test that failed or did not end, or the file of tests that could not be imported.
+        passed: The number of tests that passed.
+        missing: Whether a test was skipped because a package is not installed, or all tests were skipped.
+        lines: The lines of the traced files that each test ran.
+        tail: The last lines of the output.
+    """
 
     job: Job
     code: int
     seconds: float
+    test: str
+    passed: int
+    missing: bool
     tail: str
+    lines: dict[str, dict[str, list[int]]] = field(factory=dict, eq=False)
+
+
+class Watch:
+    """A plugin of pytest: short tests first, an end when the time is over, and a file that tells which test runs."""
+
+    def __init__(self, place: Path, seconds: float) -> None:
+        self.place, self.end = place, time.monotonic() + seconds
+        self.passed, self.missing, self.skipped, self.test = 0, False, False, ""
+
+    def write(self) -> None:
+        """Write the numbers, and the test that runs."""
+        missing = self.missing or (self.skipped and not self.passed)
+        self.place.write_text(f"{self.passed} {int(missing)} {self.test}")
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self.skipped |= report.skipped
+        self.missing |= report.skipped and _MISSING.search(str(report.longrepr)) is not None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the long tests last."""
+        items.sort(key=lambda item: item.get_closest_marker("thorough") is not None)
+
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Write which test runs, or end the run."""
+        self.test = item.nodeid
+        self.write()
+        if tracer := Coverage.current():
+            tracer.switch_context(item.nodeid)
+        if time.monotonic() > self.end:
+            pytest.exit("the time is over", ENDED)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test that passed, and note a package that is not installed."""
+        self.passed += report.passed and report.when == "call"
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Write which file cannot be imported."""
+        self._note(report)
+        if report.failed:
+            self.test = report.nodeid
+            self.write()
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the final numbers."""
+        self.write()
 
 
 @frozen
@@ -66,7 +145,7 @@ class Copy:
     def of(cls, root: Path, folder: Path) -> Copy:
         """Return a copy of what the tests need.
 
-        Its bytecode is compared with the source by a hash.  By size and second a breakage may equal the original.
+        Its bytecode is compared with the source by a hash.  By size and second a mutant may equal the original.
         """
         tree = folder.resolve() / "tree"
         tree.mkdir(parents=True)
@@ -90,73 +169,81 @@ class Copy:
         """The output of the process."""
         return self.folder / "log"
 
+    @property
+    def lines(self) -> Path:
+        """The lines that each test ran."""
+        return self.folder / "lines"
+
+    @property
+    def watched(self) -> Path:
+        """The number of tests that have passed, and the last test that ran."""
+        return self.folder / "watched"
+
 
 @frozen
 class Running:
-    """A job, its process and the text that its breakage replaced."""
+    """A job, its process and the text that its mutant replaced."""
 
     job: Job
     copy: Copy
     process: BaseProcess
     start: float
-    whole: str | None
+    whole: str
 
     @classmethod
     def started(cls, job: Job, copy: Copy, context: BaseContext) -> Running:
-        """Return the job at work, its line broken.
-
-        Raises:
-            ValueError: the mutation does not apply.
-        """
-        whole = None
-        if job.mutation is not None:
-            place, broken = job.mutation.file(copy.tree), job.mutation.broken(copy.tree)
+        """Return the job at work, its mutant written."""
+        whole = ""
+        if job.mutant is not None:
+            place = copy.tree / job.mutant.path
             whole = place.read_text()
-            place.write_text(broken)
-        process: BaseProcess = context.Process(target=run_pytest, args=(copy, job.tests))  # type: ignore[attr-defined]
+            place.write_text(job.mutant.text)
+        copy.watched.write_text("0 0 ")
+        process: BaseProcess = context.Process(target=run_pytest, args=(copy, job))  # type: ignore[attr-defined]
         process.start()
         return cls(job, copy, process, time.monotonic(), whole)
 
+    @property
+    def latest(self) -> float:
+        """The time at which a test has no end."""
+        return self.start + self.job.seconds + _LONGEST
+
     def result(self) -> Result | None:
-        """Return the result and mend the line, None while the process is at work."""
-        seconds = time.monotonic() - self.start
-        late = seconds > self.job.seconds
+        """Return the result and restore the file, None while the process is at work."""
+        late = time.monotonic() > self.latest
         if self.process.exitcode is None and not late:
             return None
+        seconds = time.monotonic() - self.start
         _end(self.process)
         code = TIMEOUT if late or self.process.exitcode is None else self.process.exitcode
-        if self.whole is not None and self.job.mutation is not None:
-            self.job.mutation.file(self.copy.tree).write_text(self.whole)
+        if self.job.mutant is not None:
+            (self.copy.tree / self.job.mutant.path).write_text(self.whole)
+        passed, missing, test = self.copy.watched.read_text().split(" ", 2)
         log = self.copy.log.read_text(errors="replace") if self.copy.log.exists() else ""
-        tail = f"no end after {self.job.seconds:.0f} s" if late else "\n".join(log.strip().splitlines()[-15:])
-        return Result(self.job, code, seconds, tail)
+        lines = json.loads(self.copy.lines.read_text()) if self.copy.lines.exists() else {}
+        self.copy.lines.unlink(missing_ok=True)
+        tail = "\n".join(log.strip().splitlines()[-15:])
+        return Result(self.job, code, seconds, test, int(passed), missing == "1", tail, lines)
 
 
-def run(jobs: Iterable[Job], copies: Iterable[Copy], report: Callable[[Result], None]) -> None:
-    """Run the jobs, as many at a time as there are copies, and report each result."""
+def run(jobs: Iterable[Job], copies: Iterable[Copy], follow: Callable[[Result], Iterable[Job]]) -> None:
+    """Run the jobs, as many at a time as there are copies, and those that follow from each result."""
     context, waiting, free = _context(), deque(jobs), list(copies)
     running: list[Running] = []
     while waiting or running:
         while waiting and free:
-            job, copy = waiting.popleft(), free.pop()
-            try:
-                running.append(Running.started(job, copy, context))
-            except ValueError as e:
-                free.append(copy)
-                report(Result(job, FOREIGN, 0.0, str(e)))
-        if not running:
-            continue
-        first_end = min(r.start + r.job.seconds for r in running)
+            running.append(Running.started(waiting.popleft(), free.pop(), context))
+        first_end = min(r.latest for r in running)
         multiprocessing.connection.wait([r.process.sentinel for r in running], max(0.0, first_end - time.monotonic()) + 0.01)
         for done in list(running):
             if result := done.result():
                 running.remove(done)
                 free.append(done.copy)
-                report(result)
+                waiting.extendleft(follow(result))
 
 
-def run_pytest(copy: Copy, tests: tuple[str, ...]) -> None:
-    """Run tests in a copy, in a process of its own, which exits with pytest's code."""
+def run_pytest(copy: Copy, job: Job) -> None:
+    """Run the tests of a job in a copy, in a process of its own, which exits with pytest's code."""
     if hasattr(os, "setsid"):
         os.setsid()  # what the tests start ends with this process
     with copy.log.open("w") as log:
@@ -172,9 +259,14 @@ def run_pytest(copy: Copy, tests: tuple[str, ...]) -> None:
     for name in [n for n in sys.modules if n.partition(".")[0] == "mutants"]:
         del sys.modules[name]
     early = sorted(_of_library())
-    import pytest
-
-    code = int(pytest.main([*_OPTIONS, f"--basetemp={copy.folder / 'temporary'}", *tests]))
+    watch = Watch(copy.watched, job.seconds)
+    options = [*_OPTIONS, f"--basetemp={copy.folder / 'temporary'}", *(f"--deselect={test}" for test in job.without)]
+    options += ["--maxfail=100000"] if job.traced else []
+    tracer = Coverage(data_file=None, config_file=False, include=[str(tree / path) for path in job.traced])
+    with tracer.collect() if job.traced else nullcontext():
+        code = int(pytest.main([*options, *job.tests], plugins=[watch]))
+    if job.traced:
+        copy.lines.write_text(json.dumps(_lines_by_test(tracer.get_data(), tree)))
     own = str(tree.resolve()) + os.sep
     foreign = [f for f in _of_library().values() if f and not str(Path(f).resolve()).startswith(own)]
     if early or foreign:
@@ -183,6 +275,15 @@ def run_pytest(copy: Copy, tests: tuple[str, ...]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _lines_by_test(data: CoverageData, tree: Path) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for file in data.measured_files():
+        for line, tests in data.contexts_by_lineno(file).items():
+            for test in filter(None, tests):
+                found.setdefault(test, {}).setdefault(Path(file).resolve().relative_to(tree).as_posix(), []).append(line)
+    return found
 
 
 def _of_library() -> dict[str, str | None]:

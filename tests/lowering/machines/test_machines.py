@@ -59,6 +59,13 @@ def test_messages_arrive_as_they_were_sent(arrays: list[Any]) -> None:
         receive(stream)
 
 
+def test_the_folder_of_machines_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QFUNC_MACHINES", "set/up")
+    assert Qemu(cpus.arm64).folder == Node().folder == "set/up"
+    monkeypatch.delenv("QFUNC_MACHINES")
+    assert Qemu(cpus.arm64).folder == Browser().folder == "build/machines"
+
+
 def test_another_process_computes_what_this_one_computes() -> None:
     artifact = qfunc.deploy(targets.onnxruntime)(calibrated(targets.onnxruntime))
     here, there = (OnnxRuntimeRunner(threads=1, machine=m).inside(artifact) for m in (None, SamePython()))

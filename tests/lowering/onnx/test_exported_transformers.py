@@ -101,6 +101,25 @@ def test_axes_that_vary_have_names_in_the_artifact() -> None:
     assert [d for d in found.values() if len(d) == 3] == [["batch", "input_ids_1", 16]]
 
 
+class Rows(nn.Module):
+    """A linear layer on all positions of all examples: as many rows as both axes together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).flatten(0, 1)
+
+
+def test_an_axis_that_is_neither_of_two_has_a_name_of_its_own() -> None:
+    x, axes = torch.randn(2, 6, 8), {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    exported = torch.export.export(Rows().eval(), (x,), dynamic_shapes=(axes,), strict=False)
+    artifact = qfunc.deploy(TARGET)(qfunc.calibrate([x], progress=False)(qfunc.quantize(TARGET)(exported)))
+    (_, given), (name, returned) = inputs_and_outputs(onnx.load_from_string(artifact.files["model.onnx"]))
+    assert (given, returned) == (["batch", "x_1", 8], [f"{name}_0", 4])
+
+
 def test_a_tied_table_stays_one_and_its_head_is_quantized() -> None:
     model, calibrated, _ = made("decoder")
     tables = [p for p in calibrated.parameters() if p.shape == model.word.weight.shape]
