@@ -55,6 +55,3 @@ def older_objects_skipped() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-__all__ = ["older_objects_skipped", "paused_collection"]

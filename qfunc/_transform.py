@@ -77,6 +77,3 @@ def _key(value: Any) -> Any:
     if isinstance(value, Tensor) or type(value).__hash__ is None:
         return type(value), id(value)
     return value
-
-
-__all__ = ["Transform"]

@@ -10,8 +10,6 @@ from qfunc.errors import SpecError, a_or_an
 from qfunc.specs._check import cure
 from qfunc.specs._values import short
 
-__all__ = ["entry", "made", "of_kind"]
-
 Value = TypeVar("Value")
 
 

@@ -13,8 +13,6 @@ from qfunc.specs.legality import Refuse, RequireSizes
 from qfunc.specs.protocols import Arithmetic, FormattedLowering, MixtureArithmetic
 from qfunc.specs.scheme import Scheme
 
-__all__ = ["FileFormat", "format_of"]
-
 _EARLIEST, _LATEST = 13, 21
 """The opsets of the models that lowerings receive."""
 

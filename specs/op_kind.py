@@ -103,6 +103,3 @@ class OpKind:
         if self.slots:
             return dict(self.slots).get(parameter)
         return parameter if parameter in ("weight", "bias") else "input"
-
-
-__all__ = ["OpKind"]

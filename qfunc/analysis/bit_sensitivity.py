@@ -199,6 +199,3 @@ def _digest(arguments: Any, seed: int) -> int:
         flat = value.detach().cpu().contiguous().reshape(-1)
         found = crc32(flat.view(torch.uint8).numpy().data if flat.numel() else b"", found)
     return found
-
-
-__all__ = ["HessianTrace", "Key", "Loss", "MergeableWatch", "OutputMse", "SquaredWatch", "Watch"]

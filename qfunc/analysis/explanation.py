@@ -151,6 +151,3 @@ def _cells(row: Any) -> list[str]:
 
 def _rule(index: int, rules: dict[int, str]) -> str:
     return shorten(f"{index}: {rules[index]}", _WIDTH, placeholder=" ...") if index in rules else ""
-
-
-__all__ = ["Explanation", "FloatRow", "HostRow", "OverflowRow", "SiteRow"]

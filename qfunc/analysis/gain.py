@@ -182,6 +182,3 @@ def decibels_text(value: float) -> str:
     ('31.3 dB', 'equal')
     """
     return "equal" if math.isinf(value) and value > 0 else f"{value:.1f} dB"
-
-
-__all__ = ["LOW_SQNR", "SLOWER", "Gain", "Latency", "OutputError", "OutputErrors", "decibels_text", "least_sqnr"]

@@ -110,6 +110,3 @@ class Counter:
         """Return the counts so far."""
         counts = (0,) * (BINS + 2) if self.counts is None else tuple(self.counts.tolist())
         return Histogram(self.low, self.high, self.minimum, self.maximum, self.clipped, counts)
-
-
-__all__ = ["BINS", "Counter", "Histogram", "clipping_range"]

@@ -119,6 +119,3 @@ def warn_of_share(models: Mapping[str, fx.GraphModule], arguments: Mapping[str, 
 def _more(unmet: list[UnmetFormats]) -> str:
     more = len(unmet) - 1
     return f" and {more} more op{'s' * (more > 1)} run" if more else " runs"
-
-
-__all__ = ["IntegerShare", "integer_share", "percentage", "warn_of_share", "warn_of_unmet_formats"]

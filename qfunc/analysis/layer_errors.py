@@ -91,6 +91,3 @@ class LayerErrors(HtmlReport):
             Series("activations, the quantizer alone", tuple(quantizers)),
             Series("weights", tuple((r.depth, r.sqnr, r.tensor) for r in weights)),
         )
-
-
-__all__ = ["LayerError", "LayerErrors"]

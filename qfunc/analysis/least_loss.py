@@ -180,6 +180,3 @@ def _traced(stages: Sequence[_Sums], at: int) -> list[int]:
         chosen.append(int(stage.choices[at]))
         at = int(stage.before[at])
     return chosen[::-1]
-
-
-__all__ = ["minimize"]

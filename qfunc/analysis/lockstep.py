@@ -106,6 +106,3 @@ class Lockstep:
         if node not in self.constants:
             self.constants[node] = Pair(given.real, self.ops.module(node)(given.simulated))
         return self.constants[node]
-
-
-__all__ = ["Lockstep", "Ops", "Pair"]

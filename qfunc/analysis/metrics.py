@@ -130,6 +130,3 @@ def decibels(value: float | None) -> str:
     ['31.25', 'inf', '']
     """
     return "" if value is None else f"{value:.2f}"
-
-
-__all__ = ["Agreement", "AgreementRow", "Sums", "decibels", "sqnr_nan_lowest"]

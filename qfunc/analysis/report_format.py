@@ -15,9 +15,6 @@ from attrs import frozen
 from qfunc._collection import paused_collection
 from qfunc.errors import VerifyError
 
-__all__ = ["HtmlReport", "Section", "fragment", "name_of", "page", "section", "table", "write_page"]
-
-
 _STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;color:#1c2530;background:#fff;max-width:1000px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;font-size:12px}

@@ -77,6 +77,3 @@ class SiteLosses(HtmlReport):
     def _title(self) -> str:
         batches = f"{self.batches} batch{'es' * (self.batches != 1)}"
         return f"{self.target}: one of {len(self.rows)} sites quantized at a time, {batches}"
-
-
-__all__ = ["SiteLosses", "SiteLoss"]

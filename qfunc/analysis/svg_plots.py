@@ -131,6 +131,3 @@ def _ticks(values: list[float], whole: bool = False) -> list[float]:
 
 def _svg(width: int, height: int, shapes: list[str]) -> str:
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{"".join(shapes)}</svg>'
-
-
-__all__ = ["COLOURS", "Series", "histogram_plot", "scatter_plot"]

@@ -38,6 +38,3 @@ def _product(
     named = [Constant(t.contiguous(), name) for t, name in zip(others, names, strict=False)]
     arguments = (x, Constant(codes.contiguous(), of=operand), *named, bias, *how)
     return bounded(unit, Computation(function, arguments, "value")) if unit.fused else Computation(function, arguments)
-
-
-__all__ = ["chunk_product", "register_product"]

@@ -100,6 +100,3 @@ def _unfit_registers(scheme: Scheme, input: Scheme) -> str:
     if shared.size not in ((32, 64, 128) if fmt.bits == 2 else (16, 32, 64, 128, 256)):
         return f"the runtime has no kernel for blocks of {shared.size} of {fmt.bits} bits"
     return ""
-
-
-__all__ = ["Stored", "stored", "stored_unsigned", "unfit_weight"]

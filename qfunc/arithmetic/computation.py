@@ -82,6 +82,3 @@ def one_per_axis(value: Any, rank: int) -> list[Any]:
 def bounded(unit: UnitSpec, value: Computation | OpItself) -> Computation:
     """Return real values within the bounds of the clamps that are fused with the root."""
     return Computation(clamp_to_bounds, (value, unit.every_clamp))
-
-
-__all__ = ["Computation", "Constant", "Real", "Size", "bounded", "per_axis", "substituted"]

@@ -128,6 +128,3 @@ def integers(scheme: Scheme) -> Int:
     """Return the integer format of a scheme."""
     assert isinstance(scheme.format, Int)
     return scheme.format
-
-
-__all__ = ["DequantizeSum", "Plain", "QuantizeInt32", "QuantizeLanes", "QuantizeRange", "integers"]

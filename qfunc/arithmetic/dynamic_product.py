@@ -213,6 +213,3 @@ class DynamicProduct:
             start, z = Computation(torch.mul, (k, z), "start"), None
         order = (lanes.count, lanes.run, self.fma, flushes, start, lanes.order, None, None, None, lanes.rest)
         return Computation(block_sums, (q, z, s_x, *weight, *order), "sums")
-
-
-__all__ = ["DynamicProduct"]

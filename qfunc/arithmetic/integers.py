@@ -167,6 +167,3 @@ def _of_activations(unit: UnitSpec, accumulator: Accumulator) -> SumRange | None
     corners = [x * y for x in codings[0].offsets for y in codings[1].offsets]
     low, high = torch.tensor([float(min(corners))]), torch.tensor([float(max(corners))])
     return SumRange(accumulator, accumulator.bits, low.double(), high.double(), unit.kind != "mul")
-
-
-__all__ = ["LARGEST_SHIFT", "SUMS_OF_PRODUCTS", "Integers", "SumRange", "exponents", "integers_of", "sum_range"]

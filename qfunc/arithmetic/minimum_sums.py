@@ -81,6 +81,3 @@ def _sums(more: More, q: Computation, s_x: Computation, of: tuple[Any, ...], nam
     codes, scale, lanes, offsets, _ = of
     counted, order = (groups.tokens, groups.part, more.sequences), (lanes.count, lanes.run, lanes.order)
     return Computation(grouped_sums, (*counted, q, s_x, codes, scale, *order, offsets, lanes.rest), name)
-
-
-__all__ = ["DTYPES", "More", "sums_with_minimums"]

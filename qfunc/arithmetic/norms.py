@@ -125,6 +125,3 @@ def _constant(unit: UnitSpec, name: str, default: float) -> Tensor:
         raise unit.error("parameters that the model computes", "constants", do)
     value: Tensor = operand.real
     return value
-
-
-__all__ = ["NormFixed", "norm_codes"]

@@ -123,6 +123,3 @@ def _saturate_each_step(
 
 def _indices(chosen: Tensor) -> Tensor:
     return torch.nonzero(chosen).flatten()
-
-
-__all__ = ["stored_sums"]

@@ -104,6 +104,3 @@ def _sum(unit: UnitSpec, operands: tuple[Any, ...], integers: Integers, whole: f
     if groups > 1:
         ends = [integers.weight.shape[1]] if whole < EXACT_FLOAT32 else []
     return Computation(conv_codes, (*operands, *(arguments[n] for n in ("stride", "padding", "dilation")), groups, ends), "acc")
-
-
-__all__ = ["Sums", "products"]

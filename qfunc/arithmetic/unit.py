@@ -287,6 +287,3 @@ def axes_of_mean(unit: UnitSpec) -> tuple[list[Any], bool]:
     dims = unit.arguments["dim"]
     several = dims if isinstance(dims, list | tuple) else () if dims is None else (dims,)
     return list(several), bool(unit.arguments["keepdim"])
-
-
-__all__ = ["Coding", "CodedOperand", "FusedOp", "Inner", "OpItself", "Operand", "UnitSpec", "axes_of_mean"]

@@ -117,6 +117,3 @@ def _tensor(data: str, array: np.ndarray[Any, Any], wanted: ProgramInput) -> Ten
         do = f"Convert it: array.astype({dtype!r})."
         raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"{array.dtype}", wanted=dtype, do=do)
     return torch.from_numpy(array)
-
-
-__all__ = ["ProgramInput", "inputs_of", "read_batches"]

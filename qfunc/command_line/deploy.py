@@ -33,6 +33,3 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     assert record is not None
     assert record.target is not None
     return write(parsed, record.target, model, batches)
-
-
-__all__ = ["add_arguments", "run"]

@@ -56,6 +56,3 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
 def _plan(trial: Trial) -> dict[str, Any]:
     figures = {"score": trial.score.value, "recovered": trial.recovered, "integer": trial.integer, "bits": trial.bits}
     return {"plan": repr(trial.plan), **figures}
-
-
-__all__ = ["add_arguments", "run"]

@@ -59,6 +59,3 @@ def _range(values: list[Any] | None) -> str:
         return "in blocks"
     low, high = min(values), max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-__all__ = ["inspect", "targets_table"]

@@ -119,6 +119,3 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number of 0 or more")
     return int(text)
-
-
-__all__ = ["add_arguments", "add_output", "read_program", "run", "write"]

@@ -82,6 +82,3 @@ def _why_not(link: Link) -> str:
         if end.op.pads or not all(map(keeps_constants, end.through)):
             return "its reader also reads padding, which a bias does not shift"
     return ""
-
-
-__all__ = ["absorb_high_bias"]

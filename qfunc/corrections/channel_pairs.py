@@ -85,6 +85,3 @@ def _row(network: Any, link: Link) -> ChannelPair:
     through = dict.fromkeys(kind_of(n) for end in link.ends for n in end.through)
     readers = tuple(path_of(network, end.op.node) for end in link.ends)
     return ChannelPair(path_of(network, link.producer.op.node), tuple(through), readers, len(first), *shares)
-
-
-__all__ = ["ChannelPair", "Pairs", "equalization_pairs"]

@@ -114,6 +114,3 @@ def _rows(layout: Layout, shape: Any, node: fx.Node) -> Layout | None:
     if not (batch and same) or layout.rank is None or layout.back + 1 != layout.rank or layout.merged:
         return None
     return Layout(1, 2, layout.back > 1)
-
-
-__all__ = ["Layout", "clips_from_zero", "keeps_constants", "keeps_means", "output_layout"]

@@ -106,6 +106,3 @@ def _require_same(folded: fx.GraphModule, network: fx.GraphModule, ops: list[fx.
                 wanted="the float model that was quantized",
                 do="Pass the model that qfunc.quantize was given; after training use qfunc.correct_bias.",
             )
-
-
-__all__ = ["correct_bias_analytic"]

@@ -58,6 +58,3 @@ def _record(model: fx.GraphModule) -> Record:
     found = record_of(model)
     assert found is not None
     return found
-
-
-__all__ = ["CorrectedBiases"]

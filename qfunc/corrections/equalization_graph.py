@@ -166,6 +166,3 @@ def require_links(links: tuple[Link, ...], misses: tuple[NearMiss, ...], step: s
     if not links:
         reasons = "; ".join(map(str, misses[:3])) or "no op with weights reads another"
         raise SpecError(where=step, found=f"no such pair ({reasons})", wanted=wanted, do=f"Remove qfunc.{step}.")
-
-
-__all__ = ["Link", "NearMiss", "capture_for_equalization", "equalization_links", "require_links"]

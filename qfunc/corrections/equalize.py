@@ -183,6 +183,3 @@ class _Ranges:
 
 def _windows(weight: Tensor) -> Tensor:
     return (weight.abs().flatten(2).amax(2) if weight.ndim > 2 else weight.abs()).contiguous()
-
-
-__all__ = ["equalize"]

@@ -109,6 +109,3 @@ def _means_of_activation(model: fx.GraphModule, node: fx.Node, norm: fx.Node) ->
         slope = read_attr(model, slope).detach().double()
     positive = clipped_mean(mean, deviation, 0.0, math.inf)
     return ExpectedMeans(positive + slope * (mean - positive), means.layout)
-
-
-__all__ = ["ExpectedMeans", "clipped_mean", "expected_means"]

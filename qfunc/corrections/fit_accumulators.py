@@ -97,6 +97,3 @@ def _too_narrow(unit: Unit | None) -> SpecError:
     path = "" if unit is None else unit.path
     wanted, do = "sums that a larger weight scale makes fit", "Make the accumulator wider, or the target's limits."
     return SpecError(where=f"fit_accumulators, unit {path!r}", found="sums that still overflow", wanted=wanted, do=do)
-
-
-__all__ = ["fit_accumulators"]

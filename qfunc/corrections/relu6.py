@@ -46,6 +46,3 @@ def replace_relu6() -> Callable[[nn.Module], fx.GraphModule]:
             return network
 
     return Transform(replace_relu6, {}, transform)
-
-
-__all__ = ["replace_relu6"]

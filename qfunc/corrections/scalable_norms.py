@@ -77,6 +77,3 @@ def _batch_norm(ops: ScalableOps, node: fx.Node) -> ScalableNorm | str:
     if spatial is None:
         return f"the channel axis of {a_or_an(type(module))} does not follow from the graph"
     return ScalableNorm(ops.model, node, (), int(module.running_var.numel()), Layout(spatial + 1, spatial + 2))
-
-
-__all__ = ["ScalableNorm", "scalable_norm"]

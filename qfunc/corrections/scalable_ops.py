@@ -207,6 +207,3 @@ def store_norm(module: Any, gamma: Tensor, beta: Tensor) -> None:
         trained, dtype = (True, module.running_var.dtype) if old is None else (old.requires_grad, old.dtype)
         setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=trained))
     module.affine = True
-
-
-__all__ = ["Columns", "ScalableOps", "Rows"]

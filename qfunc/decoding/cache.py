@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["LENGTH_AXIS", "Recorder", "RowPositions", "StateCache"]
-
 LENGTH_AXIS = 2
 """The axis of the positions in keys and values: [batch, heads, length, channels]."""
 

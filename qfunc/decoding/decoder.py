@@ -19,8 +19,6 @@ from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import device_of, own_copy
 from qfunc.graph.record import TensorInfo
 
-__all__ = ["Decoder", "decoder", "export_program", "first_value", "infos", "zeros_of"]
-
 
 @frozen(eq=False)
 class Decoder:

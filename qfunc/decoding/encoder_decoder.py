@@ -16,8 +16,6 @@ from qfunc.decoding.tables import require_positions
 from qfunc.errors import CaptureError, a_or_an, first_line
 from qfunc.graph.copying import device_of, own_copy
 
-__all__ = ["EncoderDecoder", "encoder_decoder"]
-
 
 @frozen(eq=False)
 class EncoderDecoder:

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["with_separate_experts"]
-
 _LAYOUT = ("has_gate", "has_bias", "is_transposed", "down_proj")
 """The attributes that `transformers.integrations.use_experts_implementation` gives to stacked experts, and what they hold."""
 

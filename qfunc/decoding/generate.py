@@ -19,8 +19,6 @@ from qfunc.graph.input_limits.positions import PASS_POSITIONS, wrong_position
 from qfunc.graph.record import record_of
 from qfunc.lowering.artifact import Artifact
 
-__all__ = ["Step", "generate", "next_tokens", "require_prompt", "step_of", "with_tokens"]
-
 Step = Callable[[Sequence[Tensor]], Sequence[Any]]
 """A function from (ids, positions, *state) to (logits, *state), such as `runner.loaded(artifact)` of a runner."""
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from qfunc.errors import CaptureError, a_or_an
 
-__all__ = ["ids_of", "positions_of"]
-
 _WHERE = "Decoder.inputs"
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 

@@ -9,8 +9,6 @@ from torch import nn
 
 from qfunc.errors import CaptureError
 
-__all__ = ["with_fixed_frequencies"]
-
 
 def with_fixed_frequencies(model: nn.Module, length: int, where: str) -> nn.Module:
     """Return the model, in which no frequency of a rotary embedding depends on positions; it takes the place of its argument.

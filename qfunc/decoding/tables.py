@@ -10,8 +10,6 @@ from torch import Tensor, fx
 
 from qfunc.errors import CaptureError, first_line
 
-__all__ = ["require_positions", "require_rows"]
-
 _LOOKUP = torch.ops.aten.embedding.default
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default)
 _ROWS: dict[Any, int] = {_LOOKUP: 1, torch.ops.aten.index.Tensor: 1}

@@ -18,8 +18,6 @@ from qfunc.transforms.deploy import deploy
 from qfunc.transforms.emulate import emulate
 from qfunc.transforms.verify import compared
 
-__all__ = ["TokenDifference", "TokenReport", "verify_tokens"]
-
 
 def verify_tokens(target: Target, count: int, runtime: Any = None) -> Callable[[fx.GraphModule, Sequence[Tensor]], TokenReport]:
     """Return a function (calibrated, inputs) -> `TokenReport` that compares `count` tokens after a prompt.

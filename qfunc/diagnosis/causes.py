@@ -226,6 +226,3 @@ def _joins(evidence: Evidence, node: fx.Node, tensors: set[str]) -> bool:
     sites = {q.tensor for q in evidence.quantizers(tensors)}
     touched = node.name in sites or any(n.name in sites for n in node.all_input_nodes)
     return touched and any(matches(tie.select, node, evidence.context) for tie in target.ties if "input" in tie.slots)
-
-
-__all__ = ["DETECTORS", "REMAINDERS", "Suspect"]

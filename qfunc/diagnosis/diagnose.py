@@ -105,6 +105,3 @@ def diagnose(
 
 
 _ALONE = "Call it in one process, before init_process_group."
-
-
-__all__ = ["diagnose"]

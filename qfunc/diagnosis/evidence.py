@@ -106,6 +106,3 @@ def _largest(value: Tensor, axis: int) -> Tensor:
 
 def _weight(network: fx.GraphModule, nodes: dict[str, fx.Node], quantizer: QuantizerNode) -> Tensor:
     return read_attr(network, nodes[quantizer.tensor]).detach()
-
-
-__all__ = ["Evidence", "largest_by_channel", "unlikeness"]

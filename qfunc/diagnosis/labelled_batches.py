@@ -70,6 +70,3 @@ class Inputs:
             TypeError: they have none.
         """
         return len(self.batches)  # type: ignore[arg-type]
-
-
-__all__ = ["Inputs", "without_labels"]

@@ -65,6 +65,3 @@ def fastest_in_turns(runs: Sequence[Callable[[Sequence[Tensor]], Any]], inputs: 
             run(inputs)
             times.append(time.perf_counter() - start)
     return [min(times[_WARM:]) for times in taken]
-
-
-__all__ = ["Latency", "RunTime", "fastest_in_turns"]

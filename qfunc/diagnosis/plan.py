@@ -124,6 +124,3 @@ class Setting:
             for correction in plan.after:
                 calibrated = correction.transform(batches)(calibrated)
         return calibrated
-
-
-__all__ = ["Correction", "Plan", "Setting"]

@@ -46,9 +46,3 @@ def _override(sites: Sequence[str], code: str, estimator: MinMax | Mse) -> Plan:
     names = tuple(map(glob.escape, tensors))
     text = f"edit.override(edit.name({', '.join(map(repr, names))}), activations=dict(estimator={code}))"
     return Plan(edits=((text, edit.override(edit.name(*names), activations={"estimator": estimator})),))
-
-
-__all__ = [
-    "CLOSE_ACTIVATIONS", "CLOSE_WEIGHTS", "EQUALIZED", "PER_CHANNEL", "RECALIBRATED", "SMOOTHED", "UNBIASED",
-    "WIDE_ACTIVATIONS", "clipped", "keep_float", "unclipped",
-]  # fmt: skip

@@ -197,6 +197,3 @@ class Diagnosis(HtmlReport):
 
 def _ms(trial: Trial) -> str:
     return f"{1e3 * (trial.latency or 0.0):.4g}"
-
-
-__all__ = ["Cause", "Diagnosis", "Trial"]

@@ -126,6 +126,3 @@ class Scorer:
     def _no_numbers(self, found: str) -> CalibrationError:
         do = "Return a tensor of numbers or booleans, such as outputs[0].argmax(1) == batch[1]."
         return CalibrationError(where=f"{self.step}, metric", found=found, wanted="one number per example", do=do)
-
-
-__all__ = ["Metric", "Score", "Scorer", "binder_for"]

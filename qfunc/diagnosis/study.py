@@ -213,6 +213,3 @@ def _weight_bits(view: QuantizedModel) -> int:
     weights = {v for n in network.graph.nodes for slot, v in slots(n) if slot == "weight" and v.op == "get_attr"}
     widths = {name: fmt.bits if isinstance(fmt, Int) else 32 for name, fmt in formats.items()}
     return sum(read_attr(network, v).numel() * widths.get(v.name, 32) for v in weights)
-
-
-__all__ = ["Study"]

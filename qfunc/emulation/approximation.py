@@ -9,8 +9,6 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
-__all__ = ["UNIT", "Approximation", "approximations", "call"]
-
 UNIT = 2.0**-23
 """A bound of the relative error of one rounding to float32, twice over."""
 

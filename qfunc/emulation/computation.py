@@ -74,6 +74,3 @@ class _Nodes:
             return job.real(*self.edges[value])
         held = job.inputs.get(self.edges[value].producer.name)
         return held.node if isinstance(held, Codes) else job.emitter.constant(value.constant, value.name)
-
-
-__all__ = ["computed"]

@@ -35,8 +35,6 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, has, kind_of
 
-__all__ = ["approximate", "at_extremum"]
-
 _U = UNIT
 _CURVE = 32
 _STEPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "round_decimals", "trunc", "trunc_divide")

@@ -25,9 +25,6 @@ from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
 from qfunc.specs.protocols import BoundedArithmetic, MixtureArithmetic, RunTimeArithmetic, SummingArithmetic
 
-__all__ = ["Bounded", "FloatUnits", "Known"]
-
-
 Measure = Callable[[Tensor], tuple[Tensor, Tensor] | None]
 """measure(tensor) -> (its deviation from the value in float64, the bound of that); None for what cannot be measured."""
 

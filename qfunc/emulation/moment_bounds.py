@@ -13,8 +13,6 @@ from qfunc.emulation.approximation import UNIT, Approximation
 from qfunc.emulation.norm_bounds import spread_of
 from qfunc.ops.node import attribute
 
-__all__ = ["MOMENTS", "SEVERAL_RESULTS"]
-
 _U = UNIT
 _LEAST = 2.0**-126
 """Squares below it lose digits, or are 0."""

@@ -15,8 +15,6 @@ from qfunc.emulation.approximation import UNIT as _U
 from qfunc.emulation.approximation import Approximation
 from qfunc.ops.node import attribute, parameters_of
 
-__all__ = ["NORMS", "Spread", "approximate_module", "spread_of"]
-
 
 def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     dims = list(range(-len(attribute(node, "normalized_shape")), 0))

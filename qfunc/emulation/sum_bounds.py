@@ -14,8 +14,6 @@ from qfunc.emulation.approximation import UNIT as _U
 from qfunc.emulation.approximation import Approximation, call
 from qfunc.ops.node import attribute, kind_of, parameters_of
 
-__all__ = ["SUMS"]
-
 _NOTHING = 2.0**-99
 
 

@@ -12,8 +12,6 @@ from qfunc.execution.joined_examples import in_model_order
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 
-__all__ = ["TeacherForced", "code_nodes", "same"]
-
 
 class TeacherForced(fx.Interpreter):
     """Run the emulation with each tensor of codes and each result of a float unit replaced by the runtime's.

@@ -24,8 +24,6 @@ from qfunc.placement.shift_limits import require_limits
 from qfunc.placement.units import Unit
 from qfunc.specs.protocols import BuildingLowering, BuiltNetwork
 
-__all__ = ["build_emulation"]
-
 # The ops through which ONNX Runtime passes its blocked layout: a choice of the runtime, no trait of the ops.
 _KEEPS_LAYOUT = ("add", "mul", "max_pool", "avg_pool", "global_avg_pool", "concat", "sigmoid", "leaky_relu", "relu", "clip")
 

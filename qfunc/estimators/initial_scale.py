@@ -81,6 +81,3 @@ def largest_above_zero(scheme: Scheme) -> float:
     if rule.value is None:
         return float(fmt.qmax - fmt.qmin)
     return float(fmt.qmax - rule.value if fmt.qmax > rule.value else rule.value - fmt.qmin)
-
-
-__all__ = ["from_scale", "largest", "largest_above_zero"]

@@ -87,6 +87,3 @@ def in_units(x: Tensor, low: Tensor, high: Tensor, scheme: Scheme) -> tuple[Tens
     wide = split if split.dtype == torch.float64 else split.float()
     whole = unit if unit.ndim == 0 else unit.reshape([n for length in unit.shape for n in (length, 1)])
     return wide / whole, unit.double(), axes
-
-
-__all__ = ["Moments", "in_units", "mean_and_std", "merged", "moments", "no_moments"]

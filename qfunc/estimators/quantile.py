@@ -143,6 +143,3 @@ def _smallest(values: Tensor, share: float) -> Tensor:
     # The ceil(share n)-th smallest along the last axis, by selection.
     n = values.shape[-1]
     return values.kthvalue(max(1, math.ceil(share * n - TOLERANCE))).values
-
-
-__all__ = ["Percentile", "Quantile"]

@@ -16,8 +16,6 @@ from qfunc.graph.record import TensorInfo, attach, record_of
 from qfunc.specs import Target
 from qfunc.specs.file_format import format_of
 
-__all__ = ["fixes_sizes", "other_sizes", "require_one_size", "with_sizes_of"]
-
 
 def fixes_sizes(target: Target, axes: Axes | None) -> bool:
     """Return True if axes vary that the files of a target fix."""

@@ -285,9 +285,3 @@ def map_tensors(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
         parts = [map_tensors(v, function) for v in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
     return state
-
-
-__all__ = [
-    "Observer", "Statistic", "alone", "gather_counts", "map_tensors", "merge", "propagate_errors", "ranks", "require_group",
-    "require_mergeable", "require_one_process", "tell_failure",
-]  # fmt: skip

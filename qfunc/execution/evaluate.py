@@ -86,6 +86,3 @@ class RoundHalfEven(_Evaluated):
         if isinstance(module, FakeQuantize) and not module.site.constant and not isinstance(module.site.function, OnnxFunction):
             module.scheme = evolve(module.scheme, rounding="half_even")
         return module
-
-
-__all__ = ["RoundHalfEven", "evaluated_value", "run_in_evaluation_mode"]

@@ -129,6 +129,3 @@ def positional(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
     if bound.kwargs:  # passed by name after arguments that were omitted
         bound.apply_defaults()
     return bound.args
-
-
-__all__ = ["Observe", "feeder", "feed_all", "positional"]

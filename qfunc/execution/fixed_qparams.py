@@ -107,6 +107,3 @@ def loss_text(site: Site, part: float) -> str:
         f"{value.scale:g} that the target fixes, wanted at most {_LARGEST_LOSS:.0%}. "
         f"Leave the op in float by edit.skip(edit.name({site.op!r})), or compute it over fewer entries."
     )
-
-
-__all__ = ["FixedScale", "loss_text", "observed_site"]

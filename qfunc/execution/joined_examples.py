@@ -65,6 +65,3 @@ def _distance(a: Tensor, b: Tensor) -> tuple[int, float]:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-__all__ = ["in_model_order"]

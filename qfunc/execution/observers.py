@@ -24,8 +24,6 @@ from qfunc.quantizers.lost_negatives import Negatives, lost_text, maps_negatives
 from qfunc.quantizers.site import Site
 from qfunc.specs import DerivedQParams, FixedQParams, PerTensor, Scheme
 
-__all__ = ["Observer", "Statistic", "require_float", "statistics"]
-
 
 @frozen(eq=False)
 class Statistic:

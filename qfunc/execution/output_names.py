@@ -10,8 +10,6 @@ from torch import fx
 
 from qfunc.graph.arguments import unflatten
 
-__all__ = ["names_of_outputs"]
-
 
 def names_of_outputs(model: fx.GraphModule) -> tuple[str, ...]:
     """Return the name of each tensor that a captured model returns, in order; "" for a tensor without a name.

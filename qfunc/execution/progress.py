@@ -105,6 +105,3 @@ def track(
         for item in items:
             yield item
             progress.skip() if progress.done < skipped else progress.advance()
-
-
-__all__ = ["Item", "Progress", "track"]

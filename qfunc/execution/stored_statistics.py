@@ -31,8 +31,6 @@ from qfunc.graph.record import TensorInfo
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["StoredStatistics"]
-
 INTERVAL = 60.0
 """Seconds between two writes."""
 

@@ -90,6 +90,3 @@ def within(values: Mapping[str, Any], split: frozenset[str], images: int) -> dic
         name: v.repeat(-(-images // len(v)), *(1 for _ in v.shape[1:]))[:images] if name in split else v
         for name, v in values.items()
     }
-
-
-__all__ = ["Budget", "seconds_per_iteration", "within"]

@@ -8,8 +8,6 @@ from attrs import evolve
 
 from qfunc.graph.record import Record, TensorInfo
 
-__all__ = ["Axes", "axes_of", "batch_of", "join_sizes", "varying_axes"]
-
 Axes = tuple[tuple[str | None, ...], ...]
 """For each input of a model, the names of the axes that vary; None for a fixed axis."""
 

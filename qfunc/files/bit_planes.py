@@ -10,8 +10,6 @@ import numpy as np
 from qfunc.files.fields import Count, JsonObject, Sizes, Word
 from qfunc.files.json_text import damage_error
 
-__all__ = ["PLANES", "pack", "require_planes", "unpack"]
-
 PLANES = JsonObject(
     {
         "shape": Sizes(),

@@ -10,11 +10,6 @@ from attrs import evolve, field, frozen
 
 from qfunc.files.json_text import damage_error
 
-__all__ = [
-    "Count", "Flag", "Keyed", "Kind", "Many", "Misfit", "Nullable", "Number", "Object", "JsonObject", "Sizes", "Text", "Word",
-    "describe", "require",
-]  # fmt: skip
-
 _MOST = 1 << 24
 _FLOAT32 = 3.4028234663852886e38
 

@@ -10,8 +10,6 @@ from typing import BinaryIO
 from qfunc.errors import FileError
 from qfunc.files.json_text import damage_error
 
-__all__ = ["LARGEST", "is_plain_name", "open_file", "read_file", "read_folder"]
-
 LARGEST = 1 << 34
 """The largest number of bytes of a file that is read whole."""
 

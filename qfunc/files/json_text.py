@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 from qfunc.errors import FileError
 
-__all__ = ["WRITE_AGAIN", "DEEPEST", "LONGEST", "SORTED", "damage_error", "in_lines", "parse"]
-
 LONGEST = 1 << 28
 """The largest number of bytes of a JSON text; the report of a network with 10^7 scales has fewer."""
 DEEPEST = 100

@@ -9,8 +9,6 @@ from attrs import frozen
 
 from qfunc.files.json_text import damage_error
 
-__all__ = ["MAGIC", "Line", "input_shapes", "read_param", "split_axis", "with_axis", "with_blob_names"]
-
 MAGIC = 7767517
 """The first line of a .param."""
 _NUMBER = r"-?\d{1,20}(\.\d{1,20})?(e[+-]\d{1,3})?"

@@ -11,8 +11,6 @@ from onnx import numpy_helper
 from qfunc.errors import FileError, first_line
 from qfunc.files.json_text import damage_error
 
-__all__ = ["read_model"]
-
 
 def read_model(content: bytes, file: str = "model.onnx") -> onnx.ModelProto:
     """Return the model of an ONNX file.

@@ -13,8 +13,6 @@ from qfunc.files.fields import JsonObject, Many, Object, Text, require
 from qfunc.files.json_text import parse
 from qfunc.files.stored_tensor import StoredTensor, file_of_tensors, stored_tensors
 
-__all__ = ["Part", "file_of_part", "read_part"]
-
 _KEY = "part"
 _PART = JsonObject({"notes": Object(), "inputs": Many(Text()), "outputs": Many(Text()), "report": Object()})
 

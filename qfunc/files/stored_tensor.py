@@ -12,8 +12,6 @@ from attrs import frozen
 
 from qfunc.files.tensors import SIZES, read_header
 
-__all__ = ["StoredTensor", "file_of_tensors", "stored_tensors"]
-
 _ORDER = ("U64", "I64", "F64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL")
 """The types in the order in which safetensors stores them, so that each tensor is aligned."""
 

@@ -18,8 +18,6 @@ from qfunc.files.fields import Count, JsonObject, Keyed, Many, Text, Word, requi
 from qfunc.files.folder import open_file
 from qfunc.files.json_text import damage_error, parse
 
-__all__ = ["SIZES", "digest", "read_header", "read_tensors"]
-
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4,
           "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}  # fmt: skip
 """The bytes of an element by the format's name of its type, for the types that torch has."""

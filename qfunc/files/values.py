@@ -9,8 +9,6 @@ from torch import Tensor
 
 from qfunc.files.json_text import damage_error
 
-__all__ = ["class_name", "decode", "encode"]
-
 _PLAIN = (str, bool, int, type(None))
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from qfunc.errors import FileError
 
-__all__ = ["require_writable", "write"]
-
 
 def write(path: Path, chunks: Iterable[bytes]) -> str:
     """Write a file of which one chunk at a time is in memory, atomically; return its SHA-256.

@@ -101,6 +101,3 @@ def _has_number(value: Any) -> bool:
 
 def _error(node: fx.Node, found: str, wanted: str) -> CaptureError:
     return CaptureError(where=source_line(node) or f"node {node.name!r}", found=found, wanted=wanted, do=_USE_EXPORT)
-
-
-__all__ = ["count_axes_from_the_end", "require_known_numbers", "slice_narrowed"]

@@ -9,9 +9,6 @@ from torch import Tensor, fx, nn
 
 from qfunc.graph.channel_affine import batch_norm_arguments
 
-__all__ = ["TrainingOnly", "norms_as_modules", "prepare", "take_modes", "train", "with_missing_members"]
-
-
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 

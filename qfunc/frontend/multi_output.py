@@ -129,6 +129,3 @@ def _extremum_alone(source: Any, index: Any) -> Any:
     if not read or any(c is None or c[0] not in (operator.getitem, element) or c[1][1] != 0 for c in read):
         return None
     return alone, over_dim[1]  # type: ignore[index]
-
-
-__all__ = ["is_only_result", "is_result", "output_count", "reads_tuple", "select_output"]

@@ -8,8 +8,6 @@ from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["remove_parametrizations"]
-
 
 def remove_parametrizations(model: nn.Module) -> bool:
     """Replace parametrized weights by plain parameters with their values in evaluation, in place.

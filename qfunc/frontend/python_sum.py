@@ -41,6 +41,3 @@ def _is_of_numbers(value: Any, owner: nn.Module) -> bool:
     # These operands have the dtype of the result; a condition or an index does not.
     follows = op.traits & (Trait.VIEW | Trait.ARITHMETIC) or op.kind == "pad"
     return Trait.NEVER_BOOLEAN in op.traits or (bool(follows) and any(_is_of_numbers(v, owner) for v in call[1]))
-
-
-__all__ = ["is_sum_start"]

@@ -7,8 +7,6 @@ from torch import fx
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of
 
-__all__ = ["read_sizes_of_results"]
-
 
 def read_sizes_of_results(captured: fx.GraphModule) -> fx.GraphModule:
     """Read each size of a value from the last result of the same shape, in place, and return the module.

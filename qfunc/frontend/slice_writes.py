@@ -111,6 +111,3 @@ def view_index(node: fx.Node, source: fx.Node, is_part: bool) -> Any:
         or short_name(source.op, source.target) in (*SEVERAL, *SPLITS, "getitem", None)
     )
     return None if several and type(call[1][1]) is int else call[1][1]
-
-
-__all__ = ["filled_slice", "slice_indices", "view_index", "write_slice"]

@@ -13,8 +13,6 @@ from qfunc.graph.arguments import _reads, flatten
 from qfunc.ops.creation import arange, cast_like, full, full_like
 from qfunc.ops.sizes import is_number
 
-__all__ = ["created_like", "dtype_like", "meshgrid", "meshgrid_arguments", "on_input_device", "tensor_of_numbers"]
-
 
 def on_input_device(call: Any, traced: fx.Graph) -> Any:
     """Return the call of an op that creates a tensor, on the device of the model's first input if it names none."""

@@ -15,9 +15,6 @@ from qfunc.graph.record import Argument, Record, attach, record_of
 from qfunc.ops.indexing import element
 from qfunc.ops.sizes import short_name
 
-__all__ = ["fixed_arguments", "free_arguments", "dict_key", "store_fixed_arguments", "require_batch", "with_fixed_arguments"]
-
-
 _PLAIN = (type(None), bool, int, float, str)
 
 

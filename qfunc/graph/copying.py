@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from qfunc.errors import CaptureError
 
-__all__ = ["computed_tensors", "device_of", "on_cpu", "on_meta", "own_copy", "sharing_parameters"]
-
 
 def sharing_parameters(model: Any) -> Any:
     """Return a deep copy of a model that shares its parameters, for rewrites that replace parameters and change none.

@@ -167,6 +167,3 @@ def _form(model: fx.GraphModule, graph: fx.Graph, members: dict[str, Any]) -> fx
 def _member(model: fx.GraphModule, node: fx.Node) -> Any:
     """Return the tensor or the module of a get_attr or call_module node."""
     return read_attr(model, node) if node.op == "get_attr" else model.get_submodule(str(node.target))
-
-
-__all__ = ["TrainedWeight", "computed", "evaluate", "evaluation_form", "trained_norms", "trained_weight", "trained_weights"]

@@ -13,8 +13,6 @@ from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of, op_of, parameters_of, slots, traits
 from qfunc.ops.sizes import is_number
 
-__all__ = ["axes_of_examples", "created_nodes", "mixes_examples", "selects_examples"]
-
 Axes = Mapping[fx.Node, int]
 """The axis of the examples by node; tensors without examples, and tensors whose axis the graph leaves open, are absent."""
 

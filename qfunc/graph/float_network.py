@@ -13,8 +13,6 @@ from qfunc.graph.record import attach, record_of
 from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["float_network", "network_so_far", "same_network", "without_quantizers"]
-
 
 def float_network(model: fx.GraphModule) -> fx.GraphModule:
     """Return the float network in evaluation form: no FakeQuantize, no dropout; it shares its tensors with the model.

@@ -55,6 +55,3 @@ def transfer_hooks(old: nn.Module, new: nn.Module, memo: dict[int, Any]) -> None
             if name in _FORWARD:
                 for key in [k for k, hook in hooks.items() if str(getattr(hook, "__module__", "")).startswith("torch.export")]:
                     del hooks[key]
-
-
-__all__ = ["transfer_hooks", "require_no_hooks", "without_hooks"]

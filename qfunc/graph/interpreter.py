@@ -10,8 +10,6 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError, QfuncError, first_line
 from qfunc.graph.record import path_of, record_of
 
-__all__ = ["ObservingInterpreter", "run_error", "run_with_sizes"]
-
 
 class ObservingInterpreter(fx.Interpreter):
     """Run a network and call `observe(name, value)` for each node, or for the nodes in `names`."""

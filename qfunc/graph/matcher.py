@@ -232,6 +232,3 @@ def _best_misses(misses: list[NearMiss], changed: set[fx.Node]) -> tuple[NearMis
             if changed.isdisjoint(miss.reached.nodes) and (known is None or miss.reached.extent > known.reached.extent):
                 best[key] = miss
     return tuple(dict.fromkeys(best.values()))
-
-
-__all__ = ["Call", "NearMiss", "Rewrite", "apply_rewrites", "calls", "match_rewrite", "put_in_place"]

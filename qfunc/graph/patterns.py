@@ -210,9 +210,3 @@ class CanonicalReader:
 
 
 CANONICAL = CanonicalReader()
-
-
-__all__ = [
-    "CANONICAL", "Condition", "Either", "Match", "OpPattern", "Reader", "Through", "Var", "either", "is_number", "number", "op",
-    "same", "tensor", "words",
-]  # fmt: skip

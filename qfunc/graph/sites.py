@@ -9,8 +9,6 @@ from qfunc.graph.evaluation_form import evaluation_form
 from qfunc.ops.node import kind_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["QuantizerNode", "find_quantizers", "quantizer_nodes"]
-
 
 @frozen
 class QuantizerNode:

@@ -12,8 +12,6 @@ from qfunc.errors import CalibrationError, CaptureError, a_or_an
 from qfunc.graph.record import Record, record_of
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
-__all__ = ["kind_of_model", "require_stage", "require_unwrapped", "unwrap", "unwrap_inside"]
-
 
 def unwrap(model: Any) -> nn.Module:
     """Return the module inside the wrappers of torch.compile and of data-parallel training.

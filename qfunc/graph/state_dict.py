@@ -112,6 +112,3 @@ def _description(module: FakeQuantize) -> str:
 def _listed(names: list[str]) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + rest
-
-
-__all__ = ["load_state", "mismatches", "write_metadata"]

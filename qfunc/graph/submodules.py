@@ -159,6 +159,3 @@ def run_submodules(outer: nn.Module, steps: Mapping[str, Callable[..., Any]]) ->
     for path, step in steps.items():
         vars(copied.get_submodule(path))["forward"] = step
     return copied
-
-
-__all__ = ["outer_model", "quantized_submodules", "with_submodules", "require_submodules", "run_submodules", "same_outer_model"]

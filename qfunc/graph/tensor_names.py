@@ -66,6 +66,3 @@ class _Names:
         self.taken.add(name)
         self.stems.update(stems)
         return True
-
-
-__all__ = ["tensor_names"]

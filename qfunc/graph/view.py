@@ -58,6 +58,3 @@ class QuantizedModel:
     def network_so_far(self) -> fx.GraphModule:
         """The evaluation form without dropouts and without the quantizers that have no qparams yet."""
         return without_quantizers(self.evaluation_form, keep_ready=True)
-
-
-__all__ = ["QuantizedModel"]

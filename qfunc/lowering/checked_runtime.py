@@ -9,8 +9,6 @@ from attrs import frozen
 
 from qfunc.lowering.artifact import Artifact, file_of, name_of_file
 
-__all__ = ["CheckedRunner", "CheckedRuntime", "names_of_nodes"]
-
 
 @frozen(eq=False)
 class CheckedRuntime:

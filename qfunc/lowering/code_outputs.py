@@ -89,6 +89,3 @@ def with_code_outputs(artifact: Any, tensors: Iterable[tuple[str, Any]]) -> dict
         if plain in wanted:
             found.setdefault(plain, value)
     return found
-
-
-__all__ = ["Run", "ModelWithCodes", "ModelWithReals", "code_names", "with_code_outputs"]

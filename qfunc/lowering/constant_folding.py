@@ -14,8 +14,6 @@ from onnx.reference.op_run import RuntimeContextError
 from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.qdq.reader import QdqModel
 
-__all__ = ["folded", "folded_constants"]
-
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _KEPT = ("Bernoulli", "Multinomial", "Dropout")
 _INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)

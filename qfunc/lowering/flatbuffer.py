@@ -186,6 +186,3 @@ def _text(reader: Any, offset: int, budget: _Budget) -> str:
     text: bytes = reader.String(offset)
     budget.spend(len(text))
     return text.decode()
-
-
-__all__ = ["Fields", "Schema", "Table", "serialize", "table", "parse"]

@@ -246,9 +246,3 @@ def require_per_tensor(site: QuantizedTensor, tensor: str, artifact: str) -> Non
     if len(set(zip(site.scale, site.zero_point, strict=True))) > 1:
         wanted = f"one: {artifact} has one number per tensor"
         raise format_error(site, tensor, f"{len(site.scale)} scales", wanted, "Edit the scheme: Scale(PerTensor()).")
-
-
-__all__ = [
-    "SeparateExamples", "format_error", "require", "require_batch", "require_input", "require_int8", "require_integers",
-    "require_one_scale", "require_per_tensor", "require_real", "require_symmetric",
-]  # fmt: skip

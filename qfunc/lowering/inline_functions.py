@@ -41,6 +41,3 @@ def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _tensor(value: float) -> onnx.TensorProto:
     kind = onnx.TensorProto.FLOAT if isinstance(value, float) else onnx.TensorProto.INT64
     return onnx.helper.make_tensor("", kind, (), [value])
-
-
-__all__ = ["without_functions"]

@@ -271,6 +271,3 @@ def _rename(graph: Any, renamed: Mapping[str, str]) -> None:
         note.tensor_name = renamed.get(note.tensor_name, note.tensor_name)
         for parameter in note.quant_parameter_tensor_names:
             parameter.value = renamed.get(parameter.value, parameter.value)
-
-
-__all__ = ["STEM", "Names"]

@@ -67,6 +67,3 @@ class Program:
 def by_node(program: Program) -> dict[str, ProgramUnit]:
     """Return the units by the names of their nodes."""
     return {name: unit for unit in program.units for name in unit.nodes}
-
-
-__all__ = ["Program", "ProgramUnit", "by_node"]

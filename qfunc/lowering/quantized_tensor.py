@@ -108,6 +108,3 @@ def plain(tensor: QuantizedTensor) -> dict[str, Any]:
     if not tensor.scale:
         data |= {"scale": None, "zero_point": None}
     return data | {"low": tensor.low, "high": tensor.high, "format": repr(tensor.format), "tensors": list(tensor.tensors)}
-
-
-__all__ = ["Place", "QuantizedTensor", "plain", "quantized_tensor"]

@@ -32,8 +32,6 @@ from qfunc.lowering.artifact import REPORT
 from qfunc.specs import Target
 from qfunc.specs._values import short
 
-__all__ = ["ARTIFACT", "DTYPES", "INPUT", "SAVED_MODEL", "TENSOR", "UNIT", "read_quantized", "read_report", "read_target"]
-
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or "int" in str(d))}
 DTYPES["torch.bool"] = torch.bool
 """The dtypes of inputs by name."""

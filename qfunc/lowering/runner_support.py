@@ -134,17 +134,3 @@ def has(*features: str) -> bool:
 SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""
-
-__all__ = [
-    "FOURS",
-    "SATURATES",
-    "files_of",
-    "has",
-    "loading",
-    "not_installed",
-    "other_kernels",
-    "raised",
-    "require",
-    "run_error",
-    "this_cpu",
-]

@@ -52,11 +52,3 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 
 def _qparams(site: QuantizedTensor) -> tuple[Any, ...]:
     return site.format, site.scale, site.zero_point, site.axis
-
-
-__all__ = [
-    "by_tensor",
-    "derived",
-    "json_bytes",
-    "tensors_of",
-]

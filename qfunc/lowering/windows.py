@@ -104,6 +104,3 @@ def _sizes(model: onnx.ModelProto, name: str) -> list[int] | None:
             dims = info.type.tensor_type.shape.dim
             return [d.dim_value for d in dims] if all(d.HasField("dim_value") for d in dims) else None
     return None
-
-
-__all__ = ["AxisWindow", "Window", "set_floor_mode", "with_ceil_mode", "window"]

@@ -66,6 +66,3 @@ def _wrappers(tensors: tuple[Tensor, ...]) -> list[Tensor]:
         wrappers.append(current)
         current = inner
     return wrappers
-
-
-__all__ = ["differentiable_views", "in_derivative", "require_first_derivative"]

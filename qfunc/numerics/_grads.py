@@ -123,6 +123,3 @@ def reinterpreted(x: Tensor, dtype: torch.dtype) -> Tensor:
         return x.view(dtype)
     result: Tensor = _Reinterpreted.apply(x.detach(), dtype)  # type: ignore[no-untyped-call]
     return result
-
-
-__all__ = ["masked_straight_through", "reinterpreted", "straight_through", "with_stored_signature"]

@@ -75,6 +75,3 @@ def summed(terms: Tensor, like: Tensor, scheme: Scheme) -> Tensor:
         return terms.sum().to(like.dtype)
     split, axes = blocks(terms, scheme)
     return split.sum(axes).reshape(like.shape).to(like.dtype)
-
-
-__all__ = ["GradientRule", "by_rule", "summed"]

@@ -162,6 +162,3 @@ def _nan(fmt: Float) -> int:
 
 def _all_ones(fmt: Float) -> int:
     return (1 << fmt.exponent + fmt.mantissa) - 1
-
-
-__all__ = ["from_bits", "pack_nibbles", "to_bits", "unpack_nibbles"]

@@ -54,6 +54,3 @@ def _thresholds(fmt: Levels, like: Tensor) -> Tensor:
     return torch.where(
         (excess < 0) | ((excess == 0) & even), torch.nextafter(threshold, torch.full_like(threshold, math.inf)), threshold
     )
-
-
-__all__ = ["index", "values"]

@@ -66,6 +66,3 @@ def _quarter(x: Tensor, ahead: int) -> Tensor:
     cosine = ((_COS[0] + s * _COS[1]) + s * s * _COS[2]) + s * s * s * (_COS[3] + s * _COS[4])
     found = torch.where(quarter % 2 == 0, sine, cosine)
     return torch.where(quarter >= 2, -found, found).float()
-
-
-__all__ = ["cosf", "expf", "sinf"]

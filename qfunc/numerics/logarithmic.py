@@ -126,6 +126,3 @@ def log_values(codes: Tensor, scale: float, magnitude_bits: int, steps: int) -> 
     [1.0, 0.0]
     """
     return decode(codes, torch.tensor(scale), Log(magnitude_bits, steps))
-
-
-__all__ = ["decode", "encode", "log_codes", "log_values", "origin", "scale_from_max"]

@@ -162,9 +162,3 @@ def _saturate(value: Tensor, x: Tensor, fmt: Float) -> Tensor:
         invalid = x <= 0 if without_zero(fmt) else x < 0
         value = torch.where(invalid, math.nan, value.clamp(min=lowest))
     return value if fmt.negative_zero and fmt.signed else value + 0.0  # -0 becomes +0
-
-
-__all__ = [
-    "bias_of", "has_infinity", "has_nan", "largest", "nearest", "power_of_two", "saturates", "smallest",
-    "smallest_exponent", "without_zero",
-]  # fmt: skip

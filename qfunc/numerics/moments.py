@@ -77,6 +77,3 @@ def damped(hessian: Tensor, damping: float) -> Tensor:
     """
     mean = float(hessian.diagonal().mean())
     return hessian + (damping * mean or 1.0) * torch.eye(len(hessian)).to(hessian)
-
-
-__all__ = ["damped", "matching_weight", "mixed_moments", "second_moments"]

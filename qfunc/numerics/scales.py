@@ -179,6 +179,3 @@ def product(scales: Sequence[Tensor], count: int) -> Tensor:
         scale = scale.to(factor.device) * factor.flatten()
     # The weight of a transposed conv has one scale for each channel of one group.
     return (scale.expand(count) if scale.numel() == 1 else scale.repeat(count // scale.numel())).clone()
-
-
-__all__ = ["TINY", "nearest_scale", "divisor", "inner_scale", "outer_scale", "product", "stored_scale"]

@@ -22,6 +22,3 @@ def append_codes(codes: Tensor, dim: int, index: Tensor, new: Tensor, unwritten:
     shape[dim] = -1
     place = torch.arange(codes.shape[dim], device=codes.device).reshape(shape)
     return torch.where(place > index.amax(dim, keepdim=True), torch.full_like(written, unwritten), written)
-
-
-__all__ = ["append_codes"]

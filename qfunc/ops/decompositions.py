@@ -9,9 +9,6 @@ import torch
 
 from qfunc.ops.attention import masked, scaled
 
-__all__ = ["attend"]
-
-
 Emit = Callable[..., Any]
 """emit(function, *arguments) -> the value of a new call."""
 

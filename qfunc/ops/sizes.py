@@ -85,6 +85,3 @@ def is_number(node: Any) -> bool:
                 return False
             pending.extend((*value.args, *value.kwargs.values()))
     return True
-
-
-__all__ = ["IN_PLACE_FUNCTIONS", "NAMES_OF_NUMBERS", "is_number", "short_name"]

@@ -62,5 +62,3 @@ class Trait(Flag):
 
 
 NONE = Trait(0)
-
-__all__ = ["NONE", "Trait"]

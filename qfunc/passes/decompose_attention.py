@@ -15,8 +15,6 @@ from qfunc.ops.node import attribute, kind_of
 from qfunc.specs import Target
 from qfunc.specs import selectors as s
 
-__all__ = ["decompose_attention", "names_kind"]
-
 
 def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
     """Decompose each `sdpa` of a network, in place, unless a rule of the target names that kind.

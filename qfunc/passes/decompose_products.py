@@ -109,6 +109,3 @@ def _permute(emit: Emit, value: fx.Node, have: str, want: str) -> fx.Node:
 class _Scores(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bqd,bkd->bqk", q, k)
-
-
-__all__ = ["decompose_products"]

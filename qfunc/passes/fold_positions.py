@@ -134,6 +134,3 @@ class _Masked(torch.nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         rows, columns = torch.arange(1)[:, None, None], torch.arange(3)[None, None]
         return torch.where(torch.ones((), dtype=torch.bool) & mask.bool()[rows, columns], x, 0.0)
-
-
-__all__ = ["fold_positions"]

@@ -71,5 +71,3 @@ ACTIVATIONS = (
     (*_gelu("none", _ERF), *_gelu("tanh", _TANH)),
 )
 """Larger patterns are in earlier stages, because smaller ones match parts of them."""
-
-__all__ = ["ACTIVATIONS", "QUOTIENTS"]

@@ -18,8 +18,6 @@ from qfunc.passes.decompose_attention import names_kind
 from qfunc.passes.match_masks import LOW
 from qfunc.specs import Target
 
-__all__ = ["fuse_cached_attention"]
-
 _LANES = 16
 _ROWS, _TOKENS = 2, 3
 

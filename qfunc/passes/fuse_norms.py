@@ -90,5 +90,3 @@ NORMS = (
     ),
 )
 """The sum with a bias is in the first stage, because the product that it reads matches by itself."""
-
-__all__ = ["NORMS"]

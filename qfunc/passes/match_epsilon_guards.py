@@ -61,6 +61,3 @@ def _divides(node: fx.Node) -> bool:
         return kind in _DIVIDE or (kind == "div" and user.args[1] is node and user.args[0] is not node)
 
     return bool(node.users) and all(divided(u) or kind_of(u) == "size" for u in node.users)
-
-
-__all__ = ["SMALL", "match_epsilon_guards"]

@@ -20,8 +20,6 @@ from qfunc.passes.remove_neutral_arithmetic import remove_casts, remove_neutral_
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 
-__all__ = ["Prepared", "prepare"]
-
 
 @frozen(eq=False)
 class Prepared:

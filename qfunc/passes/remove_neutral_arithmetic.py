@@ -106,6 +106,3 @@ def _is_float32(node: fx.Node, network: fx.GraphModule, known: Set[fx.Node], int
         return weight in known
     tensors = [n for n in node.all_input_nodes if not is_number(n) and n not in integers]
     return bool(tensors) and known >= set(tensors)
-
-
-__all__ = ["remove_casts", "remove_neutral_arithmetic"]

@@ -37,6 +37,3 @@ def rewrite(network: fx.GraphModule, *stages: tuple[Rewrite, ...], nodes: Iterab
         network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
         network.recompile()
     return network
-
-
-__all__ = ["rewrite"]

@@ -109,6 +109,3 @@ class SharedConstants:
     def _owner(self, path: Any) -> tuple[nn.Module, str]:
         owner, _, name = str(path).rpartition(".")
         return self.model.get_submodule(owner), name
-
-
-__all__ = ["SharedConstants"]

@@ -150,6 +150,3 @@ def replacement(model: fx.GraphModule, quantizer: fx.Node) -> fx.Node:
 
 def _float_weight(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
     return graph.call_function(unfolded_weight, (graph.call_function(folded_weight, args), *args))
-
-
-__all__ = ["TrainedBatchNorm", "trained_batch_norms", "unfold_batch_norms", "replacement"]

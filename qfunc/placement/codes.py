@@ -27,6 +27,3 @@ def on_codes(partition: Partition, unit: Unit) -> bool:
         return all(encoding.same(output) for encoding in coded)
     context, root = partition.context, unit.group.root
     return any(isinstance(k.arithmetic, Unknown) and matches(k.unit, root, context) for k in partition.target.kernels)
-
-
-__all__ = ["on_codes"]

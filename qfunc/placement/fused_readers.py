@@ -57,6 +57,3 @@ def _shared(qparams: list[Affine], scheme: Scheme) -> list[Affine]:
     real = [each.scale.double() * outer.double() for each, outer in zip(qparams, outers, strict=True)]
     scales = [inner_scale(scale, largest, scheme.scale) for scale in real]
     return [each._replace(scale=scale, outer=largest) for each, scale in zip(qparams, scales, strict=True)]
-
-
-__all__ = ["share_scales"]

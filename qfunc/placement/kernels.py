@@ -33,8 +33,6 @@ from qfunc.specs import (
 from qfunc.specs.placement import Condition
 from qfunc.specs.protocols import Arithmetic, FusingArithmetic, RunTimeArithmetic
 
-__all__ = ["Operand", "clamps_nothing", "float_kernel", "integer_kernel", "refused_formats"]
-
 
 class Operand(NamedTuple):
     """A tensor that a group reads or returns: its slot at a node, and its encoding, None if it has no qparams.

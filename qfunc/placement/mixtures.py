@@ -16,8 +16,6 @@ from qfunc.numerics.sums.blocks import stored_bits
 from qfunc.ops.node import attribute, channel_axis, slots
 from qfunc.specs import Int, PerBlock, Scheme
 
-__all__ = ["Expert", "Mixture", "mixtures", "of_one_form", "stacked_mixtures"]
-
 
 @frozen
 class Expert:

@@ -42,6 +42,3 @@ def range_of_unit(partition: Partition, unit: Unit) -> SumRange | None:
         return None
     described = partition.described(unit.group, unit.kernel, partition.output_encoding(unit.group.output))
     return sum_range(described.unit, accumulator, integers_of(described.unit, takes_float_bias(unit.kernel.arithmetic)))
-
-
-__all__ = ["accumulator_of", "products_of", "range_of_unit"]

@@ -128,6 +128,3 @@ def _prefixes(path: str) -> list[str]:
     # The paths of the modules around a module, outermost first, and its own.
     parts = path.split(".")
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
-
-
-__all__ = ["PlacedSite", "SiteTable"]

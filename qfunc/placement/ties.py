@@ -122,6 +122,3 @@ def _quantizer_of(tensor: fx.Node, quantizers: set[fx.Node], context: Context) -
     while tensor not in quantizers:  # an op that only moves codes
         tensor = next(n for slot, n in context.slots(tensor) if slot == "input")
     return str(tensor.target)
-
-
-__all__ = ["derivations", "derived_qparams", "leader_of", "tie_members", "tie_parameters", "with_shared_algorithms"]

@@ -215,6 +215,3 @@ def _rank(base: Any, chain: list[fx.Node], context: Context) -> int | None:
         return len(shape)
     named = [attribute(node, name) for node in chain for name in ("dim0", "dim1")]
     return 4 if all(type(d) is int and d in (-1, -2) for d in named) else None
-
-
-__all__ = ["Described", "Edge", "Tensors", "describe", "describe_mixture"]

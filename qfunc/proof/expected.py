@@ -21,8 +21,6 @@ from qfunc.specs import FloatKernel
 from qfunc.specs.protocols import FlippingRunner
 from qfunc.transforms.verification.outputs import lsb_of_output, outputs_of
 
-__all__ = ["Expected", "expected_tensors"]
-
 
 @frozen(eq=False)
 class Expected:

@@ -21,8 +21,6 @@ from qfunc.lowering.artifact import REPORT, Artifact, digests
 from qfunc.lowering.checked_runtime import CheckedRuntime
 from qfunc.proof.expected import Expected
 
-__all__ = ["PROOF", "TENSORS", "read_proof", "with_proof"]
-
 PROOF, TENSORS, CHECKER, PAGE = "proof.json", "proof.safetensors", "check.py", "index.html"
 
 _OF_RUNTIME = {"onnxruntime": ("optimise",), "litert": ("kernels",), "ncnn": ("outputs",), "openvino": ()}

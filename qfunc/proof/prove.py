@@ -114,6 +114,3 @@ def _require_own(artifact: Artifact, own: Artifact, target: Target) -> None:
     if qparams[0] != qparams[1]:
         do = "Pass the artifact of the calibrated model, or leave it out."
         raise DeployError(where="prove, artifact", found="other qparams in its report", wanted="the model's qparams", do=do)
-
-
-__all__ = ["prove"]

@@ -16,8 +16,6 @@ from qfunc.proof.package import PROOF, read_proof
 from qfunc.proof.saved_check import Check, SavedReport
 from qfunc.specs import cpus
 
-__all__ = ["with_proof_check"]
-
 _MODULES = {"litert": "ai_edge_litert"}
 
 

@@ -152,6 +152,3 @@ def multiply(weight: Tensor, factor: Tensor, groups: int) -> Tensor:
         return weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     return (split * factor.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))).reshape(weight.shape)
-
-
-__all__ = ["folded_bias", "folded_weight", "normalized", "unfolded_bias", "unfolded_weight", "uses_batch"]

@@ -51,6 +51,3 @@ def _loaded(norm: Any, _: Any) -> None:
 def _reached(norm: Any) -> bool:
     after = norm.freezes_after
     return after is not None and (not after or int(norm.num_batches_tracked - norm.first_batch) >= after)
-
-
-__all__ = ["begin", "freeze"]

@@ -83,6 +83,3 @@ def lost_text(found: Sequence[tuple[Site, Negatives, Tensor]]) -> str:
         f"none, because {site.scheme.format} without a zero point maps them to 0. Use edit.activations(signed=True), or "
         "symmetric=False for a zero point."
     )
-
-
-__all__ = ["Negatives", "lost_text", "maps_negatives_to_zero", "require_no_negatives"]

@@ -161,6 +161,3 @@ def _address(t: Tensor) -> int | None:
         return t.untyped_storage().data_ptr() if t._version >= 0 and t.numel() else None
     except (RuntimeError, NotImplementedError):
         return None
-
-
-__all__ = ["recomputable", "recompute_quantized"]

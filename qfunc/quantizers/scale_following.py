@@ -46,6 +46,3 @@ def is_odd(scheme: Scheme) -> bool:
 def batch_norm_factor(norm: Any, shape: tuple[int, ...]) -> Tensor:
     """Return max(|f|, 1e-3) in the shape of the scales: the factor from the parameters before folding to those after."""
     return factor_of(norm).abs().clamp(min=LEAST).reshape(shape)
-
-
-__all__ = ["can_track_batch_norm", "batch_norm_factor", "is_odd"]

@@ -98,6 +98,3 @@ def _reduced(terms: Tensor, group: Any) -> Tensor:
     total = terms.clone()
     dist.all_reduce(total, group=group)
     return total
-
-
-__all__ = ["SyncBatchNormStatistics"]

@@ -61,6 +61,3 @@ class Value(NamedTuple):  # not attrs', whose __init__ Dynamo cannot trace
     def quantize_unfolded(self, w: Tensor, f: Tensor, tiny: Tensor, *tensors: Tensor) -> Tensor:
         """Return Q(w f) / f, but w itself in the channels where `tiny` is True."""
         return divide(self.quantize_folded(w, f, tiny, *tensors), w, f, tiny, self.groups)
-
-
-__all__ = ["Value"]

@@ -16,8 +16,6 @@ from torch import Tensor, fx
 from qfunc.errors import CalibrationError
 from qfunc.reconstruction.layout import BatchAxis, Layout, NoBatchAxis
 
-__all__ = ["Cache", "Collector", "Key"]
-
 
 @define(eq=False)
 class _Entry:

@@ -109,6 +109,3 @@ def _tensors(result: Optimized) -> dict[str, Tensor]:
 
 def _describe(tensor: Tensor | None) -> str:
     return "no such tensor" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
-
-__all__ = ["Checkpoint"]

@@ -9,8 +9,6 @@ from qfunc.graph.dtypes import node_types
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of, slots
 
-__all__ = ["DataFlow", "Region", "dominators", "has_rounding", "is_gate", "regions"]
-
 
 def has_rounding(node: fx.Node) -> bool:
     """Return True if the rounding of an op's weights can be learned."""

@@ -13,19 +13,6 @@ from qfunc.errors import CalibrationError, first_line
 from qfunc.graph.interpreter import ObservingInterpreter
 from qfunc.graph.record import path_of
 
-__all__ = [
-    "Layout",
-    "MixedBatchAxis",
-    "NoTensor",
-    "BatchAxis",
-    "NoBatchAxis",
-    "flatten_memory",
-    "inner",
-    "is_channels_last",
-    "layouts",
-    "unflatten_memory",
-]
-
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """Return sum a b, a scalar, of tensors of the same shape.

@@ -15,8 +15,6 @@ from qfunc.reconstruction.cache import Cache, Key
 from qfunc.reconstruction.layout import Layout, inner
 from qfunc.specs._check import number, refuse
 
-__all__ = ["divergence", "gradients_of_divergence", "normalize"]
-
 
 class _Squares(torch.autograd.Function):
     """factor * sum (found - wanted)^2 importance, in few passes; the gradient has the memory layout of `found`."""

@@ -10,8 +10,6 @@ from qfunc.reconstruction.losses import Fisher, SquaredError
 from qfunc.reconstruction.partition import Blocks, Layers
 from qfunc.specs._check import integer, number, refuse
 
-__all__ = ["Changes", "Method", "adaround", "brecq", "mqbench", "qdrop"]
-
 
 def _share(instance: Any, attribute: Any, value: Any) -> None:
     if type(value) not in (int, float) or not 0 <= value < 1:

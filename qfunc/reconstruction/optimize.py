@@ -168,6 +168,3 @@ def run_step(
     """Run a step's module on the images from start to stop of a stream."""
     outputs: tuple[Tensor, ...] = module(*(cache.part(Key(stream, name), start, stop) for name in names))
     return outputs
-
-
-__all__ = ["Distance", "Optimized", "optimise", "run_step"]

@@ -243,6 +243,3 @@ def _bottlenecks(layers: list[list[fx.Node]], flow: DataFlow) -> list[list[fx.No
 def _is_conv(node: fx.Node, depthwise: bool = False) -> bool:
     conv = attributes(node) if kind_of(node) == "conv" else {}
     return bool(conv) and (conv["depthwise"] if depthwise else set(conv["kernel"]) == {1} and conv["groups"] == 1)
-
-
-__all__ = ["Blocks", "Layers", "ReconstructionUnit", "units", "units_of"]

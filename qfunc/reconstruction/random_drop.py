@@ -152,6 +152,3 @@ def learned_qparams(params: Any, scheme: Scheme) -> Affine:
     """Return the qparams of LSQ's parameters."""
     detached = type(params)(*(p.detach() for p in params))
     return LEARNED.export(detached, detached.scale, scheme)[1]
-
-
-__all__ = ["LEARNED", "DropRate", "is_plain", "learned_qparams", "mix", "drop_steps"]

@@ -232,6 +232,3 @@ def _require_work(parts: Sequence[Subgraph], select: Selector | None) -> None:
     found, wanted = "no weight in integers that a conv, linear, matmul or recurrent op reads", "at least one"
     do = "Quantize for a target that quantizes weights."
     raise CalibrationError(where="reconstruct", found=found, wanted=wanted, do=do)
-
-
-__all__ = ["reconstruct", "reconstructed"]

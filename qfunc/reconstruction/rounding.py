@@ -114,6 +114,3 @@ def harden(module: FakeQuantize, up: Tensor) -> None:
 def rounds_up(module: FakeQuantize) -> Tensor:
     """Return a boolean tensor: True where a weight is rounded up."""
     return cast(Parameters, module.stored_params()).v >= 0
-
-
-__all__ = ["RoundingState", "harden", "rounds_up"]

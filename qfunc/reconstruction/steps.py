@@ -151,6 +151,3 @@ def _ordered(
             do="Name the module around it, or remove it from Blocks(modules=...).",
         )
     return result
-
-
-__all__ = ["Step", "steps"]

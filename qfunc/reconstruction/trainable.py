@@ -23,8 +23,6 @@ from qfunc.reconstruction.random_drop import LEARNED, DropRate, drop_steps, is_p
 from qfunc.reconstruction.rounding import RoundingState
 from qfunc.specs import Int, Scheme
 
-__all__ = ["Trainable", "learnable", "roundable", "with_adaround"]
-
 
 class _Constant(nn.Module):
     """A constant that replaces its quantizer."""

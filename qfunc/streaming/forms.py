@@ -53,6 +53,3 @@ def fill_slots(form: Any, tensors: Sequence[Tensor]) -> Any:
     if isinstance(form, dict):
         return {key: fill_slots(entry, tensors) for key, entry in form.items()}
     return tuple(fill_slots(entry, tensors) for entry in form) if isinstance(form, tuple) else form
-
-
-__all__ = ["Slot", "fill_slots", "form_of"]

@@ -252,6 +252,3 @@ class _Layer(nn.Module):
         value = self.get_submodule(self.path)(*args, **kwargs)
         first: Tensor = value if isinstance(value, Tensor) else value[0]
         return first
-
-
-__all__ = ["Call", "Network"]

@@ -84,6 +84,3 @@ class Parts:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"part-{number:05}.safetensors"
-
-
-__all__ = ["Parts"]

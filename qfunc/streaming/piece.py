@@ -108,6 +108,3 @@ def part_of(model: fx.GraphModule, target: Target) -> Part:
     outputs = tuple(name or other for name, other in zip(own, part.outputs, strict=True)) if part.outputs else ()
     report = report_of(target, deployed.inputs, program.tensors, deployed.partition.units)
     return evolve(part, outputs=outputs, report={name: report[name] for name in ("tensors", "units")})
-
-
-__all__ = ["Inputs", "Rounding", "calibrate_piece", "export_piece", "part_of", "place_pieces", "results", "so_far"]

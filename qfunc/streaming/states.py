@@ -74,6 +74,3 @@ def _path(folder: Path, layer: int) -> Path:
 
 def _stored(tensor: Tensor) -> StoredTensor:
     return StoredTensor("F32", tuple(tensor.shape), lambda: tensor.contiguous().numpy().tobytes())
-
-
-__all__ = ["States", "StatesInMemory", "StatesOnDisk"]

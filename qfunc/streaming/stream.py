@@ -250,6 +250,3 @@ def _described(rounding: Any) -> str:
         given = [*map(repr, rounding.args), *(f"{k}={v!r}" for k, v in rounding.keywords.items())]
         return f"{_described(rounding.func)}({', '.join(given)})"
     return str(getattr(rounding, "__qualname__", type(rounding).__qualname__))
-
-
-__all__ = ["stream"]

@@ -88,6 +88,3 @@ def fill(module: nn.Module, value: Callable[[Tensor], Tensor], recurse: bool = T
                     new = value(tensor)
                     made[id(tensor)] = nn.Parameter(new, requires_grad=False) if isinstance(tensor, nn.Parameter) else new
                 held[name] = made[id(tensor)]
-
-
-__all__ = ["Weights", "fill"]

@@ -92,6 +92,3 @@ def reason(error: BaseException) -> str:
     'TypeError: no number'
     """
     return f"{error.where}: found {error.found}, wanted {error.wanted}" if isinstance(error, QfuncError) else first_line(error)
-
-
-__all__ = ["Predict", "Task", "measure_row", "reason"]

@@ -121,6 +121,3 @@ def _cells(row: SweepRow, first: bool, timed: bool) -> tuple[str, ...]:
     size = "" if row.size is None else f"{row.size / 1024:,.1f}"
     seconds = ("" if row.seconds is None else f"{1e3 * row.seconds:.3g}",) if timed else ()
     return (row.name, value, integer, size, *seconds, "*" if first else "", row.why)
-
-
-__all__ = ["NO_LOWERING", "Sweep", "SweepRow"]

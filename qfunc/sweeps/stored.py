@@ -101,6 +101,3 @@ def _or_new(name: str, make: Callable[[], str]) -> str:
     except (UnstableError, RecursionError) as e:
         warn_caller(f"sweep, {name}: no digest can be made of {e}, so rows are measured again.")
         return secrets.token_hex(32)
-
-
-__all__ = ["Stored", "shared_digest"]

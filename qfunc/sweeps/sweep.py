@@ -243,6 +243,3 @@ class _Study:
         finally:  # after an interrupt or a full disk, the executor need not run the others
             for future in futures:
                 future.cancel()
-
-
-__all__ = ["sweep"]

@@ -48,6 +48,3 @@ def time_rows(
     seconds = fastest_in_turns([partial(run, name) for name in loaded], inputs, runs)
     found = {name: evolve(rows[name], seconds=s) for name, s in zip(loaded, seconds, strict=True)}
     return found | {name: evolve(rows[name], why=why) for name, why in failed.items()}
-
-
-__all__ = ["time_rows"]

@@ -259,6 +259,3 @@ class _Mover(fx.Interpreter):
         if constant.op != "get_attr" or self.readers[str(constant.target)] != 1:
             return None
         return read_attr(self.form, constant).data
-
-
-__all__ = ["Edges", "beside_powers", "beside_ties", "next_to_edges"]

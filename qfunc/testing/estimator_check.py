@@ -182,6 +182,3 @@ def _settings(examples: int) -> hypothesis.settings:
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
         phases=[Phase.generate, Phase.shrink], suppress_health_check=slow,
     )  # fmt: skip
-
-
-__all__ = ["check_estimator"]

@@ -19,6 +19,3 @@ def without_range_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_LOSSES, category=UserWarning)
         yield
-
-
-__all__ = ["without_range_warnings"]

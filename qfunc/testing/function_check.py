@@ -156,5 +156,3 @@ def _pure(case: FunctionCase) -> str | None:
 
 LAWS: dict[str, Callable[[FunctionCase], str | None]] = {"parameters": _parameters, "pure": _pure, **VALUES, **GRADIENTS}
 """Name -> law in the order of checking; a law returns a description of the violation, or None."""
-
-__all__ = ["LAWS", "check_function"]

@@ -85,6 +85,3 @@ def _kinds(selector: Selector) -> Iterator[str]:
         case AllOf(of) | AnyOf(of):
             for part in of:
                 yield from _kinds(part)
-
-
-__all__ = ["check_each_kind"]

@@ -95,6 +95,3 @@ def _is_integer(target: Target, net: LargeSums) -> bool:
     except QfuncError:
         return False
     return any(unit.integer and unit.kind == net.kind for unit in units)
-
-
-__all__ = ["KINDS", "LargeSums", "large_sums"]

@@ -111,6 +111,3 @@ def require_kind(kind: str) -> None:
     if kind not in KINDS:
         do = "Give check_target models= of your own."
         raise SpecError(where="testing.strategies.networks_of", found=repr(kind), wanted=", ".join(KINDS), do=do)
-
-
-__all__ = ["KINDS", "OneOp", "OnePair", "networks_of", "require_kind"]

@@ -95,6 +95,3 @@ def _range(target: Target, net: OverflowNet) -> SumRange | None:
         return None
     ranges = (range_of_unit(partition, unit) for unit in partition.units if unit.kind == net.kind)
     return next((sums for sums in ranges if sums is not None), None)
-
-
-__all__ = ["OverflowNet", "overflow_models"]

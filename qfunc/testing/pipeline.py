@@ -167,6 +167,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
     return bool(a == b)
-
-
-__all__ = ["BEFORE_TIES", "BESIDE_POWERS", "BESIDE_TIES", "POWERS", "Pipeline", "Rescaling"]

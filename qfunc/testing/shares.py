@@ -50,6 +50,3 @@ def _text(failure: Exception | None) -> str:
     if failure is None:
         return ""
     return str(failure) if isinstance(failure, AssertionError) and str(failure) else f"{type(failure).__name__}: {failure}"
-
-
-__all__ = ["gather_results"]

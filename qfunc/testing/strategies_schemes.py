@@ -104,6 +104,3 @@ def _symmetric(draw: st.DrawFn, scale: Scale, fmt: Int | Float | Levels) -> Scal
     divisor = draw(st.sampled_from(divisors))
     signed = divisor == "-qmin" and draw(st.booleans())
     return evolve(scale, divisor=divisor, signed=signed, equals=draw(st.sampled_from(("negative", "first")[: 1 + signed])))
-
-
-__all__ = ["all_schemes"]

@@ -209,6 +209,3 @@ class _Shown:
             return "None"
         inputs = ", ".join(f"torch.randn({tuple(leaf.shape)})" for leaf in tensors_of(self.model[1]))
         return f"({self.model[0]!r}, {inputs})"
-
-
-__all__ = ["check_target"]

@@ -71,6 +71,3 @@ def require_broken(law: Callable[[], object], name: str, check: str) -> None:
     except Exception:
         return
     raise AssertionError(f"{check}, law {name!r}: it is exempt, and holds. Remove it from exempt.")
-
-
-__all__ = ["exemptions", "require_broken", "require_examples", "require_protocol"]

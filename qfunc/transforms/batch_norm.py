@@ -220,9 +220,3 @@ def _folded(model: fx.GraphModule) -> fx.GraphModule:
             if quantizer.module.norm:
                 quantizer.module.stop_following()
         return result
-
-
-__all__ = [
-    "TrainBatchNorm", "FoldBatchNorm", "fold_batch_norm", "freeze_batch_norm", "require_batch_norm",
-    "require_no_trained_steps", "warn_of_folded",
-]  # fmt: skip

@@ -75,6 +75,3 @@ def require_through(value: Any) -> None:
         found = value.__name__ if isinstance(value, type) else repr(value)
         do = "Write through=qfunc.QuantizedPass()."
         raise SpecError(where="calibrate, through", found=found, wanted="qfunc.FloatPass() or qfunc.QuantizedPass()", do=do)
-
-
-__all__ = ["FloatPass", "Models", "Pass", "QuantizedPass", "different_networks_error", "require_through"]

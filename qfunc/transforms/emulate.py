@@ -18,9 +18,6 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import Target
 from qfunc.transforms.validate import require_public, require_target, require_target_value
 
-__all__ = ["emulate"]
-
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

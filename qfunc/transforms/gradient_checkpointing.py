@@ -89,6 +89,3 @@ def _copies(buffers: Mapping[tuple[nn.Module, str], Tensor]) -> Buffers:
 def _set_buffers(buffers: Buffers) -> None:
     for (module, name), buffer in buffers.items():
         setattr(module, name, buffer)
-
-
-__all__ = ["checkpoint_contexts"]

@@ -224,6 +224,3 @@ def _mixture(target: Target, weights: Sequence[Weight], losses: dict[Key, float]
 def _name_selector(sites: Sequence[str]) -> Selector:
     names = tuple(Name(re.sub(r"([*?\[])", r"[\1]", site.partition("@")[0])) for site in sites)
     return names[0] if len(names) == 1 else AnyOf(names)
-
-
-__all__ = ["Mixture", "mixed_precision"]

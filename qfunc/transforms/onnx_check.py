@@ -214,6 +214,3 @@ def _sample(info: TensorInfo, generator: torch.Generator, batched: bool, mask: b
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
     return torch.full(shape, mask if dtype == torch.bool else 1, dtype=dtype)
-
-
-__all__ = ["allclose", "first_difference", "require_same_function"]

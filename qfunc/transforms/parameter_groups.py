@@ -93,6 +93,3 @@ def _folded_norms(model: nn.Module) -> str | None:
         "training usually diverges at the learning rates of the float network. Write qfunc.quantize(target, "
         "batch_norm=qfunc.TrainBatchNorm())(model), for few bits with qfunc.recipes.lsq()(target), or use small rates."
     )
-
-
-__all__ = ["learned_quantizers", "parameter_groups"]

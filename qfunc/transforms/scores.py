@@ -64,6 +64,3 @@ class Scores:
     def means(self) -> tuple[tuple[str, float], ...]:
         """The pairs (source of the outputs, mean score)."""
         return tuple((name, float(torch.cat(values).mean())) for name, values in self.found.items())
-
-
-__all__ = ["Score", "Scores", "user_error"]

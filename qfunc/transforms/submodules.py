@@ -26,19 +26,6 @@ from qfunc.placement.rules import near_rule
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import KeepFloat, Target
 
-__all__ = [
-    "SubmoduleCall",
-    "arguments_of",
-    "enclosing_classes",
-    "inputs_of",
-    "leaves_of",
-    "require_names",
-    "require_sites",
-    "select_submodules",
-    "capture_submodule",
-]
-
-
 _WHERE = "quantize, submodules"
 
 

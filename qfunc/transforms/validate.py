@@ -14,15 +14,6 @@ from qfunc.graph.submodules import quantized_submodules
 from qfunc.quantizers.fake_quantize import FakeQuantize
 from qfunc.specs import Target, Unknown, diff
 
-__all__ = [
-    "describe",
-    "require_directory",
-    "require_float_model",
-    "require_public",
-    "require_target",
-    "require_target_value",
-]
-
 
 def describe(value: Any) -> str:
     """Return a short description of a value.

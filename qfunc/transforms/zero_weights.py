@@ -41,6 +41,3 @@ def _zero_weights(model: fx.GraphModule) -> list[str]:
 def _is_zero(value: Tensor) -> bool:
     start = value.flatten()[:1024]  # a short look at most weights
     return not bool(start.any()) and not bool(value.any())
-
-
-__all__ = ["warn_of_zero_weights"]

@@ -59,6 +59,3 @@ class MinimumSums:
     def __attrs_post_init__(self) -> None:
         if self.inside and self.rounded is not None:
             raise refuse(self, "rounded", self.rounded, "None for minimums inside of v", "Drop one of them.")
-
-
-__all__ = ["MinimumSums", "WeightSums"]

@@ -269,5 +269,3 @@ _FACTORIES = (
     where,
     pipe,
 )
-
-__all__ = ["activations", "cpu", "deploy", "fuse", "override", "pipe", "state", "weights"]

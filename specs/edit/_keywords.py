@@ -34,6 +34,3 @@ class Slots(TypedDict, total=False):
     bias: SlotValue
     output: SlotValue
     edges: Selector
-
-
-__all__ = ["ActivationProperties", "Slots", "WeightProperties"]

@@ -84,6 +84,3 @@ def outputs(selector: Selector, value: SlotValue) -> Edit:
     """
     require_selector("edit.outputs", selector)
     return add(selector, output=value)
-
-
-__all__ = ["add", "inputs", "outputs", "skip"]

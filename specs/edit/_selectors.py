@@ -89,6 +89,3 @@ def where(predicate: Callable[..., bool]) -> Selector:
     Where(op)
     """
     return Where(predicate)
-
-
-__all__ = ["module", "name", "node", "op", "where"]

@@ -146,9 +146,3 @@ class BoundedArithmetic(Protocol):
     def own_error(self, levels: int) -> float:
         """Return the error beyond that of the op in float32, in steps of the result; its codes span `levels` steps."""
         ...
-
-
-__all__ = [
-    "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "Dequantization", "FusingArithmetic",
-    "MixtureArithmetic", "Quantization", "RealArithmetic", "RoundingArithmetic", "RunTimeArithmetic", "SummingArithmetic",
-]  # fmt: skip

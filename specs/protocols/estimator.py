@@ -30,6 +30,3 @@ class MergeableEstimator(Protocol):
 
     def merge(self, a: Any, b: Any) -> Any:
         """Return the state after the data of both."""
-
-
-__all__ = ["Estimator", "MergeableEstimator"]

@@ -74,9 +74,3 @@ class OnnxFunction(Protocol):
     def onnx(self, graph: Any, tensor: str, qparams: Any, scheme: Any, name: str) -> str:
         """Add nodes that compute `apply` of `tensor`; return the name of the last one's output, which is `name`."""
         ...
-
-
-__all__ = [
-    "Function", "LearnedFunction", "NoiselessFunction", "OnnxFunction", "RelaxedFunction", "ScalableFunction",
-    "SearchingFunction",
-]  # fmt: skip

@@ -30,6 +30,3 @@ class CodesLibrary(Protocol):
         lowest and the highest code of the result; the rounding, division and place of the zero point of a `FloatKernel`.
         """
         ...
-
-
-__all__ = ["CodesLibrary", "Library"]

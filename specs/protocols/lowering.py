@@ -79,6 +79,3 @@ class PartwiseLowering(Protocol):
     def join(self, parts: Any) -> Mapping[str, Any]:
         """Return the files of all parts: name -> an iterable of bytes."""
         ...
-
-
-__all__ = ["BuildingLowering", "BuiltNetwork", "FormattedLowering", "Lowering", "PartwiseLowering"]

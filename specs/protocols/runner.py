@@ -128,9 +128,3 @@ class FlippingRunner(Protocol):
     def flips(self) -> float:
         """The share of these codes."""
         ...
-
-
-__all__ = [
-    "ConditionalRunner", "ExecutedView", "FlippingRunner", "InspectableRunner", "LoadingRunner", "LocatedRunner",
-    "OptionalRunner", "RealView", "ReorderingRunner", "Runner", "ThreadedRunner",
-]  # fmt: skip

@@ -168,6 +168,3 @@ def _kernel(kernel: Any) -> list[str]:
     conditions = [f"    if      {one_line(condition)}" for condition in kernel.integer_if]
     bounds = [] if kernel.bounds is None else [f"    bounds  {one_line(kernel.bounds)}"]
     return [f"{selected(kernel.unit)}: {one_line(kernel.arithmetic)}", *formats, *conditions, *bounds]
-
-
-__all__ = ["datasheet", "selected", "summary"]

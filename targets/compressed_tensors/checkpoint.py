@@ -110,6 +110,3 @@ def quantization_config(parts: Sequence[Part]) -> dict[str, Any]:
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
-
-
-__all__ = ["checkpoint_part", "quantization_config"]

@@ -193,6 +193,3 @@ def two_levels(scale: Array, largest: float) -> tuple[Array, float]:
     fraction, exponent = np.frexp(largest / 448.0)
     outer = 2.0 ** float(exponent - (fraction == 0.5)) if largest else 1.0
     return np.asarray(scale / np.float32(outer), np.float32), 1.0 / outer
-
-
-__all__ = ["Layer", "before_copies", "exponents", "layer_of", "module_of", "pack_words", "two_levels"]

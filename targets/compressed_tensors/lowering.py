@@ -134,6 +134,3 @@ def _packed(scheme: Scheme, constant: bool) -> bool:
 
 def _is_byte(scheme: Scheme) -> bool:
     return isinstance(scheme.format, Int) and scheme.format.bits == 8 and scheme.format.signed
-
-
-__all__ = ["CompressedTensorsLowering", "held"]

@@ -95,6 +95,3 @@ def _in_float32(layer: torch.nn.Module, arguments: Any) -> None:
     # compressed-tensors decompresses FP4 in bfloat16, where each value is exact, before the first call.
     weight: Any = layer.weight
     weight.data = weight.data.float()
-
-
-__all__ = ["TransformersRunner"]

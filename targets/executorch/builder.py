@@ -212,6 +212,3 @@ def _bfloat16(values: Sequence[float]) -> bytes:
 
 def _quantized(value: Table, quant_params: Table) -> Table:
     return table("XValue", xvalue_union=table("XNNQuantizedTensorValue", tensor_value=value, quant_params=quant_params))
-
-
-__all__ = ["CURVES", "INPUT", "OUTPUT", "OpWriter", "XnnpackBuilder"]

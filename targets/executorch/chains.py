@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence, Set
 
 from qfunc.lowering.flatbuffer import Table
 
-__all__ = ["with_short_chains"]
-
 LONGEST = 9
 _ELEMENTWISE = frozenset(
     f"XNN{kind}"

@@ -163,5 +163,3 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "exp": exp, "log": log, "sqrt": sqrt, "rsqrt": rsqrt, "sin": sin, "cos": cos, "tanh": tanh, "gelu": gelu,
 }  # fmt: skip
 """The function of each kind of op."""
-
-__all__ = ["FUNCTIONS", "cos", "exp", "gelu", "log", "rsqrt", "sin", "sqrt", "tanh"]

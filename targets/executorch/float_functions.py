@@ -31,6 +31,3 @@ class XnnpackFloat:
     def form(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a kind of op, or None."""
         return (_ON_AVX2 if self.avx2 else _ON_AVX512).get(kind)
-
-
-__all__ = ["XnnpackFloat"]

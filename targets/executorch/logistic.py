@@ -104,7 +104,3 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {"sigmoid": sigmoid, "silu": silu}
 
 FUNCTIONS_ON_AVX2: dict[str, Callable[..., Tensor]] = {"sigmoid": sigmoid_of_degree_five, "silu": silu_of_degree_five}
 """The same without AVX-512."""
-
-__all__ = [
-    "FUNCTIONS", "FUNCTIONS_ON_AVX2", "exponentials", "sigmoid", "sigmoid_of_degree_five", "silu", "silu_of_degree_five",
-]  # fmt: skip

@@ -53,6 +53,3 @@ class XnnpackLowering:
         source, _ = folded(without_functions(program.model), curves=graph.curves)
         file = Writer(source, graph, by_node(program)).write(WRITERS)
         return {"model.pte": file, "model.values.json": graph.values_json()}
-
-
-__all__ = ["XnnpackLowering"]

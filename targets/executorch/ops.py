@@ -189,5 +189,3 @@ NODES: dict[str, OpWriter] = {
     "RESIZE_BILINEAR": resize, "RESIZE_NEAREST_NEIGHBOR": nearest,
 }  # fmt: skip
 """The writer of each operator of TFLite, by its name: the argument of `XnnpackBuilder`."""
-
-__all__ = ["NODES"]

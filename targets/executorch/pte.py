@@ -78,6 +78,3 @@ def delegate_of(file: bytes) -> bytes:
     if len(entries) != 1:
         raise damage_error("model.pte", "backend_delegate_data", f"a list of {len(entries)}", "one delegate's")
     return bytes(entries[0]["data"])
-
-
-__all__ = ["PROGRAM", "delegate_of", "program"]

@@ -123,6 +123,3 @@ def gelu_by_tanh(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTenso
     curve = step.node("XNNTanh", step.node("XNNMultiply", inner, step.number(math.sqrt(2 / math.pi))))
     half = step.node("XNNMultiply", x, step.number(0.5))
     step.node("XNNMultiply", half, step.node("XNNAdd", curve, step.number(1.0)), into=out)
-
-
-__all__ = ["gelu_by_tanh", "log_softmax", "maximum", "mean", "minimum", "power", "total"]

@@ -26,6 +26,3 @@ def inverse_root(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTenso
     found = graph.tensor(f"{out.name}.root", out.shape)
     root(graph, inputs, found, fields)
     step.node("XNNDiv", step.number(1.0), found, into=out)
-
-
-__all__ = ["inverse_root", "root"]

@@ -158,8 +158,3 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 
 FUNCTIONS_ON_AVX2: dict[str, Callable[..., Tensor]] = {"softmax": softmax_in_eight_lanes}
 """Those that are others without AVX-512."""
-
-__all__ = [
-    "FUNCTIONS", "FUNCTIONS_ON_AVX2", "layer_norm", "linear", "mean", "product", "rms_norm", "softmax",
-    "softmax_in_eight_lanes",
-]  # fmt: skip

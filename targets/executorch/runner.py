@@ -154,6 +154,3 @@ def _written_units(graph: Table, values: Mapping[str, int]) -> dict[str, str]:
         converts: Any = node.kind == "XNNConvert" and node["input_id"] not in coded
         units.setdefault(node["output_id"], "float" if converts else "integer")
     return {name: units[value] for name, value in values.items() if value in units}
-
-
-__all__ = ["ExecuTorchRunner"]

@@ -105,6 +105,3 @@ def read(data: bytes) -> tuple[Table, list[bytes]]:
 def _align(data: bytes) -> bytes:
     padding = -len(data) % _ALIGNMENT
     return data + b"\0" * padding if padding else data
-
-
-__all__ = ["GRAPH", "NONE", "VALUES", "delegate", "read"]

@@ -39,6 +39,3 @@ class Session:
             outputs = self.method([b[i : i + 1].contiguous() for b in batches])
             results.append([o.numpy().copy() for o in outputs])
         return [np.concatenate([np.atleast_1d(p) for p in parts]) for parts in zip(*results, strict=True)]
-
-
-__all__ = ["Session"]

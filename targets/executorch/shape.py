@@ -176,6 +176,3 @@ def nearest(graph: XnnpackBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fi
 def _numbers(tensor: NhwcTensor) -> list[int]:
     assert tensor.value is not None
     return [int(v) for v in np.ravel(tensor.value)]
-
-
-__all__ = ["concatenate", "join", "mirror", "nearest", "pad", "reshape", "resize", "slices", "tile", "transpose"]

@@ -29,6 +29,3 @@ class Steps:
         """Return a constant number."""
         self.count += 1
         return self.graph.tensor(f"{self.out.name}.number{self.count}", (1,), value=np.array([value], np.float32))
-
-
-__all__ = ["Steps"]

@@ -216,6 +216,3 @@ def _chain(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     for at in range(a.shape[-1]):
         total = fma(a[..., :, at : at + 1].expand(shape), b[..., at : at + 1, :].expand(shape), total)
     return total
-
-
-__all__ = ["TILE", "attend", "attend_with_cache", "attention", "dot_float16", "scale_of"]

@@ -241,5 +241,3 @@ _NAMES = ("base", "cpu")
 _SUFFIXES = (".so", ".dylib", ".dll")
 _SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, _Pointer)(lambda level, text, data: None)
 """ggml prints a line for each weight that it repacks."""
-
-__all__ = ["PACKAGE", "TYPES", "Engine", "engine"]

@@ -100,6 +100,3 @@ def _require_name(name: str) -> None:
     if len(name.encode()) > LONGEST_NAME:
         found, do = f"a name of {len(name.encode())} bytes", "Nest the layer less deeply, or shorten the names of its modules."
         raise DeployError(where=f"tensor {name!r}", found=found, wanted=f"at most {LONGEST_NAME}, as ggml reads", do=do)
-
-
-__all__ = ["LONGEST_NAME", "Content", "GgufTensor", "Value", "gguf_chunks", "gguf_file"]

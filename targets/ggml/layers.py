@@ -118,6 +118,3 @@ def halves(lanes: Tensor) -> Tensor:
         half = lanes.shape[-1] // 2
         lanes = lanes[..., :half] + lanes[..., half:]
     return lanes[..., 0]
-
-
-__all__ = ["angles", "exp", "gated", "halves", "rms_norm", "rotate", "silu"]

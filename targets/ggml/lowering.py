@@ -94,6 +94,3 @@ class GgufLowering:
         graph, weights = with_products(program.model, self.kind)
         values: dict[str, str | int] = {"general.architecture": "qfunc", "general.quantization_version": 2}
         return {_WEIGHTS: gguf_file(values, weights), _GRAPH: graph.SerializeToString(deterministic=True)}
-
-
-__all__ = ["GgufLowering", "GgufSchemes"]

@@ -75,6 +75,3 @@ def _ends(fmt: Format) -> tuple[float, float]:
         return -largest(fmt), largest(fmt)
     assert isinstance(fmt, Int)  # so are those of all other types
     return -(1 << fmt.bits - 1) if fmt.signed else 0, (1 << fmt.bits - fmt.signed) - 1
-
-
-__all__ = ["DOMAIN", "PRODUCT", "stored_weight", "with_products"]

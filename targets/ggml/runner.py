@@ -84,6 +84,3 @@ class GgmlRunner:
         with loading("GgmlRunner", "ggml"):
             graph = read_model(file_of(files_of(artifact, "GgmlRunner"), "model.onnx"))
             return GgmlSession(engine(), file_of(files_of(artifact, "GgmlRunner"), "model.gguf"), graph, self.threads)
-
-
-__all__ = ["GgmlRunner"]

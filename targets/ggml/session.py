@@ -82,6 +82,3 @@ class GgmlSession:
             values.update(zip(made, session.run([values[n] for n in given]), strict=True))
 
         self.steps.append(compute)
-
-
-__all__ = ["GgmlSession"]

@@ -131,6 +131,3 @@ def _sixes(scale: Array, minimum: Array) -> Array:
     first, last = (scale[..., :4], minimum[..., :4]), (scale[..., 4:], minimum[..., 4:])
     heads = [number | (other >> 4) << 6 for number, other in zip(first, last, strict=True)]
     return np.concatenate([*heads, last[0] & 15 | (last[1] & 15) << 4], -1)
-
-
-__all__ = ["SUPER", "pack_q2_k", "pack_q3_k", "pack_q4_k", "pack_q6_k"]

@@ -117,6 +117,3 @@ WEIGHTS = {
     "Q2_K": WeightType(GGUF_Q2_K, "Q8_K", lambda p: pack_q2_k(*p)),
 }
 """Name of a type -> the type."""
-
-
-__all__ = ["WEIGHTS", "Parts", "WeightType"]

@@ -86,6 +86,3 @@ def _require(site: QuantizedTensor) -> None:
             f"{WEIGHT_ZERO}, the one that nncase gives a layer",
             do,
         )
-
-
-__all__ = ["BYTE", "WEIGHT_ZERO", "K210Lowering"]

@@ -99,6 +99,3 @@ def requantize_stages(
 def largest_sums(low: Tensor, high: Tensor) -> Tensor:
     """Return the largest absolute value of sums between two bounds."""
     return torch.maximum(low.abs(), high.abs())
-
-
-__all__ = ["Segment", "StageNumbers", "largest_sums", "multipliers", "requantize_stages", "stage_numbers"]

@@ -131,6 +131,3 @@ def _numbers(
             do="Calibrate with batches in which the output has its full range.",
         )
     return numbers
-
-
-__all__ = ["layers"]

@@ -17,9 +17,6 @@ from qfunc.lowering.qdq.qparams import Array, QParams
 from qfunc.targets.litert.constraints import require_exponent
 from qfunc.targets.litert.ratios import require_multiplier
 
-__all__ = ["TfliteBuilder", "schema"]
-
-
 _TYPES = {np.dtype(np.float32): "FLOAT32", np.dtype(np.int8): "INT8", np.dtype(np.int16): "INT16",
           np.dtype(np.int32): "INT32", np.dtype(np.int64): "INT64"}  # fmt: skip
 

@@ -50,17 +50,3 @@ def require_exponent(x: NhwcTensor) -> None:
         raise DeployError(
             where=f"tensor {x.name!r}", found=f"a scale of {x.qparams.scale[0]:g}", wanted="more than 2^-26", do=do
         )
-
-
-__all__ = [
-    "BY_ONE",
-    "COMPARISONS",
-    "LEGALITY",
-    "MATRICES",
-    "MODES",
-    "NO_OPERATOR",
-    "OF_INPUTS",
-    "OUTSIDE",
-    "UNWRITTEN",
-    "require_exponent",
-]

@@ -67,6 +67,3 @@ class TfliteLowering:
         source, _ = folded(without_functions(program.model))
         file = Writer(source, TfliteBuilder(self.bits), by_node(program)).write(WRITERS)
         return {"model.tflite": with_signature(file, program.inputs, program.outputs) if program.outputs else file}
-
-
-__all__ = ["TfliteLowering"]

@@ -29,6 +29,3 @@ def require_multiplier(x: NhwcTensor, weight: NhwcTensor, out: NhwcTensor, bits:
         do = "Calibrate on inputs of the deployed range."
         found = f"s_x * s_w / s_y = {ratio:g}"
         raise DeployError(where=f"tensor {out.name!r}", found=found, wanted=f"a ratio below 2^{bits}", do=do)
-
-
-__all__ = ["MULTIPLIED", "SUMMED", "require_multiplier"]

@@ -223,6 +223,3 @@ def _shown(artifact: Artifact) -> dict[str, str]:
     names = [t.name.decode() for t in graph.tensors]
     counts = Counter(names)
     return {name.removesuffix(".nhwc"): name for name in reversed(names) if counts[name] == 1}
-
-
-__all__ = ["LiteRtRunner", "TfliteMicroRunner", "with_outputs"]

@@ -67,6 +67,3 @@ def _between(producers: Mapping[int, Any], first: set[int], last: list[int]) -> 
         found.add(index)
         left += [int(i) for i in producers[index]["inputs"]]
     return found
-
-
-__all__ = ["RESOLVERS", "Session"]

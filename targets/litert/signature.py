@@ -41,6 +41,3 @@ def with_signature(file: bytes, inputs: Sequence[str], outputs: Sequence[str]) -
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
-
-
-__all__ = ["KEY", "with_signature"]

@@ -41,6 +41,3 @@ def changed_kernels(plain: frozenset[str], exposed: frozenset[str], tensors: Ite
     """Return a description of the code tensors that a delegate computes in one of two models only, or ""."""
     changed = sorted(plain.symmetric_difference(exposed).intersection(tensors))
     return f"reading the inner tensors changes the kernels of {', '.join(changed)}" if changed else ""
-
-
-__all__ = ["changed_kernels", "needed_tensors", "written_units"]

@@ -10,10 +10,6 @@ from qfunc.files.ncnn_param import with_axis
 from qfunc.lowering.format_checks import SeparateExamples
 from qfunc.lowering.qdq.reader import QdqModel
 
-__all__ = [
-    "MOST", "batch_axis", "blob_shape", "example_shape", "merged", "name_with_axis", "permutation", "require_first",
-]  # fmt: skip
-
 MOST = 4
 """The largest number of axes of a blob. Tensors of more axes are blobs of one."""
 

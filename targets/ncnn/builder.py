@@ -202,6 +202,3 @@ def tagged(value: Array) -> bytes:
 def reciprocal(scale: Any) -> Array:
     """Return 1 / s in float32, which ncnn calls a scale."""
     return np.asarray(np.float32(1) / np.asarray(scale, np.float32), np.float32)
-
-
-__all__ = ["Blob", "Layer", "NcnnBuilder", "floats", "magnitude", "reciprocal", "sizes", "tagged"]

@@ -48,6 +48,3 @@ def require_site(site: QuantizedTensor) -> None:
     else:
         require(site, narrow, repr(fmt), "Int(8, low=-127) at most, biases in float", do)
     require_symmetric(site, site.name, "ncnn")
-
-
-__all__ = ["LEGALITY", "require_site"]

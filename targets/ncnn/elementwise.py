@@ -240,9 +240,3 @@ def prelu(step: OpContext) -> None:
 def _weighted(step: OpContext, kind: str, slope: Array) -> None:
     blob = step.file.layer(kind, [step.input()], step.output, step.shape, {0: slope.size}, weights=[floats(slope)])
     step.keep(blob)
-
-
-__all__ = [
-    "ENDS", "along", "axis_of", "binary", "cast", "celu", "clip", "elu", "gelu", "hard_sigmoid", "leaky_relu", "operand",
-    "operand_shapes", "power", "prelu", "selu", "shrink", "softmax", "softplus", "softsign", "unary",
-]  # fmt: skip

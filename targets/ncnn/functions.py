@@ -180,6 +180,3 @@ class Ncnn:
     def form(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a kind of op, or None."""
         return FUNCTIONS.get(kind)
-
-
-__all__ = ["FUNCTIONS", "Ncnn", "average", "average_to", "elu", "exp", "hard_sigmoid", "hard_swish", "mean_of_image"]

@@ -17,8 +17,6 @@ from qfunc.targets.ncnn.builder import Blob, tagged
 from qfunc.targets.ncnn.elementwise import along, axis_of, binary, operand, operand_shapes
 from qfunc.targets.ncnn.writer import OpContext
 
-__all__ = ["cut", "gather", "sliced", "split", "where"]
-
 _MOST_RUNS = 256
 _RENAMES = ("Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 

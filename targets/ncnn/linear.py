@@ -237,6 +237,3 @@ def _linear(step: OpContext, p: Product) -> None:
     p = Product(x, p.weight, p.bias, p.scale)
     values = {0: len(p.weight), 1: int(p.bias is not None), 2: p.weight.size}
     write_product(step, "InnerProduct", p, (*x.shape[:-1], len(p.weight)), values)
-
-
-__all__ = ["conv", "deconv", "gemm", "image", "matmul", "reshaped_like", "signal"]

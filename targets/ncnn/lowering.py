@@ -53,6 +53,3 @@ class NcnnLowering:
         renamed = {f"in{i}": name for i, name in enumerate(program.inputs)}
         renamed |= {f"out{i}": name for i, name in enumerate(program.outputs) if name}
         return {**files, _PARAM: with_blob_names(files[_PARAM], renamed)}
-
-
-__all__ = ["NcnnLowering"]

@@ -63,6 +63,3 @@ def _affine(step: OpContext, count: int) -> list[bytes]:
         raise step.refuse("weights that are computed", "constants", "Compute them once, outside the model.")
     fills = (np.ones(count), np.zeros(count))
     return [floats(fill if h is None else h.real.ravel()) for h, fill in zip(constants, fills, strict=True)]
-
-
-__all__ = ["group_norm", "instance_norm", "layer_norm"]

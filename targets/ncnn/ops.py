@@ -47,5 +47,3 @@ WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Slice": sliced, "Split": split, "Gather": gather, "Concat": concat, "Pad": pad, "Resize": resize,
 }  # fmt: skip
 """The writer of each op, by the type of the node."""
-
-__all__ = ["WRITERS"]

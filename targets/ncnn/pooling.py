@@ -193,9 +193,3 @@ def cumulative_sum(step: OpContext) -> None:
         raise step.refuse("an exclusive or reverse sum", "a sum from the first entry", "Flip the tensor.")
     x, place = along(step, int(step.constant(1)))
     step.keep(reshaped_like(step, step.layer("CumulativeSum", [x], "", x.shape, p0=place)))
-
-
-__all__ = [
-    "average_pool", "cumulative_sum", "global_average_pool", "global_max_pool", "log_softmax", "log_sum_exp", "max_pool",
-    "position", "reduced",
-]  # fmt: skip

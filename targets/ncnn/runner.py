@@ -208,6 +208,3 @@ def _settings(artifact: Artifact) -> dict[str, Any]:
         for kind, name in (("Input", "in"), ("Noop", "out"))
     )  # fmt: skip
     return {"blobs": inputs, "outputs": outputs}
-
-
-__all__ = ["APART", "NcnnRunner"]

@@ -58,6 +58,3 @@ class Session:
             found.append([np.array(extractor.extract(name, kind)[1]) for name, kind, *_ in blobs])
         joined = zip(zip(*found, strict=True), blobs, strict=True)
         return [np.concatenate(each, blob[2]) if blob[3] else np.stack(each, blob[2]) for each, blob in joined]
-
-
-__all__ = ["FILES", "Session"]

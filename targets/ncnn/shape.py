@@ -233,8 +233,3 @@ def space_to_depth(step: OpContext) -> None:
     if len(step.shape) != 3:
         raise step.refuse(f"{len(step.shape)} axes after the batch", "images", "Reshape to images.")
     step.write_result("Reorg", step.input(), p0=int(step.attribute("blocksize")), p1=1)
-
-
-__all__ = [
-    "concat", "depth_to_space", "expand", "order_type", "pad", "reshape", "resize", "space_to_depth", "tile", "transpose",
-]  # fmt: skip

@@ -245,6 +245,3 @@ class OpContext:
     def refuse(self, found: str, wanted: str, do: str) -> DeployError:
         """Return the error of an op that ncnn cannot represent."""
         return DeployError(where=f"op {self.node.name!r}", found=found, wanted=wanted, do=do)
-
-
-__all__ = ["LARGEST", "Constant", "OpContext", "Writer", "overflows"]

@@ -95,6 +95,3 @@ def _require(site: QuantizedTensor) -> None:
     wanted, do = f"{FORMAT!r}, the only format of NNIE", "Use the schemes of targets.nnie, or edit.deploy(QdqLowering())."
     require(site, site.format == FORMAT, repr(site.format), wanted, do)
     require_one_scale(site, "NNIE")
-
-
-__all__ = ["NnieLowering", "clip"]

@@ -60,6 +60,3 @@ def upsample(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
         function.opset_import[0].version = next(o.version for o in model.opset_import if o.domain == "")
         model.functions.append(function)
         model.opset_import.append(helper.make_opsetid("qfunc", 1))
-
-
-__all__ = ["entries", "upsample"]

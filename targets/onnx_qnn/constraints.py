@@ -26,6 +26,3 @@ def require_site(site: QuantizedTensor) -> None:
 def _is_byte(fmt: Any, constant: bool) -> bool:
     # An operator saturates at the limits of its type, so that only constants, which are stored, may be narrower.
     return isinstance(fmt, Int) and (fmt.bits <= 8 if constant else fmt in (Int(8), Int(8, signed=False)))
-
-
-__all__ = ["require_site"]

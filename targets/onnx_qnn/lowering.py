@@ -61,6 +61,3 @@ class QLinearLowering:
             require_site(site)
         rewritten = to_qlinear(program.model, {p.real for s in program.tensors for p in s.places})
         return {"model.onnx": to_bytes(rewritten, self)}
-
-
-__all__ = ["QLinearLowering"]

@@ -72,5 +72,3 @@ WITH_BIAS = ("Conv", "Gemm")
 
 MOVES = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand", "Resize")
 """Ops that ONNX defines on codes too; Resize only with mode="nearest"."""
-
-__all__ = ["MICROSOFT", "MOVES", "WITH_BIAS", "WRITERS", "CodeTensor", "Writer"]

@@ -96,6 +96,3 @@ class _Rewrite:
         constants = self.source.constants
         product = constants[x.scale] * constants[w.scale]
         return bool(np.all(constants[b.scale] == product) and not constants[b.zero_point].any())
-
-
-__all__ = ["to_qlinear"]

@@ -9,8 +9,6 @@ import numpy as np
 
 from qfunc.errors import VerifyError
 
-__all__ = ["positions_check"]
-
 _OPERATOR, _LENGTHS = "GroupQueryAttention", 5
 _VIEWS = ("Cast", "ReduceMax")
 

@@ -101,6 +101,3 @@ def _unit(bits: int, block: int, level: int, threads: int, machine: Machine | No
     x[0, 0] = 127.0
     (product,) = opened(machine, Session, made.SerializeToString(), threads=threads).run([x])
     return "integer" if float(product[0, 0]) == -127.0 * 2 ** (bits - 1) else "float"
-
-
-__all__ = ["ModelWithProducts", "model_with_products"]

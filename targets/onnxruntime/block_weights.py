@@ -192,6 +192,3 @@ def _drop_unread(model: onnx.ModelProto) -> set[str]:
     for used in [o for o in model.opset_import if o.domain not in domains]:
         model.opset_import.remove(used)
     return read
-
-
-__all__ = ["packed", "with_block_products"]

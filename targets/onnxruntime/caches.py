@@ -146,6 +146,3 @@ def _mixed(weights: Tensor, codes: Tensor, scale: Tensor, scaled_before: bool) -
     for k in range(codes.shape[2]):
         total = fma(weights[..., k, None], v[:, :, k, None], total)
     return total if scaled_before else total * scale
-
-
-__all__ = ["AppendCodes", "CachedAttention", "cached_attention_of_codes"]

@@ -150,6 +150,3 @@ def _keeps_tensor(node: Any) -> bool:
 
 def _perm(node: Any) -> tuple[int, ...]:
     return next(tuple(a.ints) for a in node.attribute if a.name == "perm")
-
-
-__all__ = ["CodesAsRun", "Place", "codes_as_run"]

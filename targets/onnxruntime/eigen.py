@@ -210,6 +210,3 @@ class Eigen:
     def form(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a kind of op, or None."""
         return FUNCTIONS.get(kind)
-
-
-__all__ = ["Eigen", "FUNCTIONS", "cos", "last_axis_sum", "rms_norm", "row_means", "row_sums", "sin"]

@@ -123,6 +123,3 @@ def _gated(y: Tensor) -> Tensor:
     gate, factor = y[:, 0::2], y[:, 1::2]
     power = expf(-gate.abs())
     return gate * torch.where(gate >= 0, 1 / (1 + power), power / (1 + power)) * factor
-
-
-__all__ = ["ExpertSums"]

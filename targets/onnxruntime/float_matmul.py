@@ -118,6 +118,3 @@ def _form(unit: UnitSpec) -> _Form | None:
 def reciprocal(number: float) -> float:
     """Return the float32 reciprocal of a number."""
     return float(1 / torch.tensor(float(number), dtype=torch.float32))
-
-
-__all__ = ["FloatMatmul", "reciprocal"]

@@ -71,6 +71,3 @@ class MlasBlocks:
     def form(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a kind of op, or None."""
         return float_product if kind == "linear" else None
-
-
-__all__ = ["MlasBlocks", "float_product"]

@@ -15,8 +15,6 @@ OPERATOR = "GroupQueryAttention"
 ROWS, MOVED = ".rows", ".moved"
 _CALL, _DOMAIN = "CachedAttention", "com.microsoft"
 
-__all__ = ["OPERATOR", "with_cached_attention", "with_results"]
-
 
 @frozen(eq=False)
 class _Cache:

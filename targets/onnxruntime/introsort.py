@@ -56,6 +56,3 @@ def _move_left(a: list[int], i: int, before: Before) -> None:
     while i and before(item, a[i - 1]):
         a[i], i = a[i - 1], i - 1
     a[i] = item
-
-
-__all__ = ["introsort"]

@@ -169,6 +169,3 @@ def _in_parts(product: Product, a: Tensor, b: Tensor, bias: Tensor | None, threa
 
 def _shares(total: int, count: int) -> list[int]:
     return [total // count + (i < total % count) for i in range(count)]
-
-
-__all__ = ["mlas_linear", "mlas_matmul"]

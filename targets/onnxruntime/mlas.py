@@ -252,9 +252,3 @@ class MlasLogistic:
     def form(self, kind: str) -> Callable[..., Tensor] | None:
         """Return the function of a kind of op, or None."""
         return logistic if kind == "sigmoid" else None
-
-
-__all__ = [
-    "FUNCTIONS", "Mlas", "MlasLogistic", "erf", "gelu", "hard_sigmoid", "layer_norm", "silu", "softmax", "softmax_of_seen",
-    "tanh",
-]  # fmt: skip

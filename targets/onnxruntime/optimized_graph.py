@@ -94,6 +94,3 @@ def _by_schema(node: Any, version: int, types: dict[str, int]) -> list[int]:
         text = re.fullmatch(r"tensor\((\w+)\)", one.get(formal, formal))
         found.append(TensorProto.DataType.Value(text[1].upper()) if text else given.get(formal, 0))
     return found
-
-
-__all__ = ["INTEGER_TYPES", "PAIR", "code_tensors", "codes_of", "element_types", "original_name", "reader"]

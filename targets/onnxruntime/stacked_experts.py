@@ -190,6 +190,3 @@ class _Graph:
 
 def _fields(node: onnx.NodeProto) -> Mapping[str, Any]:
     return {a.name: a.i for a in node.attribute}
-
-
-__all__ = ["MIXTURE", "with_stacked_experts"]

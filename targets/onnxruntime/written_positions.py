@@ -12,8 +12,6 @@ from qfunc.errors import VerifyError
 from qfunc.graph.input_limits.positions import PASS_POSITIONS, WrittenPositions, axis_before
 from qfunc.targets.onnxruntime.attended_positions import positions_check
 
-__all__ = ["with_checked_positions"]
-
 Run = Callable[[Sequence[Any]], list[Any]]
 
 _CASTS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear")

@@ -14,8 +14,6 @@ from onnx import helper, numpy_helper
 
 from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, copies
 
-__all__ = ["barrier", "insert_barriers"]
-
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
 _WITH_CONSTANTS = ("Add", "Div", "Mul", "PRelu", "Sub")
 _NOT_INCREASING = ("Abs", "Gelu", "HardSwish", "Mish", "Mul", "PRelu")

@@ -16,6 +16,3 @@ def require_site(site: QuantizedTensor) -> None:
     fits = isinstance(site.format, Int) and (site.format.bits <= 16 or site.role == "bias")
     do = "Edit the scheme: format=Int(8), or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
     require(site, fits, repr(site.format), "an integer format of at most 16 bits: FakeQuantize has no others", do)
-
-
-__all__ = ["require_site"]

@@ -6,8 +6,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-__all__ = ["integers", "set_nodes"]
-
 
 def integers(name: str, *numbers: int) -> onnx.TensorProto:
     """Return a vector of integers as a constant."""

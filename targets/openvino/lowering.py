@@ -69,6 +69,3 @@ class OpenVinoLowering:
         rewrite(float_network)
         insert_fake_quantize(float_network, program.tensors)
         return {"model.onnx": float_network.SerializeToString(deterministic=True)}
-
-
-__all__ = ["OpenVinoLowering"]

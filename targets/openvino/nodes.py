@@ -144,6 +144,3 @@ def _range(site: QuantizedTensor) -> tuple[Any, Any, int]:
     scale, zero = torch.tensor(site.scale, dtype=torch.float64), torch.tensor(site.zero_point)
     least, most = range_ends(scale, zero, low, high)
     return least.numpy(), most.numpy(), high - low + 1
-
-
-__all__ = ["DOMAIN", "insert_fake_quantize"]

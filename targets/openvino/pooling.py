@@ -10,8 +10,6 @@ from onnx import helper
 from qfunc.lowering.qdq.reader import QdqModel
 from qfunc.targets.openvino.edits import integers, set_nodes
 
-__all__ = ["replace_extremes", "rewrite_pools"]
-
 
 def replace_extremes(model: onnx.ModelProto) -> None:
     """Replace global maxima by MaxPool, and ReduceMax and ReduceMin by TopK along each axis, in place."""

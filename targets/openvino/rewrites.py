@@ -14,8 +14,6 @@ from qfunc.targets.openvino.barriers import insert_barriers
 from qfunc.targets.openvino.edits import integers, set_nodes
 from qfunc.targets.openvino.pooling import replace_extremes, rewrite_pools
 
-__all__ = ["rewrite"]
-
 _LAST = 2**62
 _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
 """The axis of the outputs in the weights; behind the groups for transposed convolutions."""

@@ -207,6 +207,3 @@ def _settings(artifact: Artifact) -> dict[str, Any]:
 def _qparams(site: dict[str, Any]) -> dict[str, Any]:
     axis = site["axis"] if len(site["scale"]) > 1 else None
     return {"scale": site["scale"], "zero_point": site["zero_point"], "axis": axis}
-
-
-__all__ = ["OpenVinoRunner"]

@@ -49,6 +49,3 @@ def _product(node: Any, producers: Mapping[str, Any]) -> Any:
     while node is not None and node.op_type in _CLAMPS:
         node = producers.get(node.input[0])
     return node if node is not None and node.op_type in _PRODUCTS else None
-
-
-__all__ = ["float_products"]

@@ -139,9 +139,3 @@ def _require_scale(source: Any, tensor: str, nodes: list[Any]) -> None:
         do = "Calibrate on inputs of the deployed range."
         found = f"s_x * s_w / s_y = {ratio:g}"
         raise DeployError(where=f"tensor {tensor!r}", found=found, wanted="a ratio below 2^8", do=do)
-
-
-__all__ = [
-    "LEGALITY", "has_one_output_per_channel", "has_small_strided_window", "has_tiles_beyond_border", "has_unreached_border",
-    "has_window_of_padding", "is_strided_and_dilated", "require_scales",
-]  # fmt: skip

@@ -53,6 +53,3 @@ class QnnHtpLowering:
         require_scales(rewritten)
         prune(rewritten)
         return QdqLowering().lower(evolve(program, model=rewritten))
-
-
-__all__ = ["QnnHtpLowering"]

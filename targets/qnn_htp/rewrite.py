@@ -72,6 +72,3 @@ class _CodeBounds:
             ):
                 yield helper.make_node(op_type, inputs, [result], name=result)
             self.bounded = output
-
-
-__all__ = ["bound_codes", "share_bias_scale"]

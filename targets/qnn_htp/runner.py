@@ -122,6 +122,3 @@ class Session:
             )
             wanted = "a model whose ops all run on the HTP"
             raise VerifyError(where="QnnHtpRunner", found=first_line(e), wanted=wanted, do=do) from e
-
-
-__all__ = ["QnnHtpRunner"]

@@ -176,6 +176,3 @@ def exponent(value: float) -> int:
     if value == 0:
         return 0
     return min(max(math.frexp(value)[1] - 1 + 127, 1), 254)
-
-
-__all__ = ["StpuRanges", "exponent"]

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from qfunc.lowering.qdq.reader import QdqModel
 
-__all__ = ["TengineLowering", "fusions"]
-
-
 BYTE = Int(8, signed=False)
 
 

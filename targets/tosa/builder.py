@@ -261,6 +261,3 @@ class TosaBuilder:
             pairs = [(inputs.index(self.indices[tensor.index]), tensor.name) for tensor in self.file_indices]
             entries["indices"] = [{"input": number, "tensor": name} for number, name in pairs]
         return json.dumps(entries, indent=1).encode()
-
-
-__all__ = ["OpWriter", "TosaBuilder"]

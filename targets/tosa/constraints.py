@@ -34,5 +34,3 @@ LEGALITY = (
         do="Use mode='nearest' or mode='bilinear'.",
     ),
 )
-
-__all__ = ["LEGALITY", "padding_reaches_window"]

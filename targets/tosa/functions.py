@@ -137,6 +137,3 @@ def _write(step: OpContext, made: Formula) -> None:
     writer.tensors[name] = out
     writer.done.update((name, *(node.output[0] for node in made.nodes)))
     step.file.operator("FORMULA", [writer.stored(x)], [out], formula=made)
-
-
-__all__ = ["FUNCTIONS", "Formula", "by_formula", "decimal", "formula"]

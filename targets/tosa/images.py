@@ -53,6 +53,3 @@ def write_reshape(graph: TosaBuilder, x: NhwcTensor, shape: Sequence[int], out: 
 def write_concat(graph: TosaBuilder, parts: Sequence[NhwcTensor], out: NhwcTensor, axis: int) -> None:
     """Write CONCAT."""
     graph.node("CONCAT", list(parts), out, axis=axis)
-
-
-__all__ = ["fit_windows", "padding_of", "write_concat", "write_reshape", "write_slice"]

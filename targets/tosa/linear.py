@@ -180,8 +180,3 @@ def max_sums(weight: Array, bias: NhwcTensor, x: NhwcTensor) -> Array:
 def _value(tensor: NhwcTensor) -> Array:
     assert tensor.value is not None
     return tensor.value
-
-
-__all__ = [
-    "conv", "conv_transpose", "depthwise", "linear", "matmul", "max_magnitude", "max_sums", "product", "with_rank", "zeros",
-]  # fmt: skip

@@ -53,6 +53,3 @@ class TosaLowering:
         if program.outputs:
             file, values = with_tensor_names(file, values, program.inputs, program.outputs)
         return {"model.tosa": file, "model.values.json": values}
-
-
-__all__ = ["TosaLowering"]

@@ -112,5 +112,3 @@ STEPS = (
 
 COMPOSED: dict[str, UnitWriter] = {"glu": glu, "masked_softmax": masked_softmax, "rms_norm": rms_norm, "silu": silu}
 """The writer of each kind of unit that ONNX has as several nodes."""
-
-__all__ = ["COMPOSED", "NODES", "STEPS", "conv_transpose_node"]

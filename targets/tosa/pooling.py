@@ -114,6 +114,3 @@ def sum_writer(op: str) -> Any:
         to_codes(graph, acc, out, multiplier(np.asarray(common / (2.0**SHIFT * out_scale))), bound, fields)
 
     return write
-
-
-__all__ = ["average_pool", "extreme_of_two", "extreme_writer", "max_pool", "mean", "sum_writer"]

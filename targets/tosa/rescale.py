@@ -129,9 +129,3 @@ def clamp_codes(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, low: int, hi
     """Write CLAMP between two codes."""
     low_byte, high_byte = (np.array([v], np.int8).tobytes() for v in (low, high))
     graph.node("CLAMP", [x], out, min_val=low_byte, max_val=high_byte, nan_mode=PROPAGATE)
-
-
-__all__ = [
-    "BOUNDS", "clamp_codes", "clamp_fused", "multiplier", "qparams_of", "require_range", "rescale", "scale_ratio", "to_codes",
-    "to_int32", "unclamped_output", "write_clamp",
-]  # fmt: skip

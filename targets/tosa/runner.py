@@ -167,6 +167,3 @@ class Session:
             raise damage_error("model.values.json", "outputs", f"a list of {len(entries)}", wanted)
         pairs = zip(codes, entries, strict=True)
         return [(c.astype(np.float32) - entry["zero_point"]) * np.float32(entry["scale"]) for c, entry in pairs]
-
-
-__all__ = ["TosaRunner"]

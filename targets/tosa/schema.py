@@ -83,9 +83,3 @@ def block_of(file: bytes) -> Table:
     if len(blocks) != 1:
         raise damage_error("model.tosa", "regions", f"{len(regions)} regions with {len(blocks)} blocks", "one block")
     return blocks[0]
-
-
-__all__ = [
-    "BILINEAR", "GRAPH", "INT32", "INT8", "NEAREST", "OPS", "PROPAGATE", "SINGLE_ROUND", "VALUES", "block_of", "operator",
-    "serialize_block",
-]  # fmt: skip

@@ -163,6 +163,3 @@ def _resize(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, ratios: list[tup
 
 def _numbers(tensor: NhwcTensor) -> list[int]:
     return [int(v) for v in np.ravel(np.asarray(tensor.value))]
-
-
-__all__ = ["bilinear", "concatenate", "mirror", "nearest", "pad", "reshape", "slices", "tile", "transpose", "write_pad"]

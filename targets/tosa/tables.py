@@ -79,6 +79,3 @@ def _table(graph: TosaBuilder, x: NhwcTensor, out: NhwcTensor, function: Callabl
     real = function(dequantize_codes(codes, *qparams_of(x))).nan_to_num(0.0, torch.inf, -torch.inf)  # of no input: any code
     values = quantize_codes(real, *qparams_of(out), -128, 127).numpy().astype(np.int8)
     graph.node("TABLE", [x, graph.constant(values, np.int8, f"{out.name}.table")], out)
-
-
-__all__ = ["CURVES", "formula_table", "table_function", "requantize", "silu", "table_writer"]

@@ -49,6 +49,3 @@ def _lists(each: Table, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _name(each: Table, names: Mapping[str, str]) -> dict[str, Any]:
     return {"name": names.get(each.fields["name"], each.fields["name"])} if "name" in each.fields else {}
-
-
-__all__ = ["with_tensor_names"]

@@ -92,6 +92,3 @@ def _require(site: QuantizedTensor) -> None:
         "a power of two: a fix position is -log2 of the scale",
         do,
     )
-
-
-__all__ = ["VitisLowering"]

@@ -13,8 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from qfunc.analysis.lockstep import TRANSPARENT, Ops
 from qfunc.ops.node import kind_of, op_of, parameters_of
 
-__all__ = ["multiply_accumulates"]
-
 aten = torch.ops.aten
 
 

@@ -163,6 +163,3 @@ def _error(end: Columns, factors: Tensor, inputs: _Inputs, modules: dict[str, Fa
     trial.set_qparams(site.estimator.finalize(state, site.scheme), scaled)
     difference = weight - trial.eval()(scaled).double() / by
     return float(((difference @ inputs.hessians[inputs.name(end)]) * difference).sum())
-
-
-__all__ = ["awq"]

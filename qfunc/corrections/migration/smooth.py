@@ -129,6 +129,3 @@ def _factors(link: Link, largest: Tensor, alpha: float) -> Tensor:
     largest = largest.to(weights)
     by = largest**alpha / weights ** (1 - alpha)
     return torch.where((largest > 0) & (weights > 0) & by.isfinite() & (by > 0), by, 1.0)
-
-
-__all__ = ["smooth_quant"]

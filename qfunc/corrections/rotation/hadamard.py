@@ -78,6 +78,3 @@ def _conference(prime: int) -> Tensor:
 
 def _is_prime(number: int) -> bool:
     return number > 1 and all(number % i for i in range(2, isqrt(number) + 1))
-
-
-__all__ = ["hadamard", "rotation"]

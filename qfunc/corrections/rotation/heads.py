@@ -116,6 +116,3 @@ def _is_constant(node: fx.Node) -> bool:
 
 def _shape(model: fx.GraphModule, node: fx.Node) -> tuple[int, ...]:
     return tuple(read_attr(model, attribute(node, "weight")).shape)
-
-
-__all__ = ["Heads", "heads"]

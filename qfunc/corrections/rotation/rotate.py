@@ -144,6 +144,3 @@ def _gain(layers: _Layers, stream: Residual, reader: fx.Node) -> Tensor | None:
 def _rotate_heads(layers: _Layers, found: Heads, by: Tensor) -> None:
     layers.write(found.values, by)
     layers.read(found.output, by)
-
-
-__all__ = ["rotate"]

@@ -155,6 +155,3 @@ def _is_slice(node: fx.Node) -> bool:
 def _is_part(node: fx.Node) -> bool:
     # Some of the tokens: the ops that read it have weights for all channels, so that no channel was left out.
     return _is_slice(node) and all(kind_of(reader) in ("rms_norm", "linear", "size") for reader in node.users)
-
-
-__all__ = ["Kept", "Residual", "residuals"]

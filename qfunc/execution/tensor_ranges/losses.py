@@ -129,6 +129,3 @@ def _codes(number: int) -> str:
 
 def _more(number: int, noun: str, word: str) -> str:
     return "" if not number else f", {word} {'does' if number == 1 else 'do'} {number} more {noun}{'s' * (number > 1)}"
-
-
-__all__ = ["range_warnings"]

@@ -52,6 +52,3 @@ def union(a: Tensor | None, b: Tensor) -> Tensor:
         return b
     low, high = torch.minimum(a, b), torch.maximum(a, b)
     return torch.cat([low[:1], high[1:2], low[2:3], high[3:4], a[4:] + b[4:]])
-
-
-__all__ = ["Range", "range_of", "union"]

@@ -139,6 +139,3 @@ def _readers(node: fx.Node, context: Context) -> list[fx.Node]:
             pending += [user] if moves else []
             found.update({} if moves else {user: None})
     return list(found)
-
-
-__all__ = ["Join", "joins"]

@@ -64,6 +64,3 @@ def is_constant(node: Any) -> bool:
     while isinstance(node, fx.Node) and node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
-
-
-__all__ = ["ATEN", "AtenReader", "aten", "is_constant", "shape"]

@@ -110,6 +110,3 @@ def _constant(graph: fx.Graph, reader: fx.Node, source: fx.Node, value: Tensor, 
         constant = graph.get_attr(name)
     constant.meta = dict(source.meta)
     return constant
-
-
-__all__ = ["fold_constant_writes", "fold_created_constants"]

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["omit_empty_tensors"]
-
 
 def omit_empty_tensors(graph: fx.Graph) -> None:
     """Drop the operands of each concatenation that have no elements, in place; one operand alone replaces the result.

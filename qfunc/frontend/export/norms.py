@@ -149,6 +149,3 @@ def _tensor(owner: nn.Module, node: fx.Node) -> torch.Tensor:
     path, _, name = str(node.target).rpartition(".")
     value: torch.Tensor = getattr(owner.get_submodule(path), name)
     return value
-
-
-__all__ = ["form_of", "is_decomposed", "norms_as_modules", "take_counters", "take_dropouts"]

@@ -165,6 +165,3 @@ _SINGLE = (
     # Two permutations that cancel, such as those around the layout of torch's attention.
     Rewrite("permute", _TURNED, lambda found: found["x"], check=_do_not_cancel, private=False),
 )  # fmt: skip
-
-
-__all__ = ["recompose"]

@@ -141,5 +141,3 @@ _SOME = op("logical_not", op("any", op("logical_not", op("eq", Var("scores"), -m
 _SOFTMAX = op("where", other=op("softmax", _SCORES), self=op("full_like", Var(""), 0), condition=_SOME)
 ATTENTION = (Rewrite("attention", op("matmul", _SOFTMAX, tensor("value")), _attention, private=False),)
 """softmax((q sqrt(scale)) (k^T sqrt(scale)) + mask) v, where rows with no allowed entry are 0."""
-
-__all__ = ["ATTENTION", "BIASES", "PRODUCTS", "UNFLATTENED", "WEIGHTS"]

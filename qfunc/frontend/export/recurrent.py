@@ -94,6 +94,3 @@ def _replace(node: fx.Node, values: tuple[Any, ...]) -> None:
             node.graph.erase_node(user)
     node.replace_all_uses_with(values[0])
     node.graph.erase_node(node)
-
-
-__all__ = ["expand_recurrent"]

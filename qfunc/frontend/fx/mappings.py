@@ -46,6 +46,3 @@ def rebuild_mapping(tracer: fx.Tracer, value: Any) -> fx.Node:
         )
     given: Any = tracer.create_arg(args), tracer.create_arg(init_fields)
     return tracer.create_node("call_function", kind, *given)
-
-
-__all__ = ["is_user_mapping", "rebuild_mapping"]

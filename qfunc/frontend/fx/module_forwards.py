@@ -182,6 +182,3 @@ def root_of(model: nn.Module) -> nn.Module:
             kind.__name__, (kind,), {"forward": functools.wraps(kind.forward)(forward), "__module__": kind.__module__}
         )
     return model
-
-
-__all__ = ["forward_of", "root_of"]

@@ -102,6 +102,3 @@ def transformer(
     """Compute nn.Transformer."""
     memory = module.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask)
     return module.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
-
-
-__all__ = ["decoder", "decoder_layer", "encoder", "encoder_layer", "transformer"]

@@ -10,8 +10,6 @@ from torch import fx, nn
 from qfunc.errors import CaptureError, a_or_an
 from qfunc.frontend.source_location import source_line
 
-__all__ = ["quantizing_op_error", "require_float_model", "require_float_ops"]
-
 _MODULES = re.compile(
     r"torch\.ao\.quantization\.(observer|fake_quantize|experimental|pt2e)|torchao\."
     r"|torch\.ao\.nn\.(qat|quantized|intrinsic\.(qat|quantized)|sparse\.quantized)"

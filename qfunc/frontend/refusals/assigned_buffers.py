@@ -12,8 +12,6 @@ from torch.overrides import TorchFunctionMode
 from qfunc.errors import CaptureError
 from qfunc.frontend.source_location import current_line, source_line
 
-__all__ = ["assignment_error", "buffers_of", "refusing_assignments", "require_same_buffers"]
-
 Buffers = dict[str, tuple[nn.Module, str, Tensor | None]]
 """The path of a buffer -> its module, its name in the module and its value."""
 _UNKNOWN = object()

@@ -14,8 +14,6 @@ from qfunc.graph.constants import read_attr
 from qfunc.numerics.kernels.requantize import clamp_to_bounds
 from qfunc.ops.node import attribute, kind_of
 
-__all__ = ["IdTable", "id_tables", "require_ids"]
-
 
 @frozen
 class IdTable:

@@ -14,15 +14,6 @@ from qfunc.numerics.kernels.requantize import clamp_to_bounds
 from qfunc.numerics.written_codes import append_codes
 from qfunc.ops.node import attribute, kind_of
 
-__all__ = [
-    "PASS_POSITIONS",
-    "WrittenPositions",
-    "axis_before",
-    "require_positions",
-    "wrong_position",
-    "written_positions",
-]
-
 
 @frozen
 class WrittenPositions:

@@ -88,6 +88,3 @@ def _in_order(value: Any, spec: Any) -> Any:
     if isinstance(value, Mapping) and isinstance(spec.context, list) and set(spec.context) == set(value):
         return [_in_order(value[k], s) for k, s in zip(spec.context, spec.children(), strict=True)]
     return value
-
-
-__all__ = ["require_any_batch", "require_sizes", "require_sizes_of_call"]

@@ -139,6 +139,3 @@ def _fused(name: str) -> VerifyError:
 
 def _error(name: str, found: str, wanted: str, do: str) -> VerifyError:
     return VerifyError(where=f"CodesRunner, {name!r}", found=found, wanted=wanted, do=do)
-
-
-__all__ = ["Execution"]

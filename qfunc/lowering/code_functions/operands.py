@@ -55,6 +55,3 @@ class CodeOp:
     zero_point: int = 0
     low: int = 0
     high: int = 0
-
-
-__all__ = ["CodeOp", "Coded"]

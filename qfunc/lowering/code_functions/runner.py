@@ -61,6 +61,3 @@ class CodesRunner:
         from qfunc.lowering.code_functions.execution import Execution
 
         return Execution(artifact, dict(self.functions), self.bounds)
-
-
-__all__ = ["CodesRunner"]

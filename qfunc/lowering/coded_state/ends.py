@@ -9,8 +9,6 @@ from qfunc.lowering.coded_state.packed_codes import SCALE_KEY, ZERO_POINT_KEY
 if TYPE_CHECKING:
     from qfunc.lowering.qdq.reader import QdqModel
 
-__all__ = ["coded_ends", "with_coded_state", "with_real_ends"]
-
 _KEYS = (SCALE_KEY, ZERO_POINT_KEY)
 _ZERO_POINT = "ends.zero_point"
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-__all__ = ["CODES", "PACKED", "SCALE_KEY", "ZERO_POINT_KEY", "unpack_ends"]
-
 _SHIFT = 8
 """What is added to a code: bytes hold codes from 0 on."""
 CODES, PACKED = ".codes", ".packed"

@@ -157,6 +157,3 @@ def opened(machine: Machine | None, kind: Any, *files: bytes, **options: Any) ->
         options: Its keywords, values of JSON.
     """
     return kind(*files, **options) if machine is None else RemoteSession(machine, kind, files, options)
-
-
-__all__ = ["Machine", "RemoteSession", "WorkerProcess", "is_machine", "opened", "start"]

@@ -151,6 +151,3 @@ class Browser:
 def _web_missing(folder: str, program: str) -> str:
     package = Path(folder) / "node/node_modules/onnxruntime-web"
     return ("" if package.exists() else f"no folder {package}") if shutil.which(program) else f"no program {program}"
-
-
-__all__ = ["Browser", "Node", "Qemu"]

@@ -131,6 +131,3 @@ class OpContext:
 def node_writer(write: Callable[[OpContext], None]) -> Callable[[Writer, onnx.NodeProto], None]:
     """Return a writer of nodes that calls `write` with the context of each node."""
     return lambda writer, node: write(OpContext(writer, node))
-
-
-__all__ = ["OpContext", "node_writer"]

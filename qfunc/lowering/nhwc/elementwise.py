@@ -143,6 +143,3 @@ def prelu(step: OpContext) -> None:
     value = np.ascontiguousarray(np.moveaxis(value, 1, -1))[0] if len(x.shape) > 1 else value
     slopes = step.file.tensor(step.node.input[1], value.shape, qparams, value=value)
     step.file.operator("PRELU", [x, slopes], [step.result(x.shape, last=x.last)])
-
-
-__all__ = ["binary", "bounded", "hard_swish", "leaky_relu", "prelu", "softmax", "unary"]

@@ -142,6 +142,3 @@ def elu(step: OpContext) -> None:
     step.on_codes(0)
     x = step.input()
     step.file.operator("ELU", [x], [step.result(x.shape, last=x.last)], alpha=float(step.attribute("alpha", 1.0)))
-
-
-__all__ = ["CURVES", "Curve", "Formula", "curve", "elu"]

@@ -84,6 +84,3 @@ def padded(step: OpContext, x: NhwcTensor, w: Window, lowest: bool = False) -> t
         inputs.append(step.file.tensor(f"{step.name}.lowest", (1,), x.qparams, value=value))
     step.file.operator("PADV2" if lowest else "PAD", inputs, [output], "PadV2Options" if lowest else "PadOptions")
     return output, "VALID"
-
-
-__all__ = ["Padding", "to_signal", "output_image", "image", "out_shape", "padded", "same"]

@@ -211,17 +211,3 @@ def _cut(step: OpContext, whole: NhwcTensor, output: NhwcTensor, before: tuple[i
     stop = [b + n for b, n in zip(begin, output.shape, strict=True)]
     inputs = [step.file.integers(v, f"{step.name}.{n}") for v, n in ((begin, "begin"), (stop, "end"), (np.ones(4), "strides"))]
     step.file.operator("STRIDED_SLICE", [whole, *inputs], [output], "StridedSliceOptions", beginMask=1, endMask=1)
-
-
-__all__ = [
-    "bias_of",
-    "conv",
-    "conv_transposed",
-    "flattened",
-    "gemm",
-    "matmul",
-    "on_weighted_codes",
-    "one_group",
-    "run_time",
-    "stored",
-]

@@ -136,5 +136,3 @@ _WRITERS: dict[str, Callable[[OpContext], NhwcTensor]] = {
     "Cast": _converted, "Expand": _expanded, "Not": _not, "And": _both("MUL"), "Or": _both("MAXIMUM"),
     **dict.fromkeys(_VIEWS, _view),
 }  # fmt: skip
-
-__all__ = ["cast", "choice", "masks"]

@@ -258,6 +258,3 @@ def _constant(step: OpContext, f: Formula, value: Any) -> NhwcTensor:
     f.count += 1
     constant = np.ascontiguousarray(value, np.float32)
     return step.file.tensor(f"{step.name}.bounds_{f.count}", constant.shape, value=constant)
-
-
-__all__ = ["depth_to_space", "gather", "pad", "resize", "space_to_depth", "tile", "where"]

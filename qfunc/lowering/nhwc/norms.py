@@ -80,6 +80,3 @@ def _channels(step: OpContext, f: Formula, x: NhwcTensor, first: int, shape: Seq
     rest = (1 << rank) - 1 - 2
     step.file.operator("STRIDED_SLICE", [x, *inputs], [output], "StridedSliceOptions", beginMask=rest, endMask=rest)
     return output
-
-
-__all__ = ["group_norm", "instance_norm", "mean", "normalized", "response_norm"]

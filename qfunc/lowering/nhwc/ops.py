@@ -132,6 +132,3 @@ _STEPS: dict[str, Callable[[OpContext], None]] = {
 }  # fmt: skip
 WRITERS: dict[str, Callable[[Writer, onnx.NodeProto], None]] = {op: node_writer(write) for op, write in _STEPS.items()}
 """The writer of each op, by the type of the node."""
-
-
-__all__ = ["WRITERS"]

@@ -219,9 +219,3 @@ def _reduced(step: OpContext, op: str, axes: list[int], keep: bool) -> None:
     step.file.operator(op, [x, axes_tensor], [inner], "ReducerOptions", keepDims=False)
     if keep:
         step.reshaped(inner, shape, output, batch_axis(step, output))
-
-
-__all__ = [
-    "average_pool", "global_average_pool", "global_max_pool", "log_sum_exp", "max_pool", "position", "reduced",
-    "reduced_terms",
-]  # fmt: skip

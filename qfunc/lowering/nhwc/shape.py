@@ -210,6 +210,3 @@ def _zeros(step: OpContext, rank: int) -> NhwcTensor:
         step.file.operator(op, [x, zero], [output], "MaximumMinimumOptions")
         x = output
     return step.reshaped(x, [1] * rank, step.writer.make(f"{step.name}.zeros", [1] * rank, None))
-
-
-__all__ = ["axis_at", "batch_axis", "concat", "copies_for_examples", "cut", "expand", "reshape", "sliced", "split", "transpose"]

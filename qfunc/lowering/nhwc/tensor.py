@@ -11,8 +11,6 @@ from attrs import frozen
 from qfunc.lowering.constant_folding import Curves
 from qfunc.lowering.qdq.qparams import Array, QParams
 
-__all__ = ["INTEGERS", "Builder", "NhwcTensor"]
-
 INTEGERS: dict[int, str] = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.INT32: "INT32"}
 """TFLite's names of the types of integer inputs."""
 

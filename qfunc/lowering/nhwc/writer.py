@@ -17,9 +17,6 @@ from qfunc.lowering.program import ProgramUnit
 from qfunc.lowering.qdq.qparams import QParams, dequantized
 from qfunc.lowering.qdq.reader import QdqModel, walk
 
-__all__ = ["LAST", "UnitWriter", "Writer", "base"]
-
-
 _INPUTS: dict[int, Any] = {
     onnx.TensorProto.FLOAT: np.float32,
     onnx.TensorProto.INT64: np.int64,

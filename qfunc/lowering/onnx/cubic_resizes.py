@@ -88,6 +88,3 @@ def _matrix(length: int, size: int, axis: int, corners: bool, factors: list[floa
         resized = F.interpolate(eye, scale_factor=(factors[axis], 1.0), mode="bicubic", align_corners=corners)
     matrix: Array = resized[0, 0].float().numpy()
     return matrix
-
-
-__all__ = ["smaller_by_products"]

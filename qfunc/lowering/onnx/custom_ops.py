@@ -58,6 +58,3 @@ def _write_text(call: OpContext, text: str, path: str) -> str:
             do = "Correct the name, or give the node the domain of the runtime that has it."
             raise DeployError(where=f"op {path!r}", found=found, wanted="operators of ONNX", do=do)
     return call.graph.call(text, [call.read(n) for n in tensors], call.name)
-
-
-__all__ = ["write_op"]

@@ -53,6 +53,3 @@ def formula(text: str) -> Write:
         return values[-1]
 
     return write
-
-
-__all__ = ["Write", "Writer", "formula"]

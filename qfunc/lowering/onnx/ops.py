@@ -33,5 +33,3 @@ WRITERS: dict[str, Writer] = {
     **recurrent.WRITERS,
 }
 """Op kind -> its writer, which returns the name of the result or, if the op has several, the names of all results."""
-
-__all__ = ["WRITERS"]

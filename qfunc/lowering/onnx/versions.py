@@ -217,6 +217,3 @@ def _vector(node: onnx.NodeProto) -> str:
 def _default(schema: Any, name: str) -> bytes:
     value: bytes = schema.attributes[name].default_value.SerializeToString(deterministic=True)
     return value
-
-
-__all__ = ["at_version", "to_bytes"]

@@ -142,6 +142,3 @@ def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, wi
     steps = divisor(scheme) if symmetric else float(fmt.qmax - fmt.qmin)
     ends = {"smallest": float(fmt.qmin), "largest": float(fmt.qmax)}
     return graph.call(text, [tensor], f"{name}.real", size=size, steps=steps, **ends)
-
-
-__all__ = ["write_dynamic_quantizer"]

@@ -190,6 +190,3 @@ def _rounded(text: str, scheme: Scheme, operand: str) -> str:
     quotient = f"Div({operand}, s)" if scheme.division else f"Mul({operand}, inverse)"
     name = "FloatQuantize" if scheme.division else "FloatQuantizeByInverse"
     return text.replace("QUOTIENT", quotient).replace("FloatQuantize", name)
-
-
-__all__ = ["STORED", "is_small_float", "step", "write_dynamic_floats", "write_float_constant", "write_float_quantizer"]

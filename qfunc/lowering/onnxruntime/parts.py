@@ -18,8 +18,6 @@ from onnx import helper
 
 from qfunc.errors import DeployError
 
-__all__ = ["PartwiseModel"]
-
 MOST_NODES, MOST_BYTES = 200, 1 << 23
 """Of a part: its nodes, a call of a function counted as the function's, and the bytes of its constants."""
 

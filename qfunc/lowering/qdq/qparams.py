@@ -12,8 +12,6 @@ from attrs import frozen
 
 from qfunc.numerics.affine import implies_clamp
 
-__all__ = ["Array", "QParams", "dequantized", "float_numbers"]
-
 Array = np.ndarray[Any, Any]
 
 

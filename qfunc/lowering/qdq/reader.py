@@ -15,8 +15,6 @@ from qfunc.errors import DeployError
 from qfunc.lowering.qdq.qparams import Array, QParams, float_numbers
 from qfunc.lowering.qdq.sizes import SizedType, sized_types
 
-__all__ = ["ACTIVATIONS", "REAL", "QdqModel", "copies", "is_copy", "walk"]
-
 ACTIVATIONS = ("Relu", "Clip")
 REAL = onnx.TensorProto.FLOAT
 _CODES = (onnx.TensorProto.INT8, onnx.TensorProto.INT16)

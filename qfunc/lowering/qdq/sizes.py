@@ -12,8 +12,6 @@ from onnx import helper, numpy_helper
 from qfunc.lowering.qdq.qparams import Array
 from qfunc.lowering.windows import set_floor_mode
 
-__all__ = ["SizedType", "sized_types"]
-
 _MOST_AXES = 16
 _MOST_ENTRIES = 1024
 

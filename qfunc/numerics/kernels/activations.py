@@ -14,11 +14,6 @@ from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, sh
 from qfunc.numerics.kernels.vector import in_vectors
 from qfunc.numerics.rounding import round_by
 
-__all__ = [
-    "GATE_BITS", "average_inside", "fixed_bits", "gate_table", "glu_codes", "hard_swish16", "hard_swish_by_sixths",
-    "mean_fixed", "two_slopes",
-]  # fmt: skip
-
 GATE_BITS = 23
 """The fractional bits of the gate of a gated linear unit."""
 

@@ -200,6 +200,3 @@ def norm_fixed(
 def _scaled(x: Tensor, factor: float) -> Tensor:
     m, e = fixed_multiplier(torch.tensor(factor, dtype=torch.float64))
     return shift_right(x * m, e, "half_up")
-
-
-__all__ = ["LONGEST", "ROOTS", "NormConstants", "exponentials", "norm_constants", "norm_fixed", "softmax_fixed"]

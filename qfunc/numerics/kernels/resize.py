@@ -12,8 +12,6 @@ from torch import Tensor
 from qfunc.errors import EmulationError
 from qfunc.numerics.kernels.fixed_point import fixed_multiplier, scale_fixed, shift_right
 
-__all__ = ["bilinear_codes", "steps"]
-
 
 def bilinear_codes(codes: Tensor, size: tuple[int, int], corners: bool, positions: str, bits: int, path: str = "") -> Tensor:
     """Return codes [N, C, H, W], resized with half-pixel centres or with aligned `corners`: see `specs.Bilinear`.

@@ -106,6 +106,3 @@ def in_vector_loop(a: Sequence[int], b: Sequence[int], lanes: int, *, numbers: i
 def _kind(sizes: tuple[int, int]) -> str:
     # The tensor that is broadcast along an axis.
     return "" if sizes[0] == sizes[1] else "first" if sizes[0] == 1 else "second"
-
-
-__all__ = ["dequantize_sum", "in_vector_loop", "in_vectors", "product_lanes", "quantize_lanes", "wrapped"]

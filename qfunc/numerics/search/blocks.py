@@ -121,6 +121,3 @@ def _groups(x: Tensor, scheme: Scheme) -> Tensor:
 def _format(scheme: Scheme) -> Int:
     assert isinstance(scheme.format, Int)  # Scheme requires it
     return scheme.format
-
-
-__all__ = ["codes_of", "nearest_codes", "qparams_of"]

@@ -83,6 +83,3 @@ def search(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
 def _error(x: Tensor, weight: Tensor, codes: Tensor, scale: Tensor, minimum: Tensor, absolute: bool) -> Tensor:
     difference = scale[..., None] * codes + minimum[..., None] - x
     return ordered_sum(weight * (difference.abs() if absolute else difference * difference))
-
-
-__all__ = ["codes_of_ends", "of_ends", "search"]

@@ -67,6 +67,3 @@ def _improved(
         codes[..., i] = torch.where(better, new, code)
         product, square = torch.where(better, new_product, product), torch.where(better, new_square, square)
     return codes, product, square
-
-
-__all__ = ["NOTHING", "search"]

@@ -41,6 +41,3 @@ def quotient(number: float | Tensor, x: Tensor) -> Tensor:
 def half(x: Tensor) -> Tensor:
     """Return x rounded to float16, in float32; the largest float16 replaces larger numbers."""
     return x.clamp(-_LARGEST_HALF, _LARGEST_HALF).half().float()
-
-
-__all__ = ["half", "nearest", "ordered_sum", "quotient"]

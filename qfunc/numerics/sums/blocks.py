@@ -156,6 +156,3 @@ def _total(lanes: Tensor, block: int, bits: int) -> Tensor:
     paired = block <= 32 or (block == 64 and bits == 8)
     tiled = (torch.arange(n, device=lanes.device) < n // 4 * 4) & (~in_pair | paired)
     return torch.where(tiled, _by_halves(quarters), halves)
-
-
-__all__ = ["block_product", "quantize_rows", "stored_bits"]

@@ -60,6 +60,3 @@ def chunked_product(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None
         total = total + v
     total = total if bias is None else total + bias
     return total.reshape(*x.shape[:-1], len(codes))
-
-
-__all__ = ["chunk_size", "chunked_product"]

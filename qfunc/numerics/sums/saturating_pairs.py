@@ -70,6 +70,3 @@ def saturate_pairs_linear(acc: Tensor, x: Tensor, weight: Tensor, channels: Tens
     """
     chosen = weight[channels]
     return saturate_pairs(acc, (x[..., i, None] * chosen[:, i] for i in range(weight.shape[1])), channels, -1)
-
-
-__all__ = ["outputs_at_risk", "saturate_pairs", "saturate_pairs_conv", "saturate_pairs_linear"]

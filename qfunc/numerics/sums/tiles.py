@@ -72,6 +72,3 @@ def sums_by_tokens(
         return tiled_sums(codes, s_x, *tiled)
     first, *others = (block_sums(codes, None, s_x, *arguments) for arguments in plain)
     return sum(others, first)
-
-
-__all__ = ["sums_by_tokens", "tiled_sums", "tokens"]

@@ -76,6 +76,3 @@ def _computes(node: fx.Node) -> bool:
         seen.update(new)
         pending += new
     return computes
-
-
-__all__ = ["fold_constant_operands"]

@@ -93,6 +93,3 @@ def constant_nodes(graph: fx.Graph) -> set[fx.Node]:
         if node.op == "get_attr" or (pure and bool(inputs) and constants.issuperset(inputs)):
             constants.add(node)
     return constants
-
-
-__all__ = ["constant_nodes", "fold_constant_weights", "store_folded"]

@@ -85,6 +85,3 @@ def _replace(graph: fx.Graph, node: fx.Node, formula: WeightFormula, factor: str
             value = env[each.all_input_nodes[0]]
             value = value if factor is None else graph.call_function(torch.mul, (value, graph.get_attr(factor)))
             node.op, node.target, node.args = "call_function", computed, (value, formula.path)
-
-
-__all__ = ["WeightFormula", "formula_of", "insert_formulas"]

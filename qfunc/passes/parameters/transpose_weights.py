@@ -105,6 +105,3 @@ class _Product(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight
-
-
-__all__ = ["transpose_weights"]

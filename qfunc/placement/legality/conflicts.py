@@ -8,8 +8,6 @@ from typing import Any
 from qfunc.errors import SpecError
 from qfunc.specs import FixedQParams, Format
 
-__all__ = ["conflict_error", "format_of"]
-
 
 def format_of(value: Any) -> Format:
     """Return the format of the codes that a rule requires, by a scheme or by fixed qparams.

@@ -60,6 +60,3 @@ def _refusal(host: Host, group: FusedGroup, context: Context, sizes: Sizes) -> s
             for found, wanted in refused_sizes(rule, node, context, sizes):
                 return f"the chip refuses {found}, wanted {wanted}. {rule.do}"
     return ""
-
-
-__all__ = ["measures_sizes", "on_host"]

@@ -95,6 +95,3 @@ def _rules(target: Target) -> list[tuple[RequireSizes, str]]:
     of_files = format_of(target.lowering).legality
     own = [(rule, "") for rule in target.legality if isinstance(rule, RequireSizes)]
     return own + [(rule, WITHOUT_FILE) for rule in of_files if isinstance(rule, RequireSizes)]
-
-
-__all__ = ["Sizes", "limits_sizes", "refused_sizes", "require_sizes", "wrong_sizes"]

@@ -22,6 +22,3 @@ def normalises_by_batch(network: fx.GraphModule, node: fx.Node) -> bool:
         return isinstance(module, _NORMS) and module.running_mean is None
     given = batch_norm_arguments(node)
     return given is not None and (given["training"] is True or given["running_mean"] is None)
-
-
-__all__ = ["normalises_by_batch"]

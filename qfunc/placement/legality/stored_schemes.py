@@ -69,6 +69,3 @@ def _needs(scheme: Scheme, constant: bool) -> list[tuple[int, str]]:
     if isinstance(scheme.scale.shared, PerChannel):
         needs += [(13, "scales per channel")]
     return sorted(needs, reverse=True)
-
-
-__all__ = ["holds_own_codes", "refusal"]

@@ -67,6 +67,3 @@ def without_repetitions(each: Iterable[Violation]) -> tuple[Violation, ...]:
     for violation in each:
         found.setdefault((violation.tensor or violation.op, violation.found, violation.wanted), violation)
     return tuple(found.values())
-
-
-__all__ = ["WITHOUT_FILE", "Violation", "raise_violations", "without_repetitions"]

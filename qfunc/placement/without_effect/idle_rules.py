@@ -104,6 +104,3 @@ def _error(target: Target, rule: Rule, nodes: Sequence[tuple[Context, fx.Node]],
         wanted="a selector that matches an op with a quantizer",
         do=f"Drop this edit, or use one of: {', '.join(quantized[:6])}." if quantized else "Drop this edit.",
     )
-
-
-__all__ = ["require_effects"]

@@ -15,8 +15,6 @@ from qfunc.placement.place import Plan
 from qfunc.specs import RequireUnit, Scheme, Selector, Target
 from qfunc.specs.protocols import MixtureArithmetic
 
-__all__ = ["require_units", "without_required_units"]
-
 
 def require_units(target: Target, plans: Sequence[Plan]) -> None:
     """Raise if a `RequireUnit` of the target finds no unit in any of the plans of one model.

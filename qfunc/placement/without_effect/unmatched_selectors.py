@@ -140,6 +140,3 @@ def _words(selector: s.Selector, kind: type) -> list[str]:
     # Return the names in a selector's patterns of one kind, without wildcards at their ends and without packages.
     named: list[Any] = [leaf for leaf in atoms(selector) if isinstance(leaf, kind)]
     return [leaf.name.rpartition(".")[2] if kind is s.ModuleType else leaf.glob.strip("*.") for leaf in named]
-
-
-__all__ = ["ATTRIBUTES", "KINDS", "atoms", "require_match", "require_matches"]

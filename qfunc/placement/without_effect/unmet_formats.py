@@ -60,6 +60,3 @@ def _by_format(slots: dict[str, str]) -> str:
     for slot, text in slots.items():
         readers.setdefault(text, []).append(slot)
     return ", ".join(f"{text} for its {' and '.join(names)}" for text, names in readers.items())
-
-
-__all__ = ["UnmetFormats", "unmet_formats"]

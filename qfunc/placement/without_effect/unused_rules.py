@@ -242,6 +242,3 @@ def _is_skip(rule: Rule) -> bool:
 
 def _error(target: Target, selector: Selector, found: str, wanted: str, do: str, part: str = "rules") -> SpecError:
     return SpecError(where=f"target {target.name!r}, {part}", found=f"{selector!r}, which {found}", wanted=wanted, do=do)
-
-
-__all__ = ["require_used"]

@@ -236,6 +236,3 @@ def _require_layers(graphs: Iterable[_Graph], select: Selector | None) -> None:
     found, wanted = "no quantized weight that a linear layer reads", "at least one"
     do = "Quantize for a target that quantizes weights."
     raise CalibrationError(where="gptq", found=found, wanted=wanted, do=do)
-
-
-__all__ = ["gptq"]

@@ -12,8 +12,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["sum_in_order"]
-
 
 def sum_in_order(values: Sequence[Tensor], group: ProcessGroup | None) -> list[Tensor]:
     """Return the sums of the tensors of all ranks, added in order of rank.

@@ -46,6 +46,3 @@ def replace_functions(model: fx.GraphModule, functions: Mapping[str, Function]) 
     others = tuple(o for o in record.target.overrides if o not in changes)
     attach(model, evolve(record, target=evolve(record.target, overrides=(*others, *changes))))
     return replaced
-
-
-__all__ = ["replace_functions"]

@@ -92,6 +92,3 @@ def error_of_rows(weight: Tensor, rounded: Tensor, hessian: Tensor) -> Tensor:
     """
     difference = weight - rounded
     return ((difference @ hessian) * difference).sum(1)
-
-
-__all__ = ["Round", "descend", "error_of_rows", "inverse_factor", "round_in_order"]

@@ -71,6 +71,3 @@ class Stream:
         for read in (node, *node.all_input_nodes):
             if self.last_read[read] <= i:
                 values.pop(read.name, None)
-
-
-__all__ = ["Stream"]

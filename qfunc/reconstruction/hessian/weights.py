@@ -139,6 +139,3 @@ def _compensation(module: FakeQuantize, weight: Tensor, step: str) -> Compensati
             do="Use edit.weights(function=Fixed()) first, or exclude the op with select=.",
         ) from e
     return found
-
-
-__all__ = ["Columns", "LayerWeight", "layer_weights", "together"]

@@ -17,8 +17,6 @@ from qfunc.reconstruction.sharing.parts import Drawn, Parts
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Gradients"]
-
 
 class Gradients:
     """The gradients of mini-batches, g = sum_p (n_p / n) g_p, over the parts p in order of rank.

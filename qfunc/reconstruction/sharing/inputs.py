@@ -20,8 +20,6 @@ from qfunc.reconstruction.sharing.parts import Parts, sizes_of_parts
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["MIN_IMAGES", "Inputs", "gathered_inputs"]
-
 MIN_IMAGES = 3
 
 

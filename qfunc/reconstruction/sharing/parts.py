@@ -13,8 +13,6 @@ from torch import Tensor
 from qfunc.errors import CalibrationError, SpecError
 from qfunc.reconstruction.layout import Layout, MixedBatchAxis
 
-__all__ = ["Drawn", "Parts", "require_parts", "require_sums", "sizes_of_parts"]
-
 
 class Drawn(NamedTuple):
     """The images of a mini-batch that are in one part: their places in the mini-batch, and their rows in the cache."""

@@ -17,8 +17,6 @@ from qfunc.reconstruction.sharing.parts import Parts
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Shared"]
-
 Value = TypeVar("Value")
 
 

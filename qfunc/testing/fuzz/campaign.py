@@ -239,6 +239,3 @@ def _work(connection: Connection, program: Program, target: Target, runner: Any,
     found = Trial(program, target, runner, connection.send).outcome()
     connection.send(found)
     connection.close()
-
-
-__all__ = ["Result", "campaign", "failed_elsewhere", "read_results", "run_in_process", "runnable_target"]

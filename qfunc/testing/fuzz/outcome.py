@@ -135,9 +135,3 @@ def _row(outcome: Outcome) -> str:
 
 def _refused(outcomes: list[Outcome]) -> int:
     return sum(o.kind == REFUSED for o in outcomes)
-
-
-__all__ = [
-    "BAD", "EXACT", "FLOAT_UNITS", "INCOMPARABLE", "KINDS", "MISMATCH", "RAW_ERROR", "REFUSED", "CAPTURES_DIFFER", "TIME_LIMIT",
-    "UNDEFINED", "WRONG_FILE", "Outcome", "refused_op", "summary",
-]  # fmt: skip

@@ -140,6 +140,3 @@ def _shorter(layer: str) -> list[str]:
     members, name = [ast.unparse(a) for a in call.args], layer.split(" = ")[0]
     rest = [members[:i] + members[i + 1 :] for i in range(len(members)) if len(members) > 1]
     return [f"{name} = nn.Sequential({', '.join(r)})" for r in rest]
-
-
-__all__ = ["Run", "shrink", "smaller"]

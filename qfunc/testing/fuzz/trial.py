@@ -223,6 +223,3 @@ def _difference(a: Tensor, b: Tensor) -> str:
     if a.shape != b.shape:
         return f"shapes {list(a.shape)} and {list(b.shape)}"
     return f"{int((a != b).sum())} of {a.numel()} elements, by {float((a.double() - b.double()).abs().max()):.3g}"
-
-
-__all__ = ["Trial", "Watch", "kind_of"]

@@ -158,5 +158,3 @@ TOKEN_BLOCKS: tuple[Block, ...] = (
     perceptron,
 )
 """The blocks of tokens, the common ones more than once."""
-
-__all__ = ["TOKEN_BLOCKS", "encoder_block", "perceptron", "token_norm"]

@@ -189,5 +189,3 @@ IMAGE_BLOCKS: tuple[Block, ...] = (
     dense_block, split_stage, pyramid, u_net, pooled_context, activation, norm,
 )  # fmt: skip
 """The blocks of an image, the common ones more than once."""
-
-__all__ = ["IMAGE_BLOCKS", "activation", "conv", "norm", "residual", "stage"]

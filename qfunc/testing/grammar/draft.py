@@ -161,6 +161,3 @@ def replay(program: Program) -> Draft:
         draft.state(statement)
     draft.run(f"returned = ({', '.join(program.outputs)},)")
     return draft
-
-
-__all__ = ["BATCH", "Block", "Draft", "MisfitError", "replay"]

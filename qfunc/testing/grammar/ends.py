@@ -41,6 +41,3 @@ def head(d: Draft, x: str) -> tuple[str, ...]:
                          f"{d.layer('flat', 'nn.Flatten()')}({x})"))  # fmt: skip
     x = d.let(f"F.dropout({x}, 0.1, self.training)") if d.chance(0.1) else x
     return (d.let(f"{d.layer('head', f'nn.Linear({d.shape(x)[1]}, {d.pick(5, 10)})')}({x})"),)
-
-
-__all__ = ["RANGES", "apply_blocks", "head", "image_input", "input_range"]

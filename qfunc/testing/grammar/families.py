@@ -173,6 +173,3 @@ def _changes(d: Draft) -> tuple[str, ...]:
                               f"{name}.weight.mul_(1e-5)", f"{name}.weight[:1] *= 1000", f"{name}.weight.abs_()",
                               f"{name}.weight.fill_(0.1)", f"{name}.weight.abs_().neg_()"))  # fmt: skip
     return tuple(changes)
-
-
-__all__ = ["EDITS", "FAMILIES", "common_program", "program"]

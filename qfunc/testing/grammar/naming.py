@@ -86,6 +86,3 @@ def _with_names(program: Program, names: Mapping[str, str]) -> Program:
         outputs=codes(program.outputs),
         changes=tuple(substitute(s, of_model) for s in program.changes),
     )
-
-
-__all__ = ["rename_parts", "substitute"]

@@ -109,6 +109,3 @@ class Program:
 
         names = {"specs": specs, "edit": specs.edit}
         return specs.edit.pipe(target, *(eval(code, names) for code in self.edits)) if self.edits else target
-
-
-__all__ = ["IMPORTS", "Input", "Program"]

@@ -63,6 +63,3 @@ def _names(code: str) -> set[str]:
     nodes = list(ast.walk(ast.parse(code)))
     attributes = {ast.unparse(n) for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "self"}
     return {n.id for n in nodes if isinstance(n, ast.Name)} | attributes
-
-
-__all__ = ["attribute_of", "names_assigned", "prune"]

@@ -165,6 +165,3 @@ def _zero_layer(d: Draft, x: str) -> str:
 
 _ZERO_BLOCKS: tuple[Block, ...] = (_zero_value, _zero_value, _zero_constant, _zero_layer)
 """The blocks of zeros, the common ones more than once."""
-
-
-__all__ = ["RARE", "with_zeros"]

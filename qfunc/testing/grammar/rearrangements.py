@@ -105,5 +105,3 @@ def combine(d: Draft, x: str) -> str:
 
 SINGLE_OPS: tuple[Block, ...] = (curve, curve, curve, move, move, reduction, repeat, own_sizes, constant, combine)
 """Single ops, the common ones more than once."""
-
-__all__ = ["SINGLE_OPS", "curve", "size_formula"]

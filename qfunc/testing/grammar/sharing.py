@@ -86,5 +86,3 @@ SHARING_BLOCKS: tuple[Block, ...] = (
     two_readers, two_readers, distant_readers, tied_linear, shared_norm, shared_norm, shared_norm, shared_norm,
 )  # fmt: skip
 """The blocks of shared constants and layers, the common ones more than once."""
-
-__all__ = ["SHARING_BLOCKS", "shared_norm", "two_readers"]

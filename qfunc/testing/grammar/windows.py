@@ -96,5 +96,3 @@ WINDOW_BLOCKS: tuple[Block, ...] = (
     max_pool, max_pool, avg_pool, avg_pool, own_size_pool, adaptive_pool, pad, pad, resize, resize, shuffle, focus, coordinates,
 )  # fmt: skip
 """The blocks of an image, the common ones more than once."""
-
-__all__ = ["WINDOW_BLOCKS"]

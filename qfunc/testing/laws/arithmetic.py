@@ -224,6 +224,3 @@ def _unit_of(name: str, partition: Partition) -> Unit | None:
         return next((u for u in partition.units if name in (u.tensor, u.path)), None)
     leaves, index = outputs_of(partition)[1], int(name.removeprefix("output "))
     return next((u for u in partition.units if index < len(leaves) and u.group.output is leaves[index]), None)
-
-
-__all__ = ["ARITHMETIC_LAWS"]

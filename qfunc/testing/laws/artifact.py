@@ -229,6 +229,3 @@ def _known(key: str, names: set[str]) -> bool:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON number")
-
-
-__all__ = ["ARTIFACT_LAWS"]

@@ -191,6 +191,3 @@ class _Law:
             return found, found.abs() + (0 if bias is None else 2 * self._read(bias).abs())
         read = [a for a in args if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
         return found, found.abs().clamp_min(max((float(a.abs().max()) for a in read), default=0.0))
-
-
-__all__ = ["worst_violation"]

@@ -92,6 +92,3 @@ def _schemes(target: Target) -> Iterator[Scheme]:
                     and isinstance(candidate.scale.shared, PerTensor)
                 ):
                     yield candidate
-
-
-__all__ = ["commuting_ops_commute"]

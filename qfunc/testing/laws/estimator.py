@@ -222,5 +222,3 @@ LAWS: tuple[Callable[[EstimatorCase], None], ...] = (
     bad_values_reach_the_state,
 )  # fmt: skip
 """The laws checked on every case; `compiles` is slow, so it is checked on a few."""
-
-__all__ = ["LAWS", "EstimatorCase", "compiles"]

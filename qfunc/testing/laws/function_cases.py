@@ -157,8 +157,3 @@ def unlike(x: Tensor, found: Tensor, good: Tensor, wanted: str) -> str | None:
         return None
     index = tuple(int(i) for i in (~good).nonzero()[0])
     return f"x{list(index)} = {x[index]}: found {found[index]}, wanted {wanted}"
-
-
-__all__ = [
-    "ACTIVATIONS", "SHAPE", "WEIGHTS", "FunctionCase", "cases", "differ", "each", "rebuild_params", "same", "slope", "unlike",
-]  # fmt: skip

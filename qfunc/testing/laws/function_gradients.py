@@ -105,5 +105,3 @@ GRADIENTS: dict[str, Callable[[FunctionCase], str | None]] = {
     "func": _func,
     "compile": _compile,
 }
-
-__all__ = ["GRADIENTS"]

@@ -189,5 +189,3 @@ VALUES: dict[str, Callable[[FunctionCase], str | None]] = {
     "nan": _nan,
     "infinity": _infinity,
 }
-
-__all__ = ["VALUES"]

@@ -221,6 +221,3 @@ def _probe(qparams: Affine, fmt: Any) -> Tensor:
         return (halves - qparams.zero_point) * qparams.scale
     magnitudes = qparams.scale * torch.exp2(torch.linspace(-4, 12, 500))
     return torch.cat([-magnitudes, torch.zeros(1), magnitudes])
-
-
-__all__ = ["TRIAL_LAWS", "transforms_are_pure"]

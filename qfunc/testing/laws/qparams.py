@@ -107,6 +107,3 @@ def same(a: Any, b: Any) -> bool:
         x is y or (x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all()))
         for x, y in pairs
     )
-
-
-__all__ = ["TOLERANCE", "cancellation_error", "close", "far_from_replaced", "feasible", "leaves", "plain", "same"]

@@ -114,6 +114,3 @@ def _numbers(value: Any) -> Iterator[float]:
             yield from _numbers(entry)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield float(value)
-
-
-__all__ = ["side_files_hold_the_qparams", "text_rows"]

@@ -182,6 +182,3 @@ def _fits(fmt: Format, accepted: tuple[Format, ...], slot: str) -> bool:
             isinstance(a, Int) and a.signed == fmt.signed and a.qmin <= fmt.qmin and fmt.qmax <= a.qmax for a in accepted
         )
     return fmt in accepted
-
-
-__all__ = ["TARGET_LAWS"]

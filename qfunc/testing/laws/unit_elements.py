@@ -217,6 +217,3 @@ def _joined(parts: Iterable[Tensor | None]) -> Tensor:
 def _range(values: Tensor) -> str:
     low, high = (f"{float(v):.9g}" for v in (values.min(), values.max()))
     return low if low == high else f"in [{low}, {high}]"
-
-
-__all__ = ["Elements", "elements_of", "summary"]

@@ -149,6 +149,3 @@ def format_of(quantizer: FakeQuantize) -> Int:
     fmt = quantizer.scheme.format
     assert isinstance(fmt, Int)  # `readers` requires it
     return fmt
-
-
-__all__ = ["CodedWeights", "FloatWeights", "format_of", "code_planes", "readers", "require_form", "weight_of_planes"]

@@ -93,8 +93,5 @@ def _turns(runs: Sequence[Callable[[Sequence[Tensor]], Any]], inputs: Sequence[T
 
 
 def _ratio(times: Sequence[tuple[float, ...]]) -> float:
-    quantized, plain = (min(each) for each in zip(*times, strict=True))
-    return quantized / plain
-
-
-__all__ = ["SECONDS", "float_file", "latency", "size_ratio"]
+    quantized, plain = (min(taken[i] for taken in times) for i in (0, 1))
+    return float(quantized / plain)

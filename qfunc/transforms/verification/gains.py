@@ -87,6 +87,3 @@ class Gains:
         return [
             leaf.narrow(row.index("batch"), 0, 1) if "batch" in row else leaf for leaf, row in zip(leaves, rows, strict=True)
         ]
-
-
-__all__ = ["Gains"]

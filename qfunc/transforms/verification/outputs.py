@@ -37,6 +37,3 @@ def range_lsb(value: Tensor) -> float:
     """
     low, high = (float(value.min()), float(value.max())) if value.numel() else (0.0, 255.0)
     return max((high - low or abs(high)) / 255, max(-low, high) * 2**-12 / 255, torch.finfo(torch.float32).tiny)
-
-
-__all__ = ["encoding_of_output", "lsb_of_output", "outputs_of", "range_lsb"]

@@ -33,6 +33,3 @@ def incomparable(runner: Any, artifact: Any, model: fx.GraphModule, target: Targ
 def _has_emulation(model: fx.GraphModule, target: Target, emulation: fx.GraphModule) -> bool:
     # Two processors may compute a model alike, such as one whose weights are too small for sums to saturate.
     return str(build_emulation(Partition(QuantizedModel(model), target)).graph) == str(emulation.graph)
-
-
-__all__ = ["incomparable"]

@@ -73,6 +73,3 @@ class Tallies:
                 return False
             return encoding_of_output(self.partition, index) is not None or leaves[index] in self._exact_outputs
         return all(n in self._exact for n in self._named.get(name, ()))
-
-
-__all__ = ["Tallies"]

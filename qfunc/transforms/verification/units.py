@@ -183,6 +183,3 @@ def _is_neutral(operand: Any, neutral: float, reader: fx.Node, partition: Partit
     if not isinstance(operand, fx.Node) or partition.encoding(operand, reader) is not None:
         return False
     return operand in computable(reader.graph) and bool((value_of(partition.network, operand, {}) == neutral).all())
-
-
-__all__ = ["compared_exactly", "summed_products", "units_not_compared", "wrong_executions", "wrong_predictions"]

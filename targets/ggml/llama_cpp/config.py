@@ -50,6 +50,3 @@ def decoder_config(config: Any) -> DecoderConfig:
 
 def _refused(found: str, wanted: str, do: str) -> SpecError:
     return SpecError(where="decoder_config, config", found=found, wanted=wanted, do=do)
-
-
-__all__ = ["decoder_config"]

@@ -139,6 +139,3 @@ def described(d: DecoderConfig) -> dict[str, str | int | float]:
     }
     general: dict[str, str | int | float] = {"general.architecture": d.architecture, "general.quantization_version": 2}
     return general | {f"{d.architecture}.{key}": value for key, value in own.items()} | {"tokenizer.ggml.model": "no_vocab"}
-
-
-__all__ = ["LlamaCppLowering", "described"]

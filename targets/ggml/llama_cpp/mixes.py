@@ -101,5 +101,3 @@ _RULES: dict[str, Callable[[str, int, DecoderConfig], str | None]] = {
     "attn_v": _values, "ffn_down": _down, "attn_output": _output,
 }  # fmt: skip
 """Part of a block -> the type that a mix has for it, or None for that of most tensors."""
-
-__all__ = ["KINDS", "tensor_types"]

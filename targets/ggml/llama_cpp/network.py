@@ -105,6 +105,3 @@ class DecoderNetwork:
             x = call(torch.add, linear(inner, f"{b}.ffn_down"), x, name=f"{b}.l_out")
         results = [n for n in flatten(self.output.args[0]) if isinstance(n, fx.Node)]
         return dict(zip(results, [linear(norm(x, "output_norm"), "output"), *found], strict=True))
-
-
-__all__ = ["DecoderNetwork"]

@@ -70,6 +70,3 @@ class LlamaCppRunner:
     def cpu(self) -> Cpu:
         """The processor."""
         return this_cpu()
-
-
-__all__ = ["LlamaCppRunner"]

@@ -178,6 +178,3 @@ def unpacked(state: bytes, count: int, cache: Sequence[Array], adjacent: bool) -
         found_bytes, wanted = f"a state of {len(state)} bytes", "that of llama.cpp 0.3.36 for this cache"
         raise VerifyError(where="LlamaCppRunner", found=found_bytes, wanted=wanted, do=do)
     return ordered
-
-
-__all__ = ["LlamaSession", "features", "packed", "unpacked"]

@@ -114,6 +114,3 @@ def _in_order(rows: Array, name: str, decoder: DecoderConfig) -> Array:
         return rows
     heads = rows.reshape(-1, 2, decoder.head_size // 2, *([] if name.endswith(".bias") else rows.shape[1:]))
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
-
-
-__all__ = ["decoder_part", "decoder_tensors"]

@@ -101,6 +101,3 @@ def _setting(step: dict[str, Any]) -> Any:
     if step["type"] == "ByteLevel":
         return step["use_regex"] if not step["add_prefix_space"] else None
     return step.get("individual_digits", step.get("pattern", {}).get("Regex"))
-
-
-__all__ = ["with_tokenizer"]

@@ -51,6 +51,3 @@ class OpenVinoBlocksLowering:
         made.graph.node.extend(kept)
         prune(made)
         return {"model.onnx": made.SerializeToString(deterministic=True)}
-
-
-__all__ = ["OpenVinoBlocksLowering"]

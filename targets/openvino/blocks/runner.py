@@ -97,6 +97,3 @@ class OpenVinoBlocksRunner:
 def _values(compiled: Any, places: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
     found = compiled([np.asarray(i) for i in inputs])
     return [found[i].copy() for i in places]
-
-
-__all__ = ["OpenVinoBlocksRunner"]

@@ -40,6 +40,3 @@ def write_glu(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fie
     acc = i.product(i.wide(halves[0], zero), i.from_table(gate_table(scale, zero).tolist(), halves[1]))
     pair = multiplier(np.asarray(scale / qparams_of(out)[0] * 2.0**-GATE_BITS))
     to_codes(graph, acc, out, pair, max_magnitude(x) * 2**GATE_BITS, {})
-
-
-__all__ = ["glu", "write_glu"]

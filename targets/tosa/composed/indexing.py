@@ -43,6 +43,3 @@ def gather(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields
     found = graph.tensor_like(out, "rows", (1, count, codes.shape[1]))
     graph.node("GATHER", [rows, flat], found)
     write_reshape(graph, found, out.shape, out)
-
-
-__all__ = ["embedding", "gather"]

@@ -91,6 +91,3 @@ class Integers:
             value = np.full([1] * self.rank, operand, np.int32)
             self.numbers[operand] = self.graph.tensor(f"{self.name}.number{len(self.numbers)}", value.shape, value=value)
         return self.numbers[operand]
-
-
-__all__ = ["Integers", "Operand"]

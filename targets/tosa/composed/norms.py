@@ -129,6 +129,3 @@ def _normalized(i: Integers, x: NhwcTensor, q: NhwcTensor, k: NormConstants, cen
 def _scaled(i: Integers, x: NhwcTensor, factor: float) -> NhwcTensor:
     (m,), (e,) = multiplier(np.asarray(factor))
     return i.scaled(x, int(m), int(e))
-
-
-__all__ = ["group_norm", "instance_norm", "layer_norm", "norm", "write_norm"]

@@ -34,6 +34,3 @@ def prelu(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, fields:
         require_range(out, pair, np.asarray(bound))
         parts.append(i.scaled(part, int(pair[0][0]), int(pair[1][0])))
     rescale(graph, i("ADD", *parts), out, (np.array([1 << 30]), np.array([30])), output_zero=zero_out)
-
-
-__all__ = ["prelu"]

@@ -17,13 +17,16 @@ def rms_norm(writer: Writer, nodes: list[onnx.NodeProto]) -> None:
     """Write x / sqrt(mean(x * x) + eps) * weight: the nodes Mul, ReduceMean, Add, Sqrt, Div and perhaps Mul."""
     square, mean, shifted, _, quotient, *rest = nodes
     product = next((n for n in rest if n.op_type == "Mul"), None)
-    weight = None if product is None else next(filter(_is_array, (_number(writer, name) for name in product.input)))
+    weight = None if product is None else next(n for name in product.input if (n := _number(writer, name)) is not None)
     final = OpContext(writer, quotient if product is None else product)
     rank = len(final.shape)
-    axis = min(int(a) % rank for a in np.ravel(_number(writer, mean.input[1])))
+    axis = min(int(a) % rank for a in np.ravel(_constant(writer, mean.input[1])))
     writer.done.update(node.output[0] for node in nodes[: 5 if product is None else 6])
     scale = None if weight is None else weight.reshape([1] * (rank - weight.ndim) + list(weight.shape))
-    rows, epsilon = [*final.shape[:axis], math.prod(final.shape[axis:])], float(np.ravel(_number(writer, shifted.input[1]))[0])
+    rows, epsilon = (
+        [*final.shape[:axis], math.prod(final.shape[axis:])],
+        float(np.ravel(_constant(writer, shifted.input[1]))[0]),
+    )
     write_norm(final, str(square.input[0]), rows, scale, None, centred=False, epsilon=epsilon)
 
 
@@ -32,8 +35,7 @@ def _number(writer: Writer, name: str) -> Array | None:
     return writer.source.constants.get(name) if folded is None else folded
 
 
-def _is_array(value: Array | None) -> bool:
-    return value is not None
-
-
-__all__ = ["rms_norm"]
+def _constant(writer: Writer, name: str) -> Array:
+    value = _number(writer, name)
+    assert value is not None
+    return value

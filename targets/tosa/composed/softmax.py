@@ -81,6 +81,3 @@ def _reciprocal(i: Integers, total: NhwcTensor, zeros: NhwcTensor) -> NhwcTensor
         x = i("ADD", x, i.left(i.product(x, i("SUB", 1 << 29, i.product(half, x, 31)), 31), 2))
     x = i("MINIMUM", x, 1 << 30, nan_mode=PROPAGATE)
     return i("ADD", x, i("MINIMUM", x, (1 << 30) - 1, nan_mode=PROPAGATE))  # 2 x, at most 2^31 - 1
-
-
-__all__ = ["LONGEST", "masked_softmax", "softmax"]
