@@ -32,6 +32,9 @@ class Rule:
         input, weight, bias, output: The value of the slot: a `Scheme`, `DerivedQParams`, `FixedQParams`, `Cases` or
             `KeepFloat`; None leaves the slot to later rules.
         edges: Restricts `input` to the selected input edges.
+        beside_integers: True if the rule selects an op only where an op that runs on integers by another rule reads it or
+            is read by it, directly or through ops of such rules.  An island of such ops between float ops stays in float,
+            because its quantizers would cost accuracy and time.
     Raises:
         SpecError: a slot has another value or is derived from itself, or no slot has a value.
 
@@ -46,6 +49,7 @@ class Rule:
     bias: SlotValue | None = field(default=None, kw_only=True, validator=_slot_value)
     output: SlotValue | None = field(default=None, kw_only=True, validator=_slot_value)
     edges: Selector | None = field(default=None, kw_only=True, validator=selector(optional=True))
+    beside_integers: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if all(getattr(self, slot) is None for slot in SLOTS):

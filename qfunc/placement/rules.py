@@ -20,11 +20,11 @@ class GroupRules:
     """The rules of a target that select each fused group of a graph, matched once.
 
     A rule that names an op, a class or a predicate selects a group if it matches any of its nodes; one of op kinds, if it
-    matches the root.
+    matches the root.  Rules `beside_integers` select no group whose root is in `islands`.
     """
 
-    def __init__(self, context: Context, target: Target) -> None:
-        self.context, self.rules = context, target.rules
+    def __init__(self, context: Context, target: Target, islands: frozenset[fx.Node] = frozenset()) -> None:
+        self.context, self.rules, self.islands = context, target.rules, islands
         self._of_one_op = [names_one_op(rule.select) for rule in target.rules]
         self._applies: dict[tuple[fx.Node, int], bool] = {}
         self._keeps_float: dict[tuple[fx.Node, str], bool] = {}
@@ -71,8 +71,9 @@ class GroupRules:
         """Return True if the rule at an index selects a group."""
         key = group.root, index
         if key not in self._applies:
-            nodes, select = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index].select
-            self._applies[key] = any(matches(select, n, self.context) for n in nodes)
+            nodes, rule = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index]
+            island = rule.beside_integers and group.root in self.islands
+            self._applies[key] = not island and any(matches(rule.select, n, self.context) for n in nodes)
         return self._applies[key]
 
 

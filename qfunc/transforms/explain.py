@@ -18,6 +18,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.affine import full_scale
 from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
+from qfunc.placement.islands import with_islands
 from qfunc.placement.partition import Partition
 from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules, near_rule
@@ -112,7 +113,8 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         ops = (g.root for g in fused.groups if not isinstance(g.root.target, type))
         roots = [node for node in ops if not commutes(node, context, target)]
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
-    groups, group_rules = {g.root: g for g in fused.groups}, GroupRules(context, target)
+    groups = {g.root: g for g in fused.groups}
+    group_rules = with_islands(GroupRules(context, target), fused.groups, context, target)
     floats = tuple(
         FloatRow(
             context.fact(node).source,
@@ -161,6 +163,8 @@ def _reason(group: FusedGroup, rules: GroupRules, target: Target) -> str:
             return f"rule {index} keeps {what} in float: {selected(rule.select)}"
     if decides:
         return ""
+    if group.root in rules.islands:
+        return "no op beside it runs on integers, and its rule is `beside_integers`"
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return near_rule(group.root, target, rules.context) or "no rule of the target quantizes it"

@@ -34,3 +34,4 @@ class Slots(TypedDict, total=False):
     bias: SlotValue
     output: SlotValue
     edges: Selector
+    beside_integers: bool

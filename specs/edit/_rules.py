@@ -17,7 +17,8 @@ def add(selector: Selector, **slots: Unpack[Slots]) -> Edit:
 
     Args:
         selector: The ops of the rule.
-        slots: The fields of `specs.Rule`: a value for each slot, and `edges`, which restricts the input edges.
+        slots: The fields of `specs.Rule`: a value for each slot, `edges`, which restricts the input edges, and
+            `beside_integers`.
     Raises:
         SpecError: no selector, a slot that does not exist, or a value that no slot can have.
 

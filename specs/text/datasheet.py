@@ -149,7 +149,8 @@ def _algorithm(algorithm: Any) -> str:
 def _rule(rule: Any) -> list[str]:
     slots = [(slot, getattr(rule, slot)) for slot in SLOTS]
     edges = [] if rule.edges is None else [f"    {'edges':<7} {selected(rule.edges)}"]
-    return [selected(rule.select), *edges, *(f"    {slot:<7} {one_line(v)}" for slot, v in slots if v is not None)]
+    beside = ["    only    beside ops that run on integers"] if rule.beside_integers else []
+    return [selected(rule.select), *beside, *edges, *(f"    {slot:<7} {one_line(v)}" for slot, v in slots if v is not None)]
 
 
 def _fusion(fusion: Any) -> str:

@@ -40,7 +40,7 @@ BUILDS = (
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
-    rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION)),
+    rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION, beside_integers=True)),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         SQUARES,

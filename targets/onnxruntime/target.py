@@ -78,10 +78,14 @@ onnxruntime = Target(
     name="onnxruntime",
     rules=(
         Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
-        Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION),
-        Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION),
+        Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION, beside_integers=True),
+        Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION, beside_integers=True),
         Rule(
-            Op("softmax"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, 0, smaller=True), edges=~From(Op(MASKS))
+            Op("softmax"),
+            input=ACTIVATION,
+            output=FixedQParams(ACTIVATION, 1 / 256, 0, smaller=True),
+            edges=~From(Op(MASKS)),
+            beside_integers=True,
         ),
         Rule(Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
     ),

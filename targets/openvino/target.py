@@ -47,9 +47,9 @@ openvino = Target(
     name="openvino",
     rules=(
         Rule(WEIGHTED | Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
-        Rule(REAL | Op("resize") & ~NEAREST, input=ACTIVATION),
-        Rule(Op("concat") & NonNegative(), input=UNSIGNED, output=UNSIGNED),
-        Rule(Op("concat"), input=SIGNED, output=SIGNED),
+        Rule(REAL | Op("resize") & ~NEAREST, input=ACTIVATION, beside_integers=True),
+        Rule(Op("concat") & NonNegative(), input=UNSIGNED, output=UNSIGNED, beside_integers=True),
+        Rule(Op("concat"), input=SIGNED, output=SIGNED, beside_integers=True),
     ),
     fusions=(
         Fusion(

@@ -19,6 +19,7 @@ from tests.specs.witnesses.witness import CONV, WEIGHT, Witness, chip, codes, dr
 
 FOUR, BYTES = Scheme(Int(4)), Scheme(Int(8))
 AFFINE = Scheme(zero_point=ZeroPoint())
+SUM = Rule(Op("add"), input=FOUR, output=FOUR)
 
 
 class Two(nn.Module):
@@ -31,6 +32,18 @@ class Two(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.first(x))
         return self.second(y) + y
+
+
+class Island(nn.Module):
+    """A convolution, and beside it a sum between functions in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.abs()
+        return self.conv(x), (y.exp() + y.sqrt()).sqrt()
 
 
 class Product(nn.Module):
@@ -185,6 +198,9 @@ WITNESSES = {
     "Rule.bias": of_rule(bias=FOUR),
     "Rule.output": of_rule(output=FOUR),
     "Rule.edges": of_rule(TWO, edges=~GraphInput()),
+    "Rule.beside_integers": witness(
+        chip(rules=(SUM, Rule(CONV, input=BYTES, weight=WEIGHT))), SUM, evolve(SUM, beside_integers=True), seeded(Island()), X
+    ),
     "Cases.cases": witness(chip(rules=Rule(CONV, input=CASES)), CASES, evolve(CASES, cases=((GraphInput(), AFFINE),)), TWO, X),
     "Cases.default": witness(chip(rules=Rule(CONV, input=CASES)), CASES, evolve(CASES, default=AFFINE), TWO, X),
     "DerivedQParams.format": of_bias(DerivedQParams(), format=Int(8)),

@@ -1,0 +1,92 @@
+"""Groups that would run on integers although nothing beside them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import fx
+
+from qfunc.graph.data_movement import keeps_codes, reads_values
+from qfunc.graph.dtypes import node_types
+from qfunc.graph.selectors import Context, matches
+from qfunc.placement.fusion import FusedGroup
+from qfunc.placement.rules import GroupRules
+from qfunc.specs import Everything, FixedQParams, Scheme, Target
+
+
+def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
+    """Return rules of which those `beside_integers` select no group of an island.
+
+    An island is a set of groups that such rules alone quantize and that ops on codes connect.  It has a float unit beside it,
+    and no unit that runs on integers by another rule: the quantizers around it would cost accuracy and time, and
+    nothing would gain.  Kinds and formats decide, before there are qparams.  A network of such groups alone has no islands.
+    """
+    if not any(rule.beside_integers for rule in target.rules):
+        return rules
+    return GroupRules(context, target, _Islands(rules, groups, context, target).roots())
+
+
+class _Islands:
+    def __init__(self, rules: GroupRules, groups: Sequence[FusedGroup], context: Context, target: Target) -> None:
+        self.rules, self.groups, self.context, self.target = rules, groups, context, target
+        self.group_of = {n: g for g in groups for n in g.nodes}
+        types = node_types(context.model, context)
+        self.numbers = {*types.positions, *types.integers}
+
+    def roots(self) -> frozenset[fx.Node]:
+        kinds = {g: self._kind(g) for g in self.groups}
+        left = {g for g, kind in kinds.items() if kind == "light"} if "integer" in kinds.values() else set()
+        found = set[fx.Node]()
+        while left:
+            island, beside = self._connected(left.pop(), kinds)
+            left -= island
+            if "float" in beside and "integer" not in beside:
+                found.update(g.root for g in island)
+        return frozenset(found)
+
+    def _connected(self, start: FusedGroup, kinds: dict[FusedGroup, str]) -> tuple[set[FusedGroup], set[str]]:
+        # The groups beside integers only that ops on codes connect, and the kinds of the groups around them.
+        island, beside, pending, moves = {start}, set[str](), [start], set[FusedGroup]()
+        while pending:
+            for group in self._neighbours(pending.pop()):
+                kind = kinds[group]
+                if kind in ("float", "integer"):
+                    beside.add(kind)
+                elif kind != "numbers" and group not in island and group not in moves:
+                    (moves if kind == "moves" else island).add(group)
+                    pending.append(group)
+        return island, beside
+
+    def _neighbours(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        # The groups that write what a group reads, and those that read what it writes; constants and inputs have no group.
+        for node in group.nodes:
+            for slot, producer in self.context.slots(node):
+                if slot == "input" and producer in self.group_of and self.group_of[producer] is not group:
+                    yield self.group_of[producer]
+        for reader in group.output.users:
+            if reader in self.group_of and reads_values(reader, group.output):
+                yield self.group_of[reader]
+
+    def _kind(self, group: FusedGroup) -> str:
+        if group.output in self.numbers:
+            return "numbers"
+        if keeps_codes(group.root, self.context, self.target):
+            return "moves"
+        indices = [self._index(group, "input", group.root), self._index(group, "output", group.output)]
+        given = [self.target.rules[index] for index in indices if index is not None]
+        if not given or not self._has_kernel(group):
+            return "float"
+        return "light" if all(rule.beside_integers for rule in given) and not self._is_asked(group) else "integer"
+
+    def _is_asked(self, group: FusedGroup) -> bool:
+        # Of an override that names the op, not of one for all ops.
+        selects = [change.select for change in self.target.overrides if not isinstance(change.select, Everything)]
+        return any(matches(select, node, self.context) for select in selects for node in group.nodes)
+
+    def _index(self, group: FusedGroup, slot: str, tensor: fx.Node) -> int | None:
+        value, index = self.rules.value(group, slot, tensor)
+        return index if isinstance(value, Scheme | FixedQParams) else None
+
+    def _has_kernel(self, group: FusedGroup) -> bool:
+        kernels = self.target.kernels
+        return not kernels or any(not k.in_float and matches(k.unit, group.root, self.context) for k in kernels)
