@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from qfunc.specs import Target, edit
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.targets.onnxruntime.target import onnxruntime
@@ -16,4 +18,7 @@ def exact_target(reason: str) -> Target:
     return edit.weights(bits=7)(onnxruntime) if reason else onnxruntime
 
 
-ONNXRUNTIME = exact_target(OnnxRuntimeRunner().comparable())
+REASON = OnnxRuntimeRunner().comparable()
+ONNXRUNTIME = exact_target(REASON)
+on_vnni = pytest.mark.skipif(bool(REASON), reason=f"of processors with VNNI; {REASON}")
+"""Tests of sums that AVX2 saturates, or of kernels that a processor without VNNI has not."""

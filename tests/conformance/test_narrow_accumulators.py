@@ -19,7 +19,7 @@ from qfunc.testing import SmallNet, check_target
 from qfunc.testing.overflow_models import OverflowNet, overflow_models
 from qfunc.testing.small_models import Block
 from tests.conformance.chip import Array, Chip
-from tests.onnxruntime_target import ONNXRUNTIME
+from tests.onnxruntime_target import ONNXRUNTIME, on_vnni
 
 BITS = 16
 HALF = 2.0 ** (BITS - 1)
@@ -111,6 +111,7 @@ def test_a_wrong_accumulator_is_found(name: str) -> None:
         check_target(target, run=Chip(hold=hold), models=models)
 
 
+@on_vnni
 def test_the_default_models_reach_overflow() -> None:
     """The drawn networks of random weights come after those that overflow, up to 24 bits."""
     with pytest.raises(AssertionError, match=r"law 'emulation_matches_the_runtime'(.|\n)*OverflowNet\('conv', 82, seed=0\)"):
@@ -118,6 +119,7 @@ def test_the_default_models_reach_overflow() -> None:
     assert overflow_models(with_accumulator(32)) == []
 
 
+@on_vnni
 def test_the_width_of_int32_is_that_of_runtimes() -> None:
     """70,000 products of the largest codes: ONNX Runtime wraps at 2^31."""
     net = nn.Linear(70_000, 4)
@@ -131,6 +133,7 @@ def test_the_width_of_int32_is_that_of_runtimes() -> None:
     assert report.agreement.startswith("bit-exact: 0 of 140,016 elements differ; the simulation is ")  # it has no overflow
 
 
+@on_vnni
 def test_verify_compares_overflow_with_the_runtime() -> None:
     """The Q/DQ file is the simulation, which sums exactly: a runtime that executes it as it is differs from the chip."""
     target = with_accumulator(Accumulator(BITS, Wraps()))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import recipes, targets
 from qfunc.specs import edit
+from qfunc.targets.onnxruntime.target import onnxruntime
 
 
 def standardised(conv: Any) -> Tensor:
@@ -88,7 +89,7 @@ def straight_through(weight: Tensor) -> Tensor:
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda f: f.__name__)
 def test_gradients_are_those_of_a_straight_through_quantizer_behind_the_formula(formula: Any, road: Any, norm: bool) -> None:
     net = network(formula, norm)
-    quantized = qfunc.quantize(targets.onnxruntime, road)(net)
+    quantized = qfunc.quantize(onnxruntime, road)(net)
     weights_only = qfunc.bypass(edit.op("conv"), roles=("activation",))(quantized).train()
     before = {name: p.detach().clone() for name, p in weights_only.named_parameters()}
     found = weights_only(X)

@@ -23,7 +23,7 @@ from tests.lowering import drawn_ops
 from tests.lowering.drawn_law import EXAMPLES, _calibrated
 from tests.lowering.drawn_ops import Side, Trial, image, move, trials
 from tests.lowering.onnxruntime import test_onnxruntime_ops
-from tests.onnxruntime_target import ONNXRUNTIME
+from tests.onnxruntime_target import ONNXRUNTIME, on_vnni
 from tests.proof.packages import flipped, package, run_check, spoil_tensor
 
 SPOILT = {"onnxruntime": "other", "litert": "other", "litert_reference": "other", "ncnn": "relu", "openvino": "relu"}
@@ -120,6 +120,7 @@ def test_drawn_networks_pass(name: str, tmp_path: Path) -> None:
     print(f"\n{name}: {dict(seen)} elements")
 
 
+@on_vnni
 def test_the_command_checks_the_proof(tmp_path: Path, capsys: Any) -> None:
     folder = package(ONNXRUNTIME).save(tmp_path / "package")
     assert main(["verify", str(folder)]) == 0

@@ -13,6 +13,7 @@ import qfunc
 from qfunc import targets
 from qfunc.reconstruction import Blocks, Layers, reconstructed, units
 from qfunc.specs import edit
+from tests.onnxruntime_target import on_vnni
 
 VARY = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
 QUICK = {"iterations": 100, "rounding_lr": 0.1}
@@ -81,6 +82,7 @@ def test_a_float_mask_beside_ids_parts_no_block() -> None:
     assert [unit.ops for unit in units(Blocks())(program)] == [("qkv", "out")]
 
 
+@on_vnni
 def test_a_runtime_of_language_models_computes_the_rounded_codes() -> None:
     torch.manual_seed(0)
     model, batches = Decoder(width=64, heads=4).eval(), [tokens(4, seed=seed) for seed in range(2)]

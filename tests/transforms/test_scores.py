@@ -64,8 +64,9 @@ def test_the_page_holds_what_the_report_says(tmp_path: Path) -> None:
     assert text == report.html()
     assert report.verdict in text
     coverage = 2  # its head and its row
+    gain = 2 + len(report.gain.remarks)
     floats = (1 + len(report.float_units)) * bool(report.float_units)
-    assert text.count("<tr>") == 1 + len(report.rows) + 1 + 4 + floats + coverage
+    assert text.count("<tr>") == 1 + len(report.rows) + 1 + 4 + floats + coverage + gain
     assert all(f"<td>{row.name}</td>" in text for row in report.rows)
     bad = evolve(report, disagreements=("fc<1>: predicted integer, but the runtime runs it as float",))
     assert "fc&lt;1&gt;: predicted integer" in bad.html()

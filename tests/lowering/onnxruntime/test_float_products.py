@@ -23,6 +23,7 @@ from qfunc.targets.onnxruntime.float_products import float_product
 from qfunc.targets.onnxruntime.matmul import mlas_linear
 from tests.lowering.onnxruntime.test_float_kernels import WIDE
 from tests.lowering.onnxruntime.test_nbits_target import Gated, calibrated
+from tests.onnxruntime_target import on_vnni
 
 exact = pytest.mark.skipif(not WIDE, reason="without AVX-512, MLAS adds in another order")
 RANGES = {"alike": 0, "mixed": 20, "all": 60}
@@ -155,6 +156,7 @@ SKIPPED = edit.skip(edit.name("gate"))(targets.onnxruntime_nbits(4, 32, 0))
 ONE_THREAD = edit.override(edit.name("gate"), weights={"bits": 4})(targets.onnxruntime_nbits(8, 32, 0, threads=1))
 
 
+@on_vnni
 @pytest.mark.parametrize("target", [SKIPPED, ONE_THREAD], ids=["float", "4 bits, one thread"])
 def test_other_layers_have_a_bound(target: Target) -> None:
     """A layer in float runs in another operator, and one of 4 bits divides its rows in no order that is described."""
