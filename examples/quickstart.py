@@ -119,7 +119,7 @@ def main(directory: Path) -> None:
         ("accuracy, simulated", accuracy(calibrated, x_test, y_test)),
         ("accuracy, emulated", accuracy(exact, x_test, y_test)),
         ("accuracy, ONNX Runtime", accuracy(lambda v: int8_session.run([v])[0], x_test, y_test)),
-        ("top-1 agreement with float", f"{100 * report.top1:.2f} %"),
+        ("top-1 agreement with float", f"{100 * (report.top1 or 0.0):.2f} %"),
         ("SQNR of the outputs", f"{report.sqnr:.1f} dB"),
         ("multiply-accumulates on integers", f"{100 * report.integer_products / report.products:.0f} %"),
         ("integer tensors compared", f"{report.tensors}"),

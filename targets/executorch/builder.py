@@ -51,7 +51,7 @@ class XnnpackBuilder:
     lowering, any_padding, batched, blocks = "XnnpackLowering", True, False, True
     code_type, bias_type = np.int8, np.int32
     hard_swish_ratio: float | None = None
-    curves = CURVES
+    curves: Curves = CURVES
 
     def __init__(self, ops: Mapping[str, OpWriter]) -> None:
         self.ops = ops

@@ -25,6 +25,7 @@ def test_what_stays_float_stays_float_behind_an_activation_that_the_runtime_drop
     """ONNX Runtime quantizes a float weight between DQ and Q, and a Clip that the codes imply does not stand between."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 5, 2, stride=2), activation, nn.AdaptiveAvgPool2d(1))
+    net.extend([nn.Flatten(), nn.Linear(5, 3)])  # on integers, so that the pool is, too
     with torch.no_grad():
         net[1].weight.mul_(8)  # so that a quantized weight shows in the codes
     batches = [torch.randn(4, 3, 7, 6)]

@@ -84,10 +84,10 @@ def test_a_pool_of_no_batch_of_images_is_refused(pool):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.pool = nn.Conv2d(3, 8, 3, padding=1), pool
+            self.first, self.pool = nn.Conv2d(3, 1, 3, padding=1), pool
 
         def forward(self, x):
-            return self.pool(self.first(x).mean(1))
+            return self.pool(self.first(x).squeeze(1))
 
     batch = torch.randn(2, 3, 8, 8)
     calibrated = qfunc.calibrate([batch], progress=False)(qfunc.quantize(TARGET)(Net().eval()))
