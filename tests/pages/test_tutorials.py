@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.onnxruntime_target import REASON
+from tests import onnxruntime_target
 from tests.pages.printed import FIGURE, About, differences
 
 FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
@@ -71,8 +71,8 @@ def test_first_model_on_litert() -> None:
 @pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.md") if p.stem not in NEEDED))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_page_is_what_its_program_prints(name: str) -> None:
-    if REASON and name == "accuracy":
-        pytest.skip(f"of processors with VNNI; others have weights of 7 bits: {REASON}")
+    if onnxruntime_target.REASON and name == "accuracy":
+        pytest.skip(f"of processors with VNNI; others have weights of 7 bits: {onnxruntime_target.REASON}")
     assert ran(name) == ""
 
 
