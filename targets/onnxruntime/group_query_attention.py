@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from qfunc.lowering.coded_state.packed_codes import CODES, PACKED, SCALE_KEY
+from qfunc.lowering.coded_state.names import CODES, PACKED, SCALE_KEY
 
 if TYPE_CHECKING:
     from qfunc.lowering.qdq.reader import QdqModel

@@ -12,6 +12,7 @@ import torch
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.testing import check_each_kind
+from tests.onnxruntime_target import on_vnni
 from tests.processes import start_processes
 from tests.testing.shared_work import BAD, KINDS, RANKS, SEEDS, Campaign, Chip, fuzzed, kinds, work
 
@@ -74,6 +75,7 @@ def test_a_process_that_fails_ends_all(both: list[dict[str, Any]]) -> None:
     )
 
 
+@on_vnni
 @pytest.mark.thorough
 def test_each_kind_is_checked_by_one_process(both: list[dict[str, Any]]) -> None:
     alone = kinds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qfunc.lowering.coded_state.packed_codes import SCALE_KEY, ZERO_POINT_KEY
+from qfunc.lowering.coded_state.names import SCALE_KEY, ZERO_POINT_KEY
 
 if TYPE_CHECKING:
     from qfunc.lowering.qdq.reader import QdqModel

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from qfunc.lowering.coded_state.names import CODES, PACKED, ZERO_POINT_KEY
+
 _SHIFT = 8
 """What is added to a code: bytes hold codes from 0 on."""
-CODES, PACKED = ".codes", ".packed"
-"""The suffixes of tensors of codes, and of bytes of two codes."""
-SCALE_KEY, ZERO_POINT_KEY = "SCALE_TENSOR", "ZERO_POINT_TENSOR"
-"""ONNX, TensorAnnotation.quant_parameter_tensor_names."""
 
 
 def unpack_ends(model: ModelProto) -> ModelProto:

@@ -29,10 +29,11 @@ from qfunc.targets.executorch.pte import delegate_of
 from qfunc.targets.executorch.schema import read
 from qfunc.targets.runtimes import ExecuTorchRunner, TfliteLowering
 from tests.lowering.drawn_law import EXAMPLES
+from tests.onnxruntime_target import REASON
 
 INSTALLED = importlib.util.find_spec("executorch") is not None
 needs_executorch = pytest.mark.skipif(not INSTALLED, reason="executorch is not installed")
-needs_vnni = pytest.mark.skipif(bool(other_kernels()), reason="the kernels' arithmetic is that of x86-64 with VNNI")
+needs_vnni = pytest.mark.skipif(bool(other_kernels() or REASON), reason="the kernels' arithmetic is that of x86-64 with VNNI")
 
 BATCHES = ((3,), (1,), (2, 5), (1, 1), (2, 3, 4))
 KINDS = ("normal", "ties", "zeros", "positive", "constant", "huge", "tiny", "mixed", "outlier")

@@ -25,10 +25,11 @@ from qfunc.targets.executorch.builder import CURVES
 from qfunc.targets.executorch.logistic import sigmoid
 from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.xnnpack.nodes import differ, operator, run
+from tests.onnxruntime_target import REASON
 
 pytestmark = [
     pytest.mark.skipif(bool(ExecuTorchRunner().missing()), reason="executorch is not installed"),
-    pytest.mark.skipif(bool(other_kernels()), reason="the kernels' arithmetic is that of x86-64 with VNNI"),
+    pytest.mark.skipif(bool(other_kernels() or REASON), reason="the kernels' arithmetic is that of x86-64 with VNNI"),
 ]
 
 SEEDS = st.integers(0, 2**32)

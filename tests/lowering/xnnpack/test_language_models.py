@@ -13,10 +13,11 @@ from qfunc import targets
 from qfunc.lowering.runner_support import other_kernels
 from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.decoding.test_answers import model
+from tests.onnxruntime_target import REASON
 
 pytestmark = [
     pytest.mark.skipif(bool(ExecuTorchRunner().missing()), reason="executorch is not installed"),
-    pytest.mark.skipif(bool(other_kernels()), reason="the kernels' arithmetic is that of x86-64 with VNNI"),
+    pytest.mark.skipif(bool(other_kernels() or REASON), reason="the kernels' arithmetic is that of x86-64 with VNNI"),
     pytest.mark.filterwarnings("ignore"),  # torch.export warns of its own use of deprecated names
 ]
 
