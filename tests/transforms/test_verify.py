@@ -187,13 +187,14 @@ def test_what_divides_0_by_0_as_codes_is_named(name: str, shown: bool) -> None:
     parts = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 4, 1)
     net = Apply(lambda x, first, last: last(function(first(x))), *parts).eval()
     x = torch.randn(4, 3, 8, 8)
-    target = edit.skip(Op("add"))(TARGET)
+    target, bytes_ = edit.skip(Op("add"))(TARGET), TARGET.rules[0].input
+    asked = edit.add(Op("add"), input=bytes_, output=bytes_)(TARGET)  # by default the sum is float, as what is beside it
     cured = qfunc.calibrate([1000 * x], progress=False)(qfunc.quantize(target)(net))
     assert qfunc.verify(target)(cured, [0 * x]).verdict.startswith("bit-exact")
-    done = qfunc.calibrate([1000 * x], progress=False)(qfunc.quantize(TARGET)(net))
-    assert "model.onnx" in qfunc.deploy(TARGET)(done).files
+    done = qfunc.calibrate([1000 * x], progress=False)(qfunc.quantize(asked)(net))
+    assert "model.onnx" in qfunc.deploy(asked)(done).files
     with pytest.raises(VerifyError) as raised:
-        qfunc.verify(TARGET, None if shown else faithful)(done, [0 * x])
+        qfunc.verify(asked, None if shown else faithful)(done, [0 * x])
     where, count = (f"tensor {op!r}", "2,048") if shown else ("output 0", "1,024")
     assert str(raised.value) == (
         f"verify, batch 1, {where}: found NaN before the quantizer in {count} of {count} elements, wanted numbers, which have "
