@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qfunc.analysis.gain import Latency
 from qfunc.errors import QfuncError, first_line
-from qfunc.lowering.artifact import Artifact
+from qfunc.lowering.artifact import REPORT, Artifact
 from qfunc.specs import Everything, Target, edit
 from qfunc.specs.protocols import LoadingRunner, Runner, ThreadedRunner
 from qfunc.transforms.deploy import Deployment, deploy
@@ -39,8 +39,9 @@ def float_file(deployed: Deployment, target: Target) -> Artifact | str:
 
 
 def size_ratio(artifact: Artifact, plain: Artifact) -> float:
-    """Return the bytes of a file over the bytes of the float file."""
-    return sum(map(len, artifact.files.values())) / max(1, sum(map(len, plain.files.values())))
+    """Return the bytes of a file over the bytes of the float file, without the report, which no runtime loads."""
+    size, whole = (sum(len(v) for name, v in a.files.items() if name != REPORT) for a in (artifact, plain))
+    return size / max(1, whole)
 
 
 def latency(runner: Any, artifact: Artifact, plain: Artifact, inputs: Sequence[Tensor]) -> Latency:
