@@ -20,7 +20,7 @@ from tests.onnxruntime_target import ONNXRUNTIME, REASON
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--also FILE`: the tests, functions and files that FILE names, one a line, count as thorough."""
+    """`--also=FILE`: the tests, functions and files that FILE names, one a line, count as thorough."""
     parser.addoption("--also", type=Path, metavar="FILE")
 
 
