@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from torch import fx
 
@@ -18,8 +18,9 @@ def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Conte
     """Return rules of which those `beside_integers` select no group of an island.
 
     An island is a set of groups that such rules alone quantize and that ops on codes connect.  It has a float unit beside it,
-    and no unit that runs on integers by another rule: the quantizers around it would cost accuracy and time, and
-    nothing would gain.  Kinds and formats decide, before there are qparams.  A network of such groups alone has no islands.
+    and no unit that runs on integers by another rule reads its values, directly or through other such groups: the quantizers
+    around it would cost accuracy and time, and nothing would gain.  Kinds and formats decide, before there are qparams.  A
+    network of such groups alone has no islands.
     """
     if not any(rule.beside_integers for rule in target.rules):
         return rules
@@ -32,37 +33,46 @@ class _Islands:
         self.group_of = {n: g for g in groups for n in g.nodes}
         types = node_types(context.model, context)
         self.numbers = {*types.positions, *types.integers}
+        self.kinds = {g: self._kind(g) for g in groups}
 
     def roots(self) -> frozenset[fx.Node]:
-        kinds = {g: self._kind(g) for g in self.groups}
-        left = {g for g, kind in kinds.items() if kind == "light"} if "integer" in kinds.values() else set()
-        found = set[fx.Node]()
+        integers = [g for g, kind in self.kinds.items() if kind == "integer"]
+        left = {g for g, kind in self.kinds.items() if kind == "light"} if integers else set()
+        moves, found = {g for g, kind in self.kinds.items() if kind == "moves"}, set[fx.Node]()
+        left -= self._reached(integers, left | moves, self._written)
+        free = left | moves
         while left:
-            island, beside = self._connected(left.pop(), kinds)
+            start = left.pop()
+            island = self._reached([start], free, self._neighbours) | {start}
             left -= island
-            if "float" in beside and "integer" not in beside:
-                found.update(g.root for g in island)
+            if any(self.kinds[g] == "float" for inside in island for g in self._neighbours(inside)):
+                found.update(g.root for g in island if self.kinds[g] == "light")
         return frozenset(found)
 
-    def _connected(self, start: FusedGroup, kinds: dict[FusedGroup, str]) -> tuple[set[FusedGroup], set[str]]:
-        # The groups beside integers only that ops on codes connect, and the kinds of the groups around them.
-        island, beside, pending, moves = {start}, set[str](), [start], set[FusedGroup]()
+    def _reached(
+        self,
+        starts: Sequence[FusedGroup],
+        through: Set[FusedGroup],
+        step: Callable[[FusedGroup], Iterator[FusedGroup]],
+    ) -> set[FusedGroup]:
+        # The groups to which steps lead through such groups.
+        found, pending = set[FusedGroup](), list(starts)
         while pending:
-            for group in self._neighbours(pending.pop()):
-                kind = kinds[group]
-                if kind in ("float", "integer"):
-                    beside.add(kind)
-                elif kind != "numbers" and group not in island and group not in moves:
-                    (moves if kind == "moves" else island).add(group)
+            for group in step(pending.pop()):
+                if group in through and group not in found:
+                    found.add(group)
                     pending.append(group)
-        return island, beside
+        return found
 
-    def _neighbours(self, group: FusedGroup) -> Iterator[FusedGroup]:
-        # The groups that write what a group reads, and those that read what it writes; constants and inputs have no group.
+    def _written(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        # The groups that write what a group reads; constants and inputs have no group.
         for node in group.nodes:
             for slot, producer in self.context.slots(node):
                 if slot == "input" and producer in self.group_of and self.group_of[producer] is not group:
                     yield self.group_of[producer]
+
+    def _neighbours(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        yield from self._written(group)
         for reader in group.output.users:
             if reader in self.group_of and reads_values(reader, group.output):
                 yield self.group_of[reader]

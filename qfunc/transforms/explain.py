@@ -164,7 +164,7 @@ def _reason(group: FusedGroup, rules: GroupRules, target: Target) -> str:
     if decides:
         return ""
     if group.root in rules.islands:
-        return "no op beside it runs on integers, and its rule is `beside_integers`"
+        return "no op on integers reads it, but float ops are beside it, and its rule is `beside_integers`"
     if rules.context.kind(group.root) == "unknown":
         return "it is outside the vocabulary of ops; an OpKind in the target's ops gives it a kind"
     return near_rule(group.root, target, rules.context) or "no rule of the target quantizes it"

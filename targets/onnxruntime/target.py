@@ -87,7 +87,6 @@ onnxruntime = Target(
             edges=~From(Op(MASKS)),
             beside_integers=True,
         ),
-        Rule(Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
     ),
     fusions=(Fusion(ROOTS, (FusionStep(Op(Trait.CLAMPS)),), integer_if=(ClampImplied(),)),),
     kernels=(

@@ -13,6 +13,7 @@ from qfunc.numerics.kernels.requantize import SMALLEST_BIAS
 from qfunc.targets.openvino.barriers import insert_barriers
 from qfunc.targets.openvino.edits import integers, set_nodes
 from qfunc.targets.openvino.pooling import replace_extremes, rewrite_pools
+from qfunc.targets.openvino.recurrent import separate_biases, separate_inputs
 
 _LAST = 2**62
 _WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
@@ -30,7 +31,8 @@ def rewrite(model: onnx.ModelProto) -> None:
     rewrite_pools(model)
     _fold_constants(model)
     insert_barriers(model)
-    _separate_biases(model)
+    separate_biases(model)
+    separate_inputs(model)
 
 
 def _copy_shared_biases(model: onnx.ModelProto) -> None:
@@ -50,24 +52,6 @@ def _copy_shared_biases(model: onnx.ModelProto) -> None:
                 copied.name = node.input[index] = f"{node.output[0]}.own_bias"
                 model.graph.initializer.append(copied)
             seen.add(name)
-
-
-def _separate_biases(model: onnx.ModelProto) -> None:
-    # Beside a recurrent layer, OpenVINO 2026.4.1 omits the bias of a two-dimensional convolution if the batch varies.
-    if not any(node.op_type in ("LSTM", "GRU", "RNN") for node in model.graph.node):
-        return
-    held, nodes = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}, list[onnx.NodeProto]()
-    for node in model.graph.node:
-        nodes.append(node)
-        weight, bias = (held.get(name) for name in [*node.input[1:3], "", ""][:2])
-        if node.op_type not in ("Conv", "ConvTranspose") or weight is None or bias is None:
-            continue
-        result, name = node.output[0], f"{node.output[0]}.bias_of_channels"
-        model.graph.initializer.append(numpy_helper.from_array(bias.reshape(-1, *[1] * (weight.ndim - 2)), name))
-        node.output[0] = f"{result}.products"
-        del node.input[2]
-        nodes.append(helper.make_node("Add", [node.output[0], name], [result], name=f"{result}.biased"))
-    set_nodes(model, nodes)
 
 
 def _add_biases(model: onnx.ModelProto) -> None:

@@ -46,7 +46,7 @@ BITS = "NNCF, CPU hardware configuration: weights and activations have 8 bits; t
 openvino = Target(
     name="openvino",
     rules=(
-        Rule(WEIGHTED | Op(Trait.RECURRENT), input=ACTIVATION, weight=WEIGHT),
+        Rule(WEIGHTED, input=ACTIVATION, weight=WEIGHT),
         Rule(REAL | Op("resize") & ~NEAREST, input=ACTIVATION, beside_integers=True),
         Rule(Op("concat") & NonNegative(), input=UNSIGNED, output=UNSIGNED, beside_integers=True),
         Rule(Op("concat"), input=SIGNED, output=SIGNED, beside_integers=True),

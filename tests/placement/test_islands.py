@@ -1,4 +1,4 @@
-"""Light ops run on integers only beside ops that do; what a user names keeps its place."""
+"""Light ops run on integers where ops on integers read them, or beside no float op; what a user names keeps its place."""
 
 from __future__ import annotations
 
@@ -64,16 +64,19 @@ def programs(draw: st.DrawFn) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def islands(steps: Sequence[tuple[str, tuple[int, ...]]]) -> set[int]:
-    """By networkx: the components of light and moving steps beside a float step and beside no convolution."""
-    graph = networkx.Graph()
+    """By networkx: the components, beside a float step, of moving steps and of light ones that no convolution needs."""
+    graph = networkx.DiGraph()
     graph.add_nodes_from(range(1, len(steps) + 1))
     graph.add_edges_from((p, i) for i, (_, places) in enumerate(steps, 1) for p in places if p)
     kind = {i: steps[i - 1][0] for i in graph}
-    free = graph.subgraph([i for i in graph if kind[i] in (*LIGHT, *MOVES)])
+    between = graph.subgraph([i for i in graph if kind[i] not in FLOAT])
+    on_codes = graph.edge_subgraph([(a, b) for a, b in between.edges if kind[a] not in INTEGER])  # a convolution ends a path
+    needed = {i for n in on_codes if kind[n] in INTEGER for i in networkx.ancestors(on_codes, n)}
+    free = graph.to_undirected().subgraph([i for i in graph if kind[i] in MOVES or (kind[i] in LIGHT and i not in needed)])
     found = set[int]()
     for component in networkx.connected_components(free):
-        beside = {kind[n] for i in component for n in graph[i]}
-        if beside & {*FLOAT} and not beside & {*INTEGER}:
+        beside = {kind[n] for i in component for n in networkx.all_neighbors(graph, i)}
+        if beside & {*FLOAT}:
             found |= {i for i in component if kind[i] in LIGHT}
     return found
 
@@ -105,15 +108,18 @@ def test_the_float_ones_are_those_of_the_components_of_many(steps: list[tuple[st
 MAGNITUDE = [("conv", (0,)), ("exp", (1,)), ("sqrt", (1,)), ("add", (2, 3)), ("sqrt", (4,)), ("conv", (5,))]
 """sqrt(re^2 + im^2) of a spectrogram between convolutions: the sum is an island."""
 CLUSTER = [("exp", (0,)), ("add", (0, 1)), ("flip", (2,)), ("mul", (1, 3)), ("sqrt", (4,)), ("conv", (0,))]
-BESIDE = [("conv", (0,)), ("add", (0, 1)), ("sqrt", (2,))]
+BESIDE = [("conv", (0,)), ("add", (0, 1)), ("sqrt", (2,)), ("conv", (2,))]
+LAST = [("conv", (0,)), ("mul", (0, 1)), ("sqrt", (2,))]
+AT_THE_END = [("conv", (0,)), ("add", (0, 1))]
 ALONE = [("sqrt", (0,)), ("add", (0, 1)), ("mul", (0, 2))]
 
 
 @pytest.mark.parametrize("target", [ONNXRUNTIME, litert, openvino], ids=lambda t: t.name)
 @pytest.mark.parametrize(
     ("steps", "floats"),
-    [(MAGNITUDE, ["add"]), (CLUSTER, ["add", "mul"]), (BESIDE, []), (ALONE, [])],
-    ids=["between functions", "cluster", "beside a convolution", "no convolution"],
+    [(MAGNITUDE, ["add"]), (CLUSTER, ["add", "mul"]), (BESIDE, []), (LAST, ["mul"]),
+     (AT_THE_END, []), (ALONE, [])],
+    ids=["between functions", "cluster", "before a convolution", "before a function", "at the end", "no convolution"],
 )
 def test_examples(steps: list[Any], floats: list[str], target: Target) -> None:
     found = float_kinds(steps, target)
@@ -153,7 +159,7 @@ def test_explain_says_why() -> None:
     calibrated = qfunc.calibrate(x, progress=False)(qfunc.quantize(ONNXRUNTIME)(Program(MAGNITUDE).eval()))
     for model in (calibrated, qfunc.quantize(ONNXRUNTIME)(Program(MAGNITUDE).eval())):
         (why,) = (row.why for row in qfunc.explain(model).floats if row.kind == "add")
-        assert why == "no op beside it runs on integers, and its rule is `beside_integers`"
+        assert why == "no op on integers reads it, but float ops are beside it, and its rule is `beside_integers`"
 
 
 def test_the_file_is_the_float_one_there() -> None:

@@ -1,4 +1,4 @@
-"""Recurrent layers in OpenVINO's file: OpenVINO computes torch's equations on the weights that their codes stand for."""
+"""Recurrent layers in OpenVINO's file are float; with a rule for their weights, those are what their codes stand for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.lowering.report_fields import read_quantized
+from qfunc.specs import Op, Trait, edit
 from qfunc.targets.runtimes import OpenVinoRunner
 
 needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 WIDTH, STATE, STEPS = 5, 6, 7
 CELLS = ("LSTM", "GRU", "RNN")
+PRODUCT = targets.openvino.rules[0]
+WEIGHTS_IN_CODES = edit.add(Op(Trait.RECURRENT), input=PRODUCT.input, weight=PRODUCT.weight)(targets.openvino)
 
 
 class Layer(nn.Module):
@@ -93,8 +96,8 @@ def deployed(cell: str, seed: int, levels: int = 1) -> tuple[Layer, Tensor, Any,
     torch.manual_seed(seed)
     model = Layer(cell, draw, levels).eval()
     x = torch.randn(*((3, STEPS) if model.first else (STEPS, 3)), WIDTH)
-    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.openvino)(model))
-    return model, x, calibrated, qfunc.deploy(targets.openvino)(calibrated)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(WEIGHTS_IN_CODES)(model))
+    return model, x, calibrated, qfunc.deploy(WEIGHTS_IN_CODES)(calibrated)
 
 
 @needs_openvino
@@ -155,3 +158,36 @@ def test_convolutions_before_a_recurrent_layer_keep_their_biases(cell: str, midd
     report = qfunc.verify(targets.openvino)(calibrated, batches)
     assert report.tensors >= 3
     assert "mismatch" not in report.verdict, report
+
+
+class Branches(nn.Module):
+    """Two recurrent layers on one tensor, or on tensors that differ, joined before a linear layer."""
+
+    def __init__(self, cell: str, both: bool, draw: random.Random) -> None:
+        super().__init__()
+        layers = (getattr(nn, cell)(WIDTH, STATE, batch_first=True, bidirectional=both) for _ in range(2))
+        self.one, self.other = layers
+        self.moved, self.summed = draw.choice(("", "flip", "shift")), draw.random() < 0.5
+        self.head = nn.Linear((1 if self.summed else 2) * STATE * (2 if both else 1), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, T, WIDTH] -> [N, T, 3]."""
+        changed = x.flip(1) if self.moved == "flip" else x + 1 if self.moved == "shift" else x
+        a, b = self.one(x)[0], self.other(changed)[0]
+        return self.head(a + b if self.summed else torch.cat([a, b], -1))
+
+
+@needs_openvino
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("both", [False, True], ids=["one way", "both ways"])
+@pytest.mark.parametrize("seed", range(2))
+def test_layers_on_one_tensor_are_those_of_the_float_network(cell: str, both: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Branches(cell, both, random.Random(f"{cell} {both} {seed}")).eval(), [torch.randn(3, STEPS, WIDTH)]
+    calibrated = qfunc.calibrate(x, progress=False)(qfunc.quantize(targets.openvino)(model))
+    assert {row.kind for row in qfunc.explain(calibrated).floats} >= {cell.lower()}
+    report = qfunc.verify(targets.openvino)(calibrated, x)
+    assert "mismatch" not in report.verdict, report
+    (found,) = OpenVinoRunner().run(qfunc.deploy(targets.openvino)(calibrated), [x[0].numpy()])
+    # At most two roundings of a tensor to 8 bits, 1/255 of its range of about 2, before 24 products of weights below 1/4.
+    assert np.abs(found - model(x[0]).detach().numpy()).max() < 0.1
