@@ -6,10 +6,12 @@ Each worker, and each process that a test starts, has one thread: threads of sev
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI")  # AMX rounds sums in another order
 
 import gc
 from collections.abc import Generator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -20,19 +22,37 @@ from tests.onnxruntime_target import ONNXRUNTIME, REASON
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--also=FILE`: the tests, functions and files that FILE names, one a line, count as thorough."""
+    """`--also=FILE`: the tests, functions and files that FILE names, one a line, count as thorough.
+
+    `--part=K/N`: of the thorough tests, those of one of N parts; a function is whole.
+    """
     parser.addoption("--also", type=Path, metavar="FILE")
+    parser.addoption("--part", type=_part, default=(0, 1), metavar="K/N")
+
+
+def _part(text: str) -> tuple[int, int]:
+    place, count = map(int, text.split("/"))
+    return place % count, count
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that `--also` names."""
+    """Mark the tests that `--also` names, and leave out the thorough ones of other parts."""
     file = config.getoption("also")
     named = set() if file is None else {*file.read_text().splitlines()}
     for item in items if named else ():
         function = item.nodeid.partition("[")[0]
         if not named.isdisjoint((item.nodeid, function, function.partition("::")[0])):
             item.add_marker("thorough")
+    place, count = config.getoption("part")
+    if count > 1:
+        chosen = [i for i in items if "thorough" not in i.keywords or crc32(_function(i)) % count == place]
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*chosen}])
+        items[:] = chosen
+
+
+def _function(item: pytest.Item) -> bytes:
+    return item.nodeid.partition("[")[0].encode()
 
 
 def pytest_collection_finish() -> None:

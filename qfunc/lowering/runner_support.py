@@ -131,6 +131,14 @@ def has(*features: str) -> bool:
     return not cpu_info.exists() or not {*features}.isdisjoint(cpu_info.read_text().split())
 
 
+def uses_amx() -> bool:
+    """Return True if oneDNN may use AMX here: unless the environment's ONEDNN_MAX_CPU_ISA names other instructions."""
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    return has("amx_int8") and (most in ("ALL", "DEFAULT") or "AMX" in most)
+
+
+AMX = "with AMX, oneDNN has kernels that round in another order; ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI leaves them out"
+
 SATURATES = "without VNNI the kernels saturate sums of two products to 16 bits"
 """AVX2 then adds pairs of products u8 * s8 in 16 bits.  2 * 255 * |w| <= 2^15 - 1 holds up to |w| = 64, so that weights of 7
 bits are exact."""

@@ -16,7 +16,9 @@ from attrs import field, frozen
 from qfunc.lowering.artifact import Artifact, file_of
 from qfunc.lowering.checked_runtime import CheckedRuntime, names_of_nodes
 from qfunc.lowering.report_fields import read_quantized
-from qfunc.lowering.runner_support import FOURS, SATURATES, files_of, has, loading, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import (
+    AMX, FOURS, SATURATES, files_of, has, loading, not_installed, other_kernels, require, uses_amx,
+)  # fmt: skip
 from qfunc.targets.openvino.units import float_products
 
 _MODEL = "model.onnx"
@@ -89,7 +91,7 @@ class OpenVinoRunner:
         """Return "" if this CPU computes the artifact exactly, else the reason why it may not; None stands for any artifact."""
         weights = [] if artifact is None else [s for s in read_quantized(artifact.report) if s["role"] == "weight"]
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
-        return other_kernels() or ("" if exact or has(*FOURS) else SATURATES)
+        return other_kernels() or (AMX if uses_amx() else "" if exact or has(*FOURS) else SATURATES)
 
     def compiled(self, model: bytes, observed: Sequence[str] = (), shapes: Sequence[tuple[int, ...]] = ()) -> Any:
         """Return a compiled model with the quantized values of the tensors in `observed` as additional outputs.

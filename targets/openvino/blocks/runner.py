@@ -14,7 +14,7 @@ from attrs import frozen
 
 from qfunc.lowering.artifact import file_of
 from qfunc.lowering.code_outputs import ModelWithReals
-from qfunc.lowering.runner_support import files_of, has, loading, not_installed, other_kernels, require
+from qfunc.lowering.runner_support import AMX, files_of, has, loading, not_installed, other_kernels, require, uses_amx
 from qfunc.specs._values import readable
 
 _MODEL = "model.onnx"
@@ -77,7 +77,7 @@ class OpenVinoBlocksRunner:
             return other
         if not has("avx512_vnni"):
             return "without AVX-512 VNNI, oneDNN has other kernels"
-        return "with AMX, oneDNN may take other kernels" if has("amx_int8") else ""
+        return AMX if uses_amx() else ""
 
     def _session(self, model: bytes, names: Sequence[str] = ()) -> Callable[[Sequence[Any]], list[Any]]:
         require(self.missing(), "OpenVinoBlocksRunner", "openvino", "openvino 2026.4")

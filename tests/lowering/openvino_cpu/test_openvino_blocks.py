@@ -22,6 +22,7 @@ import qfunc
 from qfunc import targets
 from qfunc.errors import SpecError
 from qfunc.graph.sites import quantizer_nodes
+from qfunc.lowering import runner_support
 from qfunc.specs import edit
 from qfunc.specs.formats import MATMUL_4BITS, MATMUL_4BITS_AFFINE
 from qfunc.targets.openvino.blocks import runner as blocks_runner
@@ -188,16 +189,23 @@ def test_signed_weights_with_zero_points_are_refused() -> None:
     assert str(caught.value).startswith("site 'input': found Int(8, low=-127) with a dynamic scale PerBlock(-1, size=32)")
 
 
-@pytest.mark.parametrize(("features", "reason"), [
-    (("avx2", "avx_vnni"), "without AVX-512 VNNI, oneDNN has other kernels"),
-    (("avx512_vnni",), ""),
-    (("avx512_vnni", "amx_int8"), "with AMX, oneDNN may take other kernels"),
+WITH_AMX = ("avx512_vnni", "amx_int8")
+
+
+@pytest.mark.parametrize(("features", "most", "reason"), [
+    (("avx2", "avx_vnni"), "", "without AVX-512 VNNI, oneDNN has other kernels"),
+    (("avx512_vnni",), "", ""),
+    (WITH_AMX, "ALL", runner_support.AMX),
+    (WITH_AMX, "avx10_1_512_amx", runner_support.AMX),
+    (WITH_AMX, "avx512_core_vnni", ""),
 ])  # fmt: skip
 def test_processors_whose_kernels_are_not_described(
-    features: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+    features: tuple[str, ...], most: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks_runner, "other_kernels", lambda: "")
-    monkeypatch.setattr(blocks_runner, "has", lambda *names: not {*names}.isdisjoint(features))
+    for module in (blocks_runner, runner_support):
+        monkeypatch.setattr(module, "has", lambda *names: not {*names}.isdisjoint(features))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most or "ALL")
     assert OpenVinoBlocksRunner().comparable() == reason
 
 
