@@ -41,7 +41,7 @@ from qfunc.specs.selectors import (
     NodeName, NonNegative, Not, Op, Selector, Where,
 )  # fmt: skip
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
-from qfunc.specs.target import Algorithm, Build, Override, Runtime, Target
+from qfunc.specs.target import Algorithm, Build, Override, Runtime, Slower, Target
 from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
@@ -57,7 +57,7 @@ __all__ = [
     "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32",
     "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "RequireUnit",
     "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale",
-    "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
+    "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "Slower", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
     "SoftmaxTable16", "Span", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles", "Trait",
     "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "formats", "from_json", "to_json",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from attrs import evolve, field, fields, frozen
 
 from qfunc.specs._check import (
-    as_tuple, implements, instance_of, integer, one_of, refuse, text, tuple_of,
+    as_tuple, implements, instance_of, integer, number, one_of, refuse, text, tuple_of,
 )  # fmt: skip
 from qfunc.specs._values import as_code, readable
 from qfunc.specs.arithmetic.kernel import Kernel
@@ -82,12 +82,39 @@ class Override:
 
 @readable
 @frozen
+class Slower:
+    """Ops that a processor computes slower on integers than in float: rules `beside_integers` leave them in float.
+
+    Args:
+        select: The ops.
+        ratio: The time on integers by the time in float, as measured.
+        because: What was measured.
+    Raises:
+        SpecError: a ratio of at most 1, or no reason.
+
+    >>> from qfunc.specs import Op
+    >>> Slower(Op("prelu"), 3.8, "litert 2.3: no XNNPACK kernel").ratio
+    3.8
+    """
+
+    select: Selector = field(validator=selector())
+    ratio: float = field(validator=number())
+    because: str = field(validator=text())
+
+    def __attrs_post_init__(self) -> None:
+        if self.ratio <= 1:
+            raise refuse(self, "ratio", self.ratio, "more than 1: the time on integers by that in float", "Drop the row.")
+
+
+@readable
+@frozen
 class Build:
     """A build of a runtime for a processor, and the kernels that it has in place of those of the build that it starts from.
 
     Args:
         cpu: The processor; or its name.
         replaces: Pairs (kernel, kernel here), by which `edit.cpu` replaces those of `Target.kernels`.
+        slower: What is slower on integers here.
     Raises:
         SpecError: a value that is no kernel, or one twice on a side of the pairs.
 
@@ -98,6 +125,7 @@ class Build:
 
     cpu: Cpu = field(converter=of_text, validator=instance_of(Cpu))
     replaces: tuple[tuple[Kernel, Kernel], ...] = field(default=(), converter=as_tuple, validator=tuple_of(tuple))
+    slower: tuple[Slower, ...] = field(default=(), converter=as_tuple, kw_only=True, validator=tuple_of(Slower))
 
     def __attrs_post_init__(self) -> None:
         for pair in self.replaces:
@@ -139,6 +167,11 @@ class Runtime:
         if names and (len(set(names)) < len(names) or str(self.cpu) not in names):
             wanted, do = f"each processor once, {self.cpu} among them", "Add or drop a Build."
             raise refuse(self, "builds", tuple(names), wanted, do)
+
+    @property
+    def slower(self) -> tuple[Slower, ...]:
+        """What is slower on integers on the processor `cpu`."""
+        return next((build.slower for build in self.builds if build.cpu == self.cpu), ())
 
 
 def _selected(value: Any) -> Any:

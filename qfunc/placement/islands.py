@@ -1,4 +1,4 @@
-"""Groups that would run on integers although nothing beside them does."""
+"""Groups that run in float although a rule selects them: because nothing would gain, or the processor is slower on integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, matches
 from qfunc.placement.fusion import FusedGroup
 from qfunc.placement.rules import GroupRules
-from qfunc.specs import Everything, FixedQParams, Scheme, Target
+from qfunc.specs import Everything, FixedQParams, Rule, Scheme, Target
 
 
 def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
@@ -20,11 +20,24 @@ def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Conte
     An island is a set of groups that such rules alone quantize and that ops on codes connect.  It has a float unit beside it,
     and no unit that runs on integers by another rule reads its values, directly or through other such groups: the quantizers
     around it would cost accuracy and time, and nothing would gain.  Kinds and formats decide, before there are qparams.  A
-    network of such groups alone has no islands.
+    network of such groups alone has no islands.  Overrides that name an op keep it on integers.
     """
     if not any(rule.beside_integers for rule in target.rules):
         return rules
-    return GroupRules(context, target, _Islands(rules, groups, context, target).roots())
+    return GroupRules(context, target, _Islands(rules, groups, context, target).roots(), rules.slower)
+
+
+def rules_of(groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
+    """Return the rules of a target for the groups of a graph, without those for what its processor is slower on integers."""
+    rows = [(g.root, row) for row in reversed(target.runtime.slower) for g in groups if matches(row.select, g.root, context)]
+    slower = {root: row for root, row in rows if not _is_asked(root, context, target)}
+    return GroupRules(context, target, slower=slower)
+
+
+def _is_asked(node: fx.Node, context: Context, target: Target) -> bool:
+    # Of an override that names the op, not of one for all ops.
+    selects = [change.select for change in target.overrides if not isinstance(change.select, Everything)]
+    return any(matches(select, node, context) for select in selects)
 
 
 class _Islands:
@@ -86,12 +99,11 @@ class _Islands:
         given = [self.target.rules[index] for index in indices if index is not None]
         if not given or not self._has_kernel(group):
             return "float"
-        return "light" if all(rule.beside_integers for rule in given) and not self._is_asked(group) else "integer"
+        return "light" if self._is_light(given, group) else "integer"
 
-    def _is_asked(self, group: FusedGroup) -> bool:
-        # Of an override that names the op, not of one for all ops.
-        selects = [change.select for change in self.target.overrides if not isinstance(change.select, Everything)]
-        return any(matches(select, node, self.context) for select in selects for node in group.nodes)
+    def _is_light(self, given: Sequence[Rule], group: FusedGroup) -> bool:
+        asked = any(_is_asked(node, self.context, self.target) for node in group.nodes)
+        return not asked and all(rule.beside_integers for rule in given)
 
     def _index(self, group: FusedGroup, slot: str, tensor: fx.Node) -> int | None:
         value, index = self.rules.value(group, slot, tensor)

@@ -26,11 +26,11 @@ from qfunc.ops.node import is_constant
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, encoding_of, require_integers
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
+from qfunc.placement.islands import rules_of
 from qfunc.placement.kernels import Operand, float_kernel, integer_kernel
 from qfunc.placement.legality.host import measures_sizes, on_host
 from qfunc.placement.legality.stored_schemes import holds_own_codes
 from qfunc.placement.mixtures import Mixture, stacked_mixtures
-from qfunc.placement.rules import GroupRules
 from qfunc.placement.ties import derived_qparams
 from qfunc.placement.unit_spec import Described, Tensors, describe, describe_mixture
 from qfunc.placement.units import Unit
@@ -69,7 +69,7 @@ class Partition:
         bare = Context(self.network, target.ops)
         groups = match_fusions(bare, target.fusions, target.rules)
         self.context = with_roots(bare, groups)
-        self.slots, self._rules = self.context.slots, GroupRules(self.context, target)
+        self.slots, self._rules = self.context.slots, rules_of(groups.groups, self.context, target)
         self.kinds = {node: self.context.kind(node) for node in self.network.graph.nodes}
         self.paths = {node: self.context.fact(node).path for node in self.network.graph.nodes}
         self.names = tensor_names(self.paths)

@@ -15,7 +15,7 @@ from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, constant_shape, matches
 from qfunc.ops.node import is_constant
 from qfunc.placement.fusion import FusedGroup, FusedGroups, match_fusions, with_roots
-from qfunc.placement.islands import with_islands
+from qfunc.placement.islands import rules_of, with_islands
 from qfunc.placement.legality.conflicts import conflict_error, format_of
 from qfunc.placement.rules import GroupRules, algorithm, narrow, with_axis
 from qfunc.placement.site_table import PlacedSite, SiteTable
@@ -57,7 +57,7 @@ def plans(models: Sequence[fx.GraphModule], target: Target) -> list[Plan]:
 def _plan(bare: Context, target: Target) -> Plan:
     groups = match_fusions(bare, target.fusions, target.rules)
     context = with_roots(bare, groups)
-    rules = with_islands(GroupRules(context, target), groups.groups, context, target)
+    rules = with_islands(rules_of(groups.groups, context, target), groups.groups, context, target)
     return Plan(groups, _Placement(context, target, groups, rules).sites(), context, rules)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve
@@ -11,7 +12,7 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import Context, attribute_names, attributes, matches, names_one_op
 from qfunc.placement.fusion import FusedGroup
-from qfunc.specs import AllOf, Cases, FixedQParams, Int, KeepFloat, Op, PerChannel, PerTensor, Scheme, Target
+from qfunc.specs import AllOf, Cases, FixedQParams, Int, KeepFloat, Op, PerChannel, PerTensor, Scheme, Slower, Target
 from qfunc.specs.edit._rewrites import narrowed
 from qfunc.specs.text.datasheet import selected
 
@@ -20,11 +21,17 @@ class GroupRules:
     """The rules of a target that select each fused group of a graph, matched once.
 
     A rule that names an op, a class or a predicate selects a group if it matches any of its nodes; one of op kinds, if it
-    matches the root.  Rules `beside_integers` select no group whose root is in `islands`.
+    matches the root.  Rules `beside_integers` select no group whose root is in `islands` or `slower`.
     """
 
-    def __init__(self, context: Context, target: Target, islands: frozenset[fx.Node] = frozenset()) -> None:
-        self.context, self.rules, self.islands = context, target.rules, islands
+    def __init__(
+        self,
+        context: Context,
+        target: Target,
+        islands: frozenset[fx.Node] = frozenset(),
+        slower: Mapping[fx.Node, Slower] = MappingProxyType({}),
+    ) -> None:
+        self.context, self.rules, self.islands, self.slower = context, target.rules, islands, slower
         self._of_one_op = [names_one_op(rule.select) for rule in target.rules]
         self._applies: dict[tuple[fx.Node, int], bool] = {}
         self._keeps_float: dict[tuple[fx.Node, str], bool] = {}
@@ -59,12 +66,12 @@ class GroupRules:
         return value, index
 
     def keep_float(self, group: FusedGroup, slot: str) -> bool:
-        """Return True if the first rule for a whole slot of a group keeps it in float."""
+        """Return True if the first rule for a whole slot of a group keeps it in float, or no rule for a group in `slower`."""
         key = group.root, slot
         if key not in self._keeps_float:
             values = ((i, getattr(r, slot)) for i, r in enumerate(self.rules) if r.edges is None)
             first = next((value for i, value in values if value is not None and self.applies(i, group)), None)
-            self._keeps_float[key] = isinstance(first, KeepFloat)
+            self._keeps_float[key] = isinstance(first, KeepFloat) or (first is None and group.root in self.slower)
         return self._keeps_float[key]
 
     def applies(self, index: int, group: FusedGroup) -> bool:
@@ -72,8 +79,8 @@ class GroupRules:
         key = group.root, index
         if key not in self._applies:
             nodes, rule = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index]
-            island = rule.beside_integers and group.root in self.islands
-            self._applies[key] = not island and any(matches(rule.select, n, self.context) for n in nodes)
+            light = rule.beside_integers and (group.root in self.islands or group.root in self.slower)
+            self._applies[key] = not light and any(matches(rule.select, n, self.context) for n in nodes)
         return self._applies[key]
 
 

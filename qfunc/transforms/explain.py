@@ -18,7 +18,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.affine import full_scale
 from qfunc.placement.encoding import has_kernel_codes
 from qfunc.placement.fusion import FusedGroup, match_fusions
-from qfunc.placement.islands import with_islands
+from qfunc.placement.islands import rules_of, with_islands
 from qfunc.placement.partition import Partition
 from qfunc.placement.products import range_of_unit
 from qfunc.placement.rules import GroupRules, near_rule
@@ -114,7 +114,7 @@ def _explain_graph(model: fx.GraphModule) -> Explanation:
         roots = [node for node in ops if not commutes(node, context, target)]
         float_ops = {context.fact(n).path: (n, "") for n in roots if context.fact(n).path not in quantized}
     groups = {g.root: g for g in fused.groups}
-    group_rules = with_islands(GroupRules(context, target), fused.groups, context, target)
+    group_rules = with_islands(rules_of(fused.groups, context, target), fused.groups, context, target)
     floats = tuple(
         FloatRow(
             context.fact(node).source,
@@ -163,6 +163,8 @@ def _reason(group: FusedGroup, rules: GroupRules, target: Target) -> str:
             return f"rule {index} keeps {what} in float: {selected(rule.select)}"
     if decides:
         return ""
+    if (row := rules.slower.get(group.root)) is not None:
+        return f"on {target.runtime.cpu} it is {row.ratio:.3g} times slower on integers: {row.because}"
     if group.root in rules.islands:
         return "no op on integers reads it, but float ops are beside it, and its rule is `beside_integers`"
     if rules.context.kind(group.root) == "unknown":

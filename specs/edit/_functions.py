@@ -13,7 +13,8 @@ from qfunc.specs.arithmetic.requantization import Copy
 from qfunc.specs.cpus import Cpu, named
 from qfunc.specs.edit._keywords import ActivationProperties, WeightProperties
 from qfunc.specs.edit._rewrites import (
-    ChangeSlots, Edit, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetCpu, SetLowering, known_keys, require_change,
+    ChangeSlots, Edit, PutBehind, PutInFront, SchemeChange, SetAlgorithm, SetCpu, SetLowering, SetSlower, known_keys,
+    require_change,
 )  # fmt: skip
 from qfunc.specs.edit._rules import add, inputs, outputs, skip
 from qfunc.specs.edit._selectors import module, name, op, where
@@ -23,7 +24,7 @@ from qfunc.specs.placement import Fusion, SameQParams, Tie
 from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Scheme, ZeroPoint
 from qfunc.specs.selectors import Everything, Op, Selector, require_selector
-from qfunc.specs.target import Override, Target
+from qfunc.specs.target import Override, Slower, Target
 
 _ALGORITHM = ("estimator", "function")
 
@@ -250,6 +251,27 @@ def cpu(processor: Cpu | str) -> Edit:
     return SetCpu(named(processor))
 
 
+def slower(*rows: Slower) -> Edit:
+    """Return an edit that replaces what the processor of the target computes slower on integers than in float.
+
+    `edit.slower()` puts all ops on integers for which the target has rules.
+
+    Args:
+        rows: What to leave in float.
+    Raises:
+        SpecError: a value that is no `specs.Slower`; on a target, a runtime without builds.
+
+    >>> from qfunc import targets
+    >>> slower()(targets.litert).runtime.slower
+    ()
+    """
+    for row in rows:
+        if not isinstance(row, Slower):
+            do = 'Write edit.slower(Slower(edit.op("prelu"), 3.8, "measured")).'
+            raise SpecError(where="edit.slower", found=short(row), wanted="a Slower", do=do)
+    return SetSlower(rows)
+
+
 _PROPERTIES = tuple(f.name for f in fields(SchemeChange))
 _FACTORIES = (
     weights,
@@ -263,6 +285,7 @@ _FACTORIES = (
     state,
     deploy,
     cpu,
+    slower,
     name,
     op,
     module,

@@ -18,7 +18,7 @@ from qfunc.specs.protocols import Estimator, Function, Lowering
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import Everything
 from qfunc.specs.slots import Cases, FixedQParams
-from qfunc.specs.target import Override, Target
+from qfunc.specs.target import Override, Slower, Target
 
 Edit = Callable[[Target], Target]
 """A function that returns a new target."""
@@ -286,6 +286,27 @@ class SetCpu:
         plain = (first.get(kernel, kernel) for kernel in target.kernels)
         kernels = tuple(there.get(kernel, kernel) for kernel in plain)
         return evolve(target, kernels=kernels, runtime=evolve(runtime, cpu=self.cpu))
+
+
+@readable
+@frozen
+class SetSlower:
+    """Replaces what is slower on integers on the processor of the runtime.
+
+    Raises:
+        SpecError: (on a target) a runtime without a build for its processor.
+    """
+
+    rows: tuple[Slower, ...]
+
+    def __call__(self, target: Target) -> Target:
+        runtime = target.runtime
+        if runtime.cpu not in (build.cpu for build in runtime.builds):
+            found, wanted = f"the runtime {runtime.name} without builds", "a build for its processor"
+            where, do = f"edit.slower, target {target.name!r}", "Describe one: Runtime(cpu=cpu, builds=(Build(cpu),))."
+            raise SpecError(where=where, found=found, wanted=wanted, do=do)
+        builds = tuple(evolve(b, slower=self.rows) if b.cpu == runtime.cpu else b for b in runtime.builds)
+        return evolve(target, runtime=evolve(runtime, builds=builds))
 
 
 def require_change(where: str, *given: Any) -> None:

@@ -50,6 +50,8 @@ def datasheet(target: Any) -> str:
     lines += _part("rules, the first that matches applies", (_rule(rule) for rule in target.rules))
     lines += _part("fusions, optional steps with ?", ([_fusion(fusion)] for fusion in target.fusions))
     lines += _part("kernels", (_kernel(kernel) for kernel in target.kernels))
+    slower = f"slower on integers on {runtime.cpu}, so that rules for ops beside integers leave it in float"
+    lines += _part(slower, map(_slower, runtime.slower))
     lines += _part("builds for other processors", (_build(build) for build in runtime.builds if build.cpu != runtime.cpu))
     lines += _part("ties", ([one_line(tie)] for tie in target.ties))
     if target.fused_readers is not None:
@@ -161,7 +163,12 @@ def _fusion(fusion: Any) -> str:
 
 
 def _build(build: Any) -> list[str]:
-    return [str(build.cpu), *(f"    {line}" for _, kernel in build.replaces for line in _kernel(kernel))]
+    slower = (f"    in float {line}" for row in build.slower for line in _slower(row))
+    return [str(build.cpu), *(f"    {line}" for _, kernel in build.replaces for line in _kernel(kernel)), *slower]
+
+
+def _slower(row: Any) -> list[str]:
+    return [f"{selected(row.select)}: {row.ratio} times as slow, {row.because}"]
 
 
 def _kernel(kernel: Any) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import qfunc
@@ -16,6 +17,7 @@ from qfunc import targets
 from qfunc.ops.node import kind_of
 from qfunc.passes.fuse_activations import ACTIVATIONS
 from qfunc.passes.rewrite import rewrite
+from qfunc.specs import Everything, Op, edit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch.export warns of its own use of deprecated names
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(5)) * 4
@@ -46,6 +48,34 @@ SIGMOID: list[Function] = [
     lambda x: (1 + torch.exp(-x)).reciprocal(),
 ]
 BOTH = [*((f, "silu") for f in SILU), *((f, "sigmoid") for f in SIGMOID)]
+HARD_SIGMOID: list[Function] = [
+    lambda x: F.relu6(x + 3) / 6,
+    lambda x: torch.clamp(x + 3.0, 0, 6) * (1 / 6),
+    lambda x: (3 + x).clamp(min=0).clamp(max=6) / 6,
+    lambda x: torch.clamp(x / 6 + 0.5, 0, 1),
+    lambda x: (0.16666667 * x + 0.5).clamp(0.0, 1.0),
+]
+HARD_SWISH: list[Function] = [
+    lambda x: x * F.relu6(x + 3) / 6,
+    lambda x: x * (F.relu6(x + 3) / 6),
+    lambda x: x * F.hardsigmoid(x),
+    lambda x: torch.clamp(x + 3, 0.0, 6.0) * x * 0.1666666,
+    lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
+]
+MISH: list[Function] = [
+    lambda x: x * torch.tanh(F.softplus(x)),
+    lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))),
+    lambda x: torch.tanh(torch.log1p(x.exp())) * x,
+]
+LEAKY: list[Function] = [
+    lambda x: F.relu(x) - 0.25 * F.relu(-x),
+    lambda x: x.clamp(min=0) + 0.25 * x.clamp(max=0),
+    lambda x: F.relu(x) + x.clamp(max=0.0) * 0.25,
+]
+WRITTEN = [
+    *((f, "hardsigmoid") for f in HARD_SIGMOID), *((f, "hardswish") for f in HARD_SWISH), *((f, "mish") for f in MISH),
+    *((f, "leaky_relu") for f in LEAKY),
+]  # fmt: skip
 ROOT = math.sqrt(2 / math.pi)
 GELU: list[tuple[Function, str]] = [
     (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "none"),
@@ -90,6 +120,49 @@ def test_gelu_in_any_order_is_one_op(function: Function, approximate: str, examp
     torch.testing.assert_close(node.target(values, approximate), function(values), rtol=2**-20, atol=2**-20)
 
 
+@pytest.mark.parametrize("example", [None, (X,)], ids=["fx", "export"])
+@pytest.mark.parametrize(("function", "kind"), WRITTEN)
+def test_hard_curves_mish_and_leaky_relus_are_one_op(function: Function, kind: str, example: Any) -> None:
+    network = captured(function, example)
+    assert kinds(network) == ["linear", kind, "linear"]
+    values = torch.linspace(-8, 8, 4001)
+    (node,) = (n for n in network.graph.nodes if kind_of(n) == kind)
+    # The constants 1/6 have 6 digits at least; next to 1, log(1 + exp(x)) has an absolute error of 2^-23.
+    torch.testing.assert_close(node.target(values, *node.args[1:]), function(values), rtol=2**-20, atol=2**-20)
+
+
+class Slopes(nn.Module):
+    """A convolution before max(x, 0) - a max(-x, 0) with one slope, or one for each channel."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.conv, self.slope = nn.Conv2d(3, 4, 1), nn.Parameter(torch.rand(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return F.relu(x) - self.slope * F.relu(-x)
+
+
+@pytest.mark.parametrize("example", [False, True], ids=["fx", "export"])
+@pytest.mark.parametrize("shape", [(1,), (), (4, 1, 1), (1, 4, 1, 1)])
+def test_a_parameter_as_slope_is_a_prelu(shape: tuple[int, ...], example: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Slopes(shape).eval(), torch.randn(2, 3, 5, 5)
+    given = (x,) if example else None
+    chip = edit.skip(Op("prelu"))(targets.litert)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(chip, example_inputs=given)(model))
+    assert [row.kind for row in qfunc.explain(done).floats] == ["prelu"]
+    plain = qfunc.quantize(edit.skip(Everything())(targets.litert), example_inputs=given)(model)
+    torch.testing.assert_close(plain(x), model(x), rtol=2**-20, atol=2**-20)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 1, 5), (4, 5, 1)])
+def test_a_slope_along_other_axes_is_no_prelu(shape: tuple[int, ...]) -> None:
+    """A slope for each column, and slopes of another shape, are no channels."""
+    network = rewrite(qfunc.capture()(Slopes(shape).eval()), *ACTIVATIONS)
+    assert "prelu" not in kinds(network)
+
+
 @pytest.mark.parametrize("function", SILU[:1])
 def test_a_decomposed_program_has_it_too(function: Function) -> None:
     program = torch.export.export(Between(function).eval(), (X,)).run_decompositions()
@@ -108,6 +181,8 @@ NEAR: list[tuple[Function, str, str]] = [
     (used_twice, "silu", "'exp' is read by 'add_1' too, and a rewritten op may have no other reader"),
     (lambda x: 1 / (3 + torch.exp(-x)), "sigmoid", "an operand of 'add' is 3, where 1 is wanted"),
     (lambda x: 0.5 * x * (1 + torch.erf(x / 1.5)), "gelu", "1.5 stands where 1.414214 is wanted"),
+    (lambda x: (0.2 * x + 0.5).clamp(0, 1), "hardsigmoid", "0.2 stands where 0.1666667 is wanted"),
+    (lambda x: F.relu6(x + 2) / 6, "hardsigmoid", "an operand of 'add' is 2, where 3 is wanted"),
 ]
 
 

@@ -117,8 +117,7 @@ ALONE = [("sqrt", (0,)), ("add", (0, 1)), ("mul", (0, 2))]
 @pytest.mark.parametrize("target", [ONNXRUNTIME, litert, openvino], ids=lambda t: t.name)
 @pytest.mark.parametrize(
     ("steps", "floats"),
-    [(MAGNITUDE, ["add"]), (CLUSTER, ["add", "mul"]), (BESIDE, []), (LAST, ["mul"]),
-     (AT_THE_END, []), (ALONE, [])],
+    [(MAGNITUDE, ["add"]), (CLUSTER, ["add", "mul"]), (BESIDE, []), (LAST, ["mul"]), (AT_THE_END, []), (ALONE, [])],
     ids=["between functions", "cluster", "before a convolution", "before a function", "at the end", "no convolution"],
 )
 def test_examples(steps: list[Any], floats: list[str], target: Target) -> None:

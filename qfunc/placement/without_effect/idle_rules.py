@@ -39,7 +39,7 @@ def require_effects(target: Target, made: Sequence[Plan], exempt: Callable[[Rule
     Raises:
         SpecError: a rule has no effect; the message names the ops that it matches.
     """
-    # A rule may name an op that is an island as well.
+    # A rule may name an op that is an island as well, or slower on integers.
     target = evolve(target, rules=tuple(evolve(rule, beside_integers=False) for rule in target.rules))
     for index, rule in enumerate(target.rules):
         if exempt(rule) or not _keeps_only_float(rule):

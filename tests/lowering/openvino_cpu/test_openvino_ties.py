@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 from qfunc.graph.sites import quantizer_nodes
-from qfunc.specs import PerTensor, edit
+from qfunc.specs import Op, PerTensor, edit
+from qfunc.targets.openvino.target import SIGNED
 from tests.conformance.modules import Apply
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
@@ -162,7 +163,8 @@ def joined(x: Tensor, one: nn.Module, other: nn.Module, last: nn.Module) -> Tens
 
 def test_codes_that_a_quantizer_of_its_own_computes_are_within_its_bound() -> None:
     """It computes x r + c, where c is 128 or so: near a tie it rounds otherwise than the convolution that contains it."""
-    target, flipped = edit.weights(bits=7)(targets.openvino), 0
+    in_codes = edit.add(Op("concat"), input=SIGNED, output=SIGNED)  # nothing on integers reads its codes
+    target, flipped = edit.pipe(targets.openvino, in_codes, edit.weights(bits=7)), 0
     for seed in range(2):
         g = torch.Generator().manual_seed(seed)
         step = near(STEP * 0.7, g)

@@ -18,7 +18,7 @@ from qfunc.placement.partition import Partition
 from qfunc.specs import (
     Algorithm, Attr, Build, Cases, Copy, DerivedQParams, FileFormat, First, FloatMultiplier, Fusion, FusionStep, Host, Int,
     Kernel, Limit, NonNegative, Op, OpKind, Override, PerChannel, PerTensor, Refuse, Require, RequireSizes, RequireUnit, Rule,
-    Runtime, SameQParams, Scale, Scheme, Span, Target, Tie, Trait, Unknown, cpus,
+    Runtime, SameQParams, Scale, Scheme, Slower, Span, Target, Tie, Trait, Unknown, cpus,
 )  # fmt: skip
 from qfunc.targets.arithmetics import ExpertSums
 from qfunc.targets.runtimes import LlamaCppLowering
@@ -152,6 +152,22 @@ MOVED = chip(Kernel(Op("max_pool"), Copy(), integer_if=SameQParams()), rules=Rul
 POOLED = nn.Sequential(seeded(nn.Conv2d(3, 4, 1)), nn.MaxPool2d(1))
 FUSED = chip(CUT, rules=Rule(Op(("conv", "relu")), input=FOUR, output=FOUR))
 CLAMPED = nn.Sequential(seeded(nn.Conv2d(3, 4, 1)), nn.ReLU())
+MILD = Slower(Op("relu"), 2, "measured")
+LIGHT = Rule(Op("relu"), input=BYTES, output=BYTES, beside_integers=True)
+
+
+def slow(*rows: Slower) -> Runtime:
+    """A processor with a build."""
+    return Runtime("a", cpu="arm64", builds=Build("arm64", slower=rows))
+
+
+def of_slower(**changes: Any) -> Witness:
+    """A chip that computes a relu in float, and the chip with changes of the row."""
+    before = chip(rules=(LIGHT, Rule(CONV, input=BYTES)), runtime=slow(MILD))
+    see = codes if "select" in changes else printed
+    return Witness(before, evolve(before, runtime=slow(evolve(MILD, **changes))), CLAMPED, (X,), see)
+
+
 COARSE = Algorithm(Quantile(0.5), Fixed())
 FINE = Algorithm(MinMax(), Fixed())
 SHIFTED = evolve(targets.vitis, lowering=None, limits=())
@@ -291,6 +307,10 @@ WITNESSES = {
     "Runtime.builds": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=())),
     "Build.cpu": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=(Build("arm64"), Build("wasm-simd")))),
     "Build.replaces": of_target(BUILT, see=printed, runtime=evolve(BUILT.runtime, builds=(Build("arm64"), OTHERWISE))),
+    "Build.slower": of_target(chip(rules=(LIGHT, Rule(CONV, input=BYTES)), runtime=slow(MILD)), CLAMPED, runtime=slow()),
+    "Slower.select": of_slower(select=Op("tanh")),
+    "Slower.ratio": of_slower(ratio=3),
+    "Slower.because": of_slower(because="timed"),
     "Cpu.architecture": of_target(chip(runtime=Runtime("a", cpu="b")), see=printed, runtime=Runtime("a", cpu="c")),
     "Cpu.features": of_target(chip(runtime=SMALL), see=printed, runtime=evolve(SMALL, cpu=cpus.arm64_dotprod)),
     "Runtime.kernels": of_target(see=printed, runtime=evolve(targets.qdq.runtime, kernels="own")),
