@@ -33,7 +33,7 @@ class Rule:
             `KeepFloat`; None leaves the slot to later rules.
         edges: Restricts `input` to the selected input edges.
         beside_integers: True if the rule selects an op only where an op that runs on integers by another rule reads it,
-            directly or through ops of such rules, or where no float op is beside it.  Other such ops between float ops
+            directly or through ops of such rules, or where no float op is beside it and nothing is joined.  Other such ops
             stay in float, because their quantizers would cost accuracy and time.
     Raises:
         SpecError: a slot has another value or is derived from itself, or no slot has a value.

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 
+from attrs import evolve
 from torch import fx
 
 from qfunc.graph.data_movement import keeps_codes, reads_values
 from qfunc.graph.dtypes import node_types
 from qfunc.graph.selectors import Context, matches
-from qfunc.placement.fusion import FusedGroup
+from qfunc.ops.definition import Trait
+from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.rules import GroupRules
-from qfunc.specs import Everything, FixedQParams, Rule, Scheme, Target
+from qfunc.specs import Everything, FixedQParams, KeepFloat, Rule, Scheme, Target
 
 
 def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
     """Return rules of which those `beside_integers` select no group of an island.
 
     An island is a set of groups that such rules alone quantize and that ops on codes connect.  It has a float unit beside it,
-    and no unit that runs on integers by another rule reads its values, directly or through other such groups: the quantizers
-    around it would cost accuracy and time, and nothing would gain.  Kinds and formats decide, before there are qparams.  A
-    network of such groups alone has no islands.  Overrides that name an op keep it on integers.
+    or joins tensors, and no unit that runs on integers by another rule reads its values, directly or through other such groups:
+    the quantizers around it would cost accuracy and time, and nothing would gain.  Kinds and formats decide, before there are
+    qparams.  A network of such groups alone has no islands.  Overrides that name an op keep it on integers, and rules that
+    keep ops in float move no others.
     """
     if not any(rule.beside_integers for rule in target.rules):
         return rules
-    return GroupRules(context, target, _Islands(rules, groups, context, target).roots(), rules.slower)
+    given = tuple(rule for rule in target.rules if not _keeps_float(rule))
+    if len(given) < len(target.rules):
+        plain, made = evolve(target, rules=given), match_fusions(context, target.fusions, given)
+        context, groups = with_roots(context, made), made.groups
+    else:
+        plain = target
+    islands = _Islands(GroupRules(context, plain, slower=rules.slower), groups, context, plain).nodes()
+    return GroupRules(rules.context, target, islands, rules.slower)
 
 
 def rules_of(groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
@@ -32,6 +42,10 @@ def rules_of(groups: Sequence[FusedGroup], context: Context, target: Target) -> 
     rows = [(g.root, row) for row in reversed(target.runtime.slower) for g in groups if matches(row.select, g.root, context)]
     slower = {root: row for root, row in rows if not _is_asked(root, context, target)}
     return GroupRules(context, target, slower=slower)
+
+
+def _keeps_float(rule: Rule) -> bool:
+    return isinstance(rule.input, KeepFloat) or isinstance(rule.output, KeepFloat)
 
 
 def _is_asked(node: fx.Node, context: Context, target: Target) -> bool:
@@ -48,7 +62,7 @@ class _Islands:
         self.numbers = {*types.positions, *types.integers}
         self.kinds = {g: self._kind(g) for g in groups}
 
-    def roots(self) -> frozenset[fx.Node]:
+    def nodes(self) -> frozenset[fx.Node]:
         integers = [g for g, kind in self.kinds.items() if kind == "integer"]
         left = {g for g, kind in self.kinds.items() if kind == "light"} if integers else set()
         moves, found = {g for g, kind in self.kinds.items() if kind == "moves"}, set[fx.Node]()
@@ -58,9 +72,15 @@ class _Islands:
             start = left.pop()
             island = self._reached([start], free, self._neighbours) | {start}
             left -= island
-            if any(self.kinds[g] == "float" for inside in island for g in self._neighbours(inside)):
-                found.update(g.root for g in island if self.kinds[g] == "light")
+            beside = (self.kinds[g] for inside in island for g in self._neighbours(inside))
+            if "float" in beside or any(map(self._joins, island)):
+                found.update(n for g in island if self.kinds[g] == "light" for n in g.nodes)
         return frozenset(found)
+
+    def _joins(self, group: FusedGroup) -> bool:
+        # The parts of a joined tensor have one scale on integers, and scales of their own in float.
+        parts = [slot for slot, _ in self.context.slots(group.root)]
+        return len(parts) > 1 and self.context.has(group.root, Trait.MOVES_VALUES)
 
     def _reached(
         self,

@@ -12,6 +12,7 @@ from qfunc import targets
 from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.analysis.operations.quantized_weights import weights_of
+from qfunc.specs import Op, Trait, edit
 from tests.conformance.modules import Apply
 
 T, N, C, H = 5, 3, 4, 6
@@ -93,7 +94,9 @@ def test_bit_operations_of_a_recurrent_layer_are_shared_by_its_weights() -> None
     """W_ih costs T N |W_ih| products, W_hh T N |W_hh|."""
     torch.manual_seed(0)
     batch = torch.randn(T, N, C)
-    calibrated = qfunc.calibrate([batch])(qfunc.quantize(targets.openvino)(Speech().eval()))
+    product = targets.openvino.rules[0]
+    target = edit.add(Op(Trait.RECURRENT), input=product.input, weight=product.weight)(targets.openvino)
+    calibrated = qfunc.calibrate([batch])(qfunc.quantize(target)(Speech().eval()))
     found = {w.site: w for w in weights_of(Ops(calibrated), (4,), (batch,))}
     assert {"rnn.weight_ih_l0", "rnn.weight_hh_l0"} <= found.keys()
     for weight in found.values():

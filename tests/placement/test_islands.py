@@ -126,6 +126,33 @@ def test_examples(steps: list[Any], floats: list[str], target: Target) -> None:
     assert found == floats or target is openvino  # whose additions are float where a real value is added
 
 
+class Head(nn.Module):
+    """Boxes and scores of a detector, joined at the end or before another convolution."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.boxes, self.scores = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 2, 1)
+        self.last = nn.Conv2d(6, 2, 1) if last else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, 3, H, W] -> [N, C, H, W]."""
+        return self.last(torch.cat([self.boxes(x) * 600, self.scores(x).sigmoid()], 1))
+
+
+@pytest.mark.parametrize("target", [ONNXRUNTIME, litert], ids=lambda t: t.name)
+def test_a_join_at_the_end_keeps_the_scales_of_its_parts(target: Target) -> None:
+    torch.manual_seed(0)
+    x = [torch.randn(2, 3, 8, 8)]
+    kinds, values = dict[bool, list[str]](), dict[bool, int]()
+    for last in (False, True):
+        calibrated = qfunc.calibrate(x, progress=False)(qfunc.quantize(target)(Head(last).eval()))
+        kinds[last] = sorted(row.kind for row in qfunc.explain(calibrated).floats)
+        values[last] = len(calibrated(x[0])[:, 4:].unique())
+    assert "concat" in kinds[False]
+    assert "concat" not in kinds[True]
+    assert values[False] > 20  # of 256 codes; the boxes have the range of 600
+
+
 def test_a_target_without_the_words_is_as_before() -> None:
     plain = evolve(ONNXRUNTIME, rules=tuple(evolve(rule, beside_integers=False) for rule in ONNXRUNTIME.rules))
     assert float_kinds(MAGNITUDE, plain) == []

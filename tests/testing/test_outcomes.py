@@ -61,7 +61,7 @@ def test_a_function_as_a_runner_returns_other_shapes():
 def test_a_network_that_is_nan_as_codes_is_refused():
     """Of y + 1, 1 is less than half a code: float divides 0 by 1, and the codes 0 by 0."""
     inputs = (Input("x", "torch.cat([torch.zeros(1, 3), torch.randn(n, 3)]) * 1e3"),)
-    steps = ("y = self.a(x).relu()", "z = self.b(y / (y + 1))")
+    steps = ("y = self.a(x).relu()", "w = y + 1", "z = self.b(y / w) + self.b(w)")
     program = Program(inputs, ("self.a = nn.Linear(3, 4, bias=False)", "self.b = nn.Linear(4, 2)"), steps, ("z",))
     found = outcome(program)
     assert (found.kind, found.stage, found.error) == ("refused", "verify", "VerifyError")
