@@ -37,8 +37,8 @@ from qfunc.specs.placement import (
 from qfunc.specs.protocols import Arithmetic, Estimator, Function, InspectableRunner, Lowering, Runner
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
-    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Multiple, Name,
-    NodeName, NonNegative, Not, Op, Selector, Where,
+    AllOf, AnyInput, AnyOf, AtMost, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType,
+    Multiple, Name, NodeName, NonNegative, Not, Op, Selector, Where,
 )  # fmt: skip
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
 from qfunc.specs.target import Algorithm, Build, Override, Runtime, Slower, Target
@@ -46,7 +46,7 @@ from qfunc.specs.text.codec import Codec
 from qfunc.specs.text.diff import diff
 
 __all__ = [
-    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Arithmetic", "Attr", "AverageCodes", "AveragePool",
+    "Accumulator", "Algorithm", "AllOf", "AnyInput", "AnyOf", "Arithmetic", "AtMost", "Attr", "AverageCodes", "AveragePool",
     "BFLOAT16", "Bilinear", "Bounds", "BrgemmChunks", "Build", "Cases", "ClampImplied", "Constant", "Copy", "Cpu",
     "DecoderConfig", "DequantizeSum", "DerivedQParams", "DynamicProduct", "Estimator", "Everything", "FLOAT16", "FLOAT32",
     "FileFormat", "First", "FixedBits", "FixedPoint", "FixedPointGemv", "FixedPointLanes", "FixedQParams", "Float",

@@ -181,6 +181,19 @@ class Multiple(Selector):
 
 @readable
 @frozen
+class AtMost(Selector):
+    """Ops with an attribute that is a number up to a bound: `AtMost("in_channels", 4)`.
+
+    >>> Op("conv") & AtMost("in_channels", 4)
+    AllOf((Op('conv'), AtMost('in_channels', bound=4)))
+    """
+
+    name: str = field(validator=text())
+    bound: int = field(validator=integer())
+
+
+@readable
+@frozen
 class From(Selector):
     """Edges and tensors whose producer (the root of its fused group) is selected.
 
@@ -328,6 +341,6 @@ class Not(Selector):
 
 
 SELECTORS = (
-    AllOf, AnyInput, AnyOf, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType, Multiple,
-    Name, NodeName, NonNegative, Not, Op, Where,
+    AllOf, AnyInput, AnyOf, AtMost, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType,
+    Multiple, Name, NodeName, NonNegative, Not, Op, Where,
 )  # fmt: skip

@@ -22,14 +22,14 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.targets.litert.lowering import TfliteLowering
 from qfunc.targets.litert.runner import TfliteMicroRunner
-from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, SAME, SUMS, UNIT, UNITS, litert
+from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, PAIRS, POOLS, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu", "prelu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
 cmsis_nn = evolve(
-    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=litert.rules[:4])),
+    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=(*litert.rules[:4], PAIRS))),
     name="cmsis_nn",
     kernels=(
         Kernel(PRODUCTS | MEANS, FixedPoint(), formats=BYTES),

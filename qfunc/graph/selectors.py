@@ -60,6 +60,9 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
         case s.Multiple(name, of):
             value = attributes(node, context).get(name)
             return type(value) is int and value % of == 0
+        case s.AtMost(name, bound):
+            value = attributes(node, context).get(name)
+            return type(value) is int and value <= bound
         case s.From(producer):
             return matches(producer, context.roots.get(node, node), context)
         case s.AnyInput(producer):
@@ -113,14 +116,14 @@ _MISSING = object()
 def attributes(node: fx.Node, context: Context | None = None) -> Mapping[str, Any]:
     """Return the non-tensor arguments of an op by canonical name, and derived attributes.
 
-    Convs also have "kernel", "depthwise", "out_channels", and "multiplier", the output channels of a group.  Convs and pools
-    have "spatial", the number of axes that the window slides along: 2 for conv2d and max_pool2d.  For matmul, "constant" is
-    the name of the constant operand, or None, and "matrices" is True if its second operand is a batch of constant matrices.
-    A linear layer with a weight [out, in] has "in_features" and "out_features".
-    A mul is a "square" if both operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an
-    operand is a number.  An op is "created" if no value of an input of the model changes it.  An op
-    "mixes" if one example of its result depends on other examples of the batch, and a slice "selects" if it takes some of them.
-    "batch_axis" is the axis of the examples in its result, where the graph decides it.
+    Convs also have "kernel", "depthwise", "in_channels", "out_channels", and "multiplier", the output channels of a group.
+    Convs and pools have "spatial", the number of axes that the window slides along: 2 for conv2d and max_pool2d.  For matmul,
+    "constant" is the name of the constant operand, or None, and "matrices" is True if its second operand is a batch of constant
+    matrices.  A linear layer with a weight [out, in] has "in_features" and "out_features".  A mul is a "square" if both
+    operands are the same tensor.  "number" is True for x + y, x - y, x * y, x / y and x ** y if an operand is a number.  An op
+    is "created" if no value of an input of the model changes it.  An op "mixes" if one example of its result depends on other
+    examples of the batch, and a slice "selects" if it takes some of them.  "batch_axis" is the axis of the examples in its
+    result, where the graph decides it.
     A user's op has those that its OpKind names.
     """
     if context is None:
@@ -151,6 +154,7 @@ def _attributes(node: fx.Node, context: Context | None) -> dict[str, Any]:
                 plain[name] = (plain[name],) * spatial
         out = shape[0] if op.kind == "conv" else shape[1] * plain["groups"]
         plain |= {"kernel": tuple(shape[2:]), "depthwise": plain["groups"] > 1 and shape[1] == 1, "out_channels": out}
+        plain["in_channels"] = shape[1] * plain["groups"] if op.kind == "conv" else shape[0]
         plain["multiplier"] = out // plain["groups"]
     if op.kind == "linear" and shape and not op.weight_axis:
         plain["out_features"], plain["in_features"] = shape
@@ -263,7 +267,7 @@ def attribute_names(selector: s.Selector) -> Iterator[str]:
     ['groups']
     """
     match selector:
-        case s.Attr(name) | s.Multiple(name):
+        case s.Attr(name) | s.Multiple(name) | s.AtMost(name):
             yield name
         case s.AllOf(of) | s.AnyOf(of):
             for one in of:

@@ -26,7 +26,7 @@ from qfunc.specs import (
     Algorithm, Attr, AverageCodes, Bilinear, Bounds, Build, Copy, DequantizeSum, DerivedQParams, Everything, FixedBits,
     FixedPoint, FixedPointGemv, FixedPointLanes, FixedQParams, FloatKernel, FloatMultiplier, From, Fusion, FusionStep,
     HardSwish16, Int, Kernel, NoZeroPoint, Op, OutputQParams, PerChannel, PerTensor, ProductLanes, QuantizeInt32, QuantizeLanes,
-    Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, SoftmaxFixed, SoftmaxFloat, SoftmaxTable16, SumScaled,
+    Refuse, Require, Rule, Runtime, SameQParams, Scale, Scheme, Slower, SoftmaxFixed, SoftmaxFloat, SoftmaxTable16, SumScaled,
     SumShifted, Target, Tie, Trait, ZeroPoint, cpus, edit,
 )  # fmt: skip
 from qfunc.targets.litert.lowering import TfliteLowering
@@ -37,10 +37,12 @@ S8, NARROW = Int(8), Int(8, low=-127)
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint(), division=False)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()))
 WEIGHTED, TRANSPOSED = Op(("conv", "linear")), Op("conv_transpose")
-PRODUCTS, SUMS = WEIGHTED | TRANSPOSED | Op("matmul"), Op(("add", "sub"))
+SUMS = Op(("add", "sub"))
 POOLS = Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None)
 MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(Trait.CLAMPS)
 BY_MATRIX = Op("matmul") & Attr("constant", "other")
+PRODUCTS = WEIGHTED | TRANSPOSED | BY_MATRIX
+PAIRS = Rule(Op("matmul"), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION, beside_integers=True)
 BILINEAR = Op("resize") & Attr("mode", "bilinear")
 RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
 BOUNDS = Op("relu") | RELU6 | RELU1
@@ -76,7 +78,15 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
-X86_64 = tuple(map(Build, (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.x86_64_avx2, cpus.x86_64_sse4)))
+NO_XNNPACK = "litert 2.3 on x86-64, one thread, between two convolutions of 32 channels of 56 x 56: no kernel of XNNPACK"
+NO_PRODUCT = "litert 2.3 on x86-64, one thread, attention of 384 channels over 197 tokens: no kernel of XNNPACK"
+SLOWER = (
+    Slower(Op("prelu"), 4.6, NO_XNNPACK),
+    Slower(Op("hardswish"), 2.5, NO_XNNPACK),
+    Slower(POOLS, 1.6, NO_XNNPACK),
+    Slower(Op("matmul") & ~BY_MATRIX, 5.2, NO_PRODUCT),
+)
+X86_64 = tuple(Build(cpu, slower=SLOWER) for cpu in (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.x86_64_avx2, cpus.x86_64_sse4))
 XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
     (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
     (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
@@ -120,6 +130,7 @@ litert = Target(
         ),
         Rule(Op("sigmoid"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128), beside_integers=True),
         Rule(Op("tanh"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 128, 0), beside_integers=True),
+        PAIRS,
     ),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),

@@ -9,6 +9,7 @@ from qfunc.specs import (
     Algorithm,
     AnyInput,
     AppendCodes,
+    AtMost,
     Attr,
     AverageCodes,
     AveragePool,
@@ -170,6 +171,7 @@ leaves = st.one_of(
     st.builds(ModuleType, words),
     st.builds(Attr, words, attributes),
     st.builds(Multiple, words, st.integers(1, 64)),
+    st.builds(AtMost, words, st.integers(-1, 64)),
     st.sampled_from((Everything(), First(), Last(), NonNegative(), GraphInput(), GraphOutput(), Constant())),
 )
 selectors = st.recursive(

@@ -10,6 +10,7 @@ import qfunc.specs
 from qfunc import targets
 from qfunc.numerics import libraries
 from qfunc.specs import Int, Scheme, Target, diff, edit, from_json, to_json
+from qfunc.targets import arithmetics
 from tests.specs import strategies as made
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -41,7 +42,7 @@ def test_no_field_can_be_assigned(spec):
 @relaxed
 @given(made.schemes() | made.selectors | made.kernels | made.rules | made.fusions)
 def test_the_repr_builds_the_value(spec):
-    assert eval(repr(spec), vars(qfunc.specs) | vars(libraries), {"inf": float("inf")}) == spec
+    assert eval(repr(spec), vars(qfunc.specs) | vars(arithmetics) | vars(libraries), {"inf": float("inf")}) == spec
 
 
 @relaxed

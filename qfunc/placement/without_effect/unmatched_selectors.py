@@ -18,8 +18,8 @@ KINDS = frozenset((*(op.kind for op in OPS), *MODULE_KINDS.values(), "input", "c
 """All kinds of op that selectors can name."""
 
 _DERIVED = (
-    "kernel", "depthwise", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created", "mixes",
-    "selects", "batch_axis", "in_features", "out_features",
+    "kernel", "depthwise", "in_channels", "out_channels", "multiplier", "spatial", "constant", "square", "number", "created",
+    "mixes", "selects", "batch_axis", "in_features", "out_features",
 )  # fmt: skip
 ATTRIBUTES = frozenset((*(name for op in OPS for name in op.parameters), *_DERIVED))
 """All attributes of an op that selectors can name."""
@@ -120,7 +120,7 @@ def _require_kinds(selector: s.Selector, target: Target, where: str) -> None:
                     "Add an OpKind for a user-defined op to the target's ops.",
                 )
                 raise _unknown_word_error(kind, "kind of op", wanted, known, do, where)
-        if isinstance(leaf, s.Attr | s.Multiple) and leaf.name not in ATTRIBUTES:
+        if isinstance(leaf, s.Attr | s.Multiple | s.AtMost) and leaf.name not in ATTRIBUTES:
             raise _unknown_word_error(
                 leaf.name, "attribute of an op", "an attribute of the vocabulary", ATTRIBUTES, "Use edit.where.", where
             )

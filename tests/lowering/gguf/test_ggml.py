@@ -5,6 +5,7 @@ QFUNC_EXAMPLES=1000 python -m pytest -n 0 tests/lowering/gguf/test_ggml.py
 
 from __future__ import annotations
 
+import re
 import importlib.util
 from typing import Any
 
@@ -120,10 +121,9 @@ def test_each_product_of_a_network_is_that_of_ggml(name: str, kind: str) -> None
 
     report = qfunc.verify(target)(model, [torch.randn(*shape) for _ in range(2)])
 
-    assert report.agreement.startswith("bit-exact"), report
-    products = report.of("real")
-    assert not any(r.mismatches for r in products)
-    assert len(products) == (1 if name != "language model" else 8)
+    # The sums of float ops before a product have no order, so that its own inputs decide.
+    assert re.match(r"bit-exact\b.*: 0 of [\d,]+ elements differ", report.agreement), report
+    assert len(report.of("real")) == (1 if name != "language model" else 8)
 
 
 @needs_ggml

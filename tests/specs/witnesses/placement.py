@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from qfunc import targets
 from qfunc.specs import (
-    AllOf, AnyInput, AnyOf, Attr, Bounds, Cases, ClampImplied, Constant, DerivedQParams, Everything, First, FixedQParams,
-    FloatMultiplier, From, FusesOnly, Fusion, FusionStep, GraphInput, GraphOutput, InputRatios, Int, KeepFloat, Kernel, Last,
-    Limit, ModuleType, Multiple, Name, NodeName, NonNegative, Not, NoZeroPoint, Op, OutputQParams, ProductRatio, Rule,
-    SameQParams, Scheme, Selector, Tie, Where, ZeroPoint,
+    AllOf, AnyInput, AnyOf, AtMost, Attr, Bounds, Cases, ClampImplied, Constant, DerivedQParams, Everything, First,
+    FixedQParams, FloatMultiplier, From, FusesOnly, Fusion, FusionStep, GraphInput, GraphOutput, InputRatios, Int, KeepFloat,
+    Kernel, Last, Limit, ModuleType, Multiple, Name, NodeName, NonNegative, Not, NoZeroPoint, Op, OutputQParams, ProductRatio,
+    Rule, SameQParams, Scheme, Selector, Tie, Where, ZeroPoint,
 )  # fmt: skip
 from tests.specs.witnesses.witness import CONV, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
@@ -173,6 +173,8 @@ WITNESSES = {
     "Attr.equals": selected(Attr("groups", 1), Attr("groups", 2)),
     "Multiple.name": selected(Multiple("groups", 2), Multiple("spatial", 2)),
     "Multiple.of": selected(Multiple("spatial", 2), Multiple("spatial", 3)),
+    "AtMost.name": selected(AtMost("groups", 1), AtMost("in_channels", 1)),
+    "AtMost.bound": selected(AtMost("groups", 1), AtMost("groups", 0)),
     "Where.predicate": selected(Where(is_first), Where(is_second)),
     "First": selected(First(), Last()),
     "Last": selected(Last(), First()),
