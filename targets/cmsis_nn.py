@@ -22,14 +22,16 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.targets.litert.lowering import TfliteLowering
 from qfunc.targets.litert.runner import TfliteMicroRunner
-from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, PAIRS, POOLS, SAME, SUMS, UNIT, UNITS, litert
+from qfunc.targets.litert.target import BILINEAR, BOUNDS, BY_MATRIX, BYTES, MEANS, POOLS, RULES, SAME, SUMS, UNIT, UNITS, litert
 
 PRODUCTS = Op(("conv", "conv_transpose", "linear", "matmul", "mul", "leaky_relu", "prelu")) | BY_MATRIX
 UNKNOWN = Op(("argmax", "argmin", "expand", "pow", "prod", "repeat", "tile"))
 NO_OPERATOR = "TensorFlow Lite Micro, micro_mutable_op_resolver.h: no such operator"
 
+IN_CODES = tuple(evolve(rule, beside_integers=False) for rule in RULES[:4])  # few of the processors have floats
+
 cmsis_nn = evolve(
-    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=(*litert.rules[:4], PAIRS))),
+    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=IN_CODES)),
     name="cmsis_nn",
     kernels=(
         Kernel(PRODUCTS | MEANS, FixedPoint(), formats=BYTES),

@@ -14,7 +14,7 @@ from attrs import evolve
 from qfunc.specs import (
     Attr, Everything, Host, Kernel, Op, Refuse, RequireSizes, Runtime, Span, Unknown,
 )  # fmt: skip
-from qfunc.targets.litert.target import litert
+from qfunc.targets.litert.target import RULES, litert
 
 RUN = (
     "conv", "conv_transpose", "linear", "matmul", "add", "sub", "mul", "maximum", "minimum", "max_pool", "avg_pool",
@@ -34,6 +34,7 @@ ANY = "It runs on the host."
 edge_tpu = evolve(
     litert,
     name="edge_tpu",
+    rules=tuple(evolve(rule, beside_integers=False) for rule in RULES),
     kernels=(Kernel(Everything(), Unknown("Google publishes the operations, not their rounding", nearest="litert_reference")),),
     host=Host(
         "LiteRT on the CPU",

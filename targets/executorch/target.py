@@ -18,8 +18,8 @@ from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 from qfunc.targets.litert.ratios import SUMMED
 from qfunc.targets.litert.target import (
-    ACTIVATION, ARM64, BILINEAR, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, S8, SAME, SQUARES, SUMS,
-    TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
+    ACTIVATION, ARM64, BILINEAR, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, RULES, S8, SAME, SQUARES,
+    SUMS, TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
 )  # fmt: skip
 
 BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"
@@ -40,7 +40,7 @@ BUILDS = (
 executorch_xnnpack = evolve(
     litert,
     name="executorch_xnnpack",
-    rules=(*litert.rules, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION, beside_integers=True)),
+    rules=(*RULES, Rule(Op("elu"), input=ACTIVATION, output=ACTIVATION, beside_integers=True)),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
         SQUARES,

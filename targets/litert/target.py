@@ -37,12 +37,10 @@ S8, NARROW = Int(8), Int(8, low=-127)
 ACTIVATION = Scheme(S8, zero_point=ZeroPoint(), division=False)
 WEIGHT = Scheme(NARROW, Scale(PerChannel()))
 WEIGHTED, TRANSPOSED = Op(("conv", "linear")), Op("conv_transpose")
-SUMS = Op(("add", "sub"))
+PRODUCTS, SUMS = WEIGHTED | TRANSPOSED | Op("matmul"), Op(("add", "sub"))
 POOLS = Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None)
 MEANS, CLIPS = Op(("global_avg_pool", "mean")), Op(Trait.CLAMPS)
 BY_MATRIX = Op("matmul") & Attr("constant", "other")
-PRODUCTS = WEIGHTED | TRANSPOSED | BY_MATRIX
-PAIRS = Rule(Op("matmul"), input=ACTIVATION, weight=WEIGHT, output=ACTIVATION, beside_integers=True)
 BILINEAR = Op("resize") & Attr("mode", "bilinear")
 RELU6, RELU1 = Op("clip") & Attr("min", 0.0) & Attr("max", 6.0), Op("clip") & Attr("min", -1.0) & Attr("max", 1.0)
 BOUNDS = Op("relu") | RELU6 | RELU1
@@ -78,15 +76,7 @@ BY_VECTORS = (  # the optimised kernels of pairs
     Kernel(SUMS, SumShifted(), formats=BYTES),
 )
 ARM64 = (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)
-NO_XNNPACK = "litert 2.3 on x86-64, one thread, between two convolutions of 32 channels of 56 x 56: no kernel of XNNPACK"
-NO_PRODUCT = "litert 2.3 on x86-64, one thread, attention of 384 channels over 197 tokens: no kernel of XNNPACK"
-SLOWER = (
-    Slower(Op("prelu"), 4.6, NO_XNNPACK),
-    Slower(Op("hardswish"), 2.5, NO_XNNPACK),
-    Slower(POOLS, 1.6, NO_XNNPACK),
-    Slower(Op("matmul") & ~BY_MATRIX, 5.2, NO_PRODUCT),
-)
-X86_64 = tuple(Build(cpu, slower=SLOWER) for cpu in (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.x86_64_avx2, cpus.x86_64_sse4))
+X86_64 = tuple(map(Build, (cpus.x86_64_vnni, cpus.x86_64_avxvnni, cpus.x86_64_avx2, cpus.x86_64_sse4)))
 XNNPACK_ON_ARM64 = (  # what XNNPACK computes in C++ is compiled with fused multiply-adds
     (MUL, evolve(MUL, arithmetic=FixedPoint("half_up", 24, float_ratio=True))),
     (MEAN, evolve(MEAN, arithmetic=FloatMultiplier(zero_point="before", fma=True))),
@@ -101,7 +91,6 @@ ON_WASM = (  # the optimised kernels have no vectors
     (BY_VECTORS[1], evolve(BY_VECTORS[1], arithmetic=SumShifted())),
     (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
 )
-BUILDS = (*X86_64, *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64), Build(cpus.wasm_simd, ON_WASM))
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
@@ -109,29 +98,42 @@ DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1,
 BECAUSE = (
     "TensorFlow Lite 8-bit quantization specification: int8 activations per tensor, weights [-127, 127] without zero point"
 )
+RULES = (
+    Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
+    Rule(
+        SUMS | Op(("mul", "concat", "hardswish", "leaky_relu", "gelu")) | MEANS | POOLS | CLIPS | BILINEAR,
+        input=ACTIVATION,
+        output=ACTIVATION,
+        beside_integers=True,
+    ),
+    Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION, beside_integers=True),
+    Rule(
+        Op("softmax"),
+        input=ACTIVATION,
+        output=FixedQParams(ACTIVATION, 1 / 256, -128),
+        edges=~From(MASKS),
+        beside_integers=True,
+    ),
+    Rule(Op("sigmoid"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128), beside_integers=True),
+    Rule(Op("tanh"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 128, 0), beside_integers=True),
+)
+PAIRS = evolve(RULES[0], select=Op("matmul") & ~BY_MATRIX, beside_integers=True)
+NO_XNNPACK = "litert 2.3 on x86-64, one thread, between two convolutions of 32 channels of 56 x 56: no kernel of XNNPACK"
+NO_PRODUCT = "litert 2.3 on x86-64, one thread, attention of 384 channels over 197 tokens: no kernel of XNNPACK"
+SLOWER = (
+    Slower(Op("prelu"), 4.6, NO_XNNPACK),
+    Slower(Op("hardswish"), 2.5, NO_XNNPACK),
+    Slower(PAIRS.select, 5.2, NO_PRODUCT),
+)
+BUILDS = (
+    *(evolve(build, slower=SLOWER) for build in X86_64),
+    *(Build(cpu, (*XNNPACK_ON_ARM64, *CURVES_ON_ARM64)) for cpu in ARM64),
+    Build(cpus.wasm_simd, ON_WASM),
+)
 
 litert = Target(
     name="litert",
-    rules=(
-        Rule(PRODUCTS, input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
-        Rule(
-            SUMS | Op(("mul", "concat", "hardswish", "leaky_relu", "gelu")) | MEANS | POOLS | CLIPS | BILINEAR,
-            input=ACTIVATION,
-            output=ACTIVATION,
-            beside_integers=True,
-        ),
-        Rule(Op("prelu"), input=ACTIVATION, weight=Scheme(NARROW), output=ACTIVATION, beside_integers=True),
-        Rule(
-            Op("softmax"),
-            input=ACTIVATION,
-            output=FixedQParams(ACTIVATION, 1 / 256, -128),
-            edges=~From(MASKS),
-            beside_integers=True,
-        ),
-        Rule(Op("sigmoid"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 256, -128), beside_integers=True),
-        Rule(Op("tanh"), input=ACTIVATION, output=FixedQParams(ACTIVATION, 1 / 128, 0), beside_integers=True),
-        PAIRS,
-    ),
+    rules=(evolve(RULES[0], select=WEIGHTED | TRANSPOSED), *RULES[1:], evolve(RULES[0], select=BY_MATRIX), PAIRS),
     fusions=(Fusion(WEIGHTED | TRANSPOSED | SUMS | Op("mul") | POOLS, (FusionStep(BOUNDS),)),),
     ties=(Tie(Op("concat"), ("input", "output"), "union"), Tie(POOLS | CLIPS | BILINEAR, ("input", "output"), "input")),
     kernels=(
@@ -171,7 +173,7 @@ INTO_INT32 = Kernel(Op("quantize"), QuantizeInt32())
 REFERENCE_ON_ARM64 = ((INTO_INT32, evolve(INTO_INT32, arithmetic=QuantizeInt32(saturates=True))),)
 
 litert_reference = evolve(
-    edit.activations(rounding="half_away", division=True)(litert),
+    edit.activations(rounding="half_away", division=True)(evolve(litert, rules=RULES)),
     name="litert_reference",
     kernels=(
         Kernel(Op("linear") | BY_MATRIX, FloatMultiplier("half_away", dtype="float64"), formats=BYTES),
@@ -217,6 +219,7 @@ GROUPED = Op("conv") & ~Attr("groups", 1) & ~Attr("depthwise", True)
 litert_optimised = evolve(
     litert,
     name="litert_optimised",
+    rules=RULES,
     kernels=(
         Kernel(GROUPED, FixedPoint(), formats=BYTES),
         Kernel(TRANSPOSED | Op("conv") & Attr("depthwise", True), FixedPointLanes(), formats=BYTES),

@@ -15,7 +15,7 @@ from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     FLOAT32, Accumulator, Algorithm, Attr, Build, ClampImplied, Copy, DerivedQParams, FixedQParams, FloatKernel,
     FloatMultiplier, From, Fusion, FusionStep, InputRatios, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
-    SameQParams, SaturatesPairs, Scale, Scheme, Slower, SoftmaxTable, SumFma, SumScaled, Target, Trait, ZeroPoint, cpus,
+    SameQParams, SaturatesPairs, Scale, Scheme, SoftmaxTable, SumFma, SumScaled, Target, Trait, ZeroPoint, cpus,
 )  # fmt: skip
 from qfunc.targets.onnxruntime.eigen import Eigen
 from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
@@ -65,16 +65,11 @@ PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=B
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
 ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS))
-MEASURED = "onnxruntime 1.31 on x86-64 with VNNI, one thread"
-SLOWER = (
-    Slower(Op("avg_pool"), 1.7, f"{MEASURED}, between two convolutions of 32 channels of 56 x 56"),
-    Slower(Op("softmax"), 1.3, f"{MEASURED}, attention of 384 channels over 197 tokens"),
-)
 BUILDS = (
-    Build(cpus.x86_64_vnni, slower=SLOWER),
-    Build(cpus.x86_64_avxvnni, slower=SLOWER),
-    Build(cpus.x86_64_avx2, ON_AVX2, slower=SLOWER),
-    Build(cpus.x86_64_sse4, ON_SSE4, slower=SLOWER),
+    Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_avxvnni),
+    Build(cpus.x86_64_avx2, ON_AVX2),
+    Build(cpus.x86_64_sse4, ON_SSE4),
     *(Build(cpu, ON_ARM64) for cpu in (cpus.arm64, cpus.arm64_dotprod, cpus.arm64_i8mm)),
     Build(cpus.wasm_simd, ON_WASM),
 )

@@ -20,6 +20,7 @@ from qfunc.specs import Int, Scheme, edit
 from qfunc.testing.oracle import rounded
 from qfunc.testing.small_models import Block, SmallNet
 from tests.conformance.modules import Apply
+from tests.on_integers import on_integers
 
 FORMATS = [Int(8), Int(8, low=-127), Int(8, signed=False), Int(8, low=-64, high=63)]
 INSTALLED = importlib.util.find_spec("openvino") is not None
@@ -127,7 +128,7 @@ def test_a_concat_has_one_scale_and_the_sign_of_its_parts() -> None:
 @pytest.mark.parametrize("behind", [(), (Block("mean"), Block("linear", 8, 5))], ids=["its output quantized", "a linear layer"])
 def test_tensors_of_two_scales_and_quantized_outputs_are_not_mixed_up(behind: tuple[Block, ...]) -> None:
     """What the concat reads and what the conv reads have scales of their own; weights of 7 bits are exact on every CPU."""
-    target = edit.weights(bits=7)(targets.openvino)
+    target = edit.weights(bits=7)(on_integers(targets.openvino))
     model = SmallNet((Block("conv", 3, 4, 3, act="relu"), Block("concat", 4, 4, 1), *behind), seed=1)
     batches = [torch.randn(2, 3, 9, 11, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
     calibrated = qfunc.calibrate(batches)(qfunc.quantize(target)(model))

@@ -14,6 +14,7 @@ from qfunc.graph.sites import quantizer_nodes
 from qfunc.targets.runtimes import LiteRtRunner
 from tests.lowering.drawn_ops import Side
 from tests.lowering.tflite.test_litert import _calibrated, needs_litert
+from tests.on_integers import on_integers
 
 
 class Extreme(nn.Module):
@@ -56,7 +57,9 @@ class Places(nn.Module):
 @needs_litert
 @pytest.mark.parametrize("axis", [1, 2, -1])
 @pytest.mark.parametrize("op", [torch.argmax, torch.argmin])
-@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [*map(on_integers, (targets.litert, targets.litert_reference, targets.litert_optimised))], ids=lambda t: t.name
+)
 def test_the_first_place_of_an_extreme_is_litert_s(target, op, axis):
     for keep in (False, True):
         model, batches = _calibrated(Places(op, axis, keep), target, 2, 3, 7, 9)
@@ -139,7 +142,9 @@ class Leaky(nn.Module):
 
 
 @needs_litert
-@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [*map(on_integers, (targets.litert, targets.litert_reference, targets.litert_optimised))], ids=lambda t: t.name
+)
 def test_curves_beside_ties_are_litert_s(target):
     """Output scales s_x p / (k + 1/2) put one code p next to a tie, on a side that the rounding of s_x / s_y decides."""
     model, _ = _calibrated(Leaky(64), target, 1, 1, 16, 16)
@@ -166,7 +171,9 @@ def hard_swishes(target, scale: float, scales: list[float]):
 
 
 @needs_litert
-@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [*map(on_integers, (targets.litert, targets.litert_reference, targets.litert_optimised))], ids=lambda t: t.name
+)
 def test_hard_swish_divides_scales_in_float32(target):
     """Output scales whose quotients are next to a tie of 16 bits, on another side in float32 than in double."""
     drawn, scale = np.random.default_rng(0), np.float32(0.0371)
@@ -180,7 +187,9 @@ def test_hard_swish_divides_scales_in_float32(target):
 
 
 @needs_litert
-@pytest.mark.parametrize("target", [targets.litert, targets.litert_reference, targets.litert_optimised], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [*map(on_integers, (targets.litert, targets.litert_reference, targets.litert_optimised))], ids=lambda t: t.name
+)
 def test_hard_swish_takes_ratios_below_128(target):
     model, x = hard_swishes(target, 0.5, [float(np.nextafter(np.float32(2**-8), np.float32(1)))])
     assert qfunc.verify(target)(model, [x]).verdict.startswith("bit-exact: 0 of")

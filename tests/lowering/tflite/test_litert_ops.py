@@ -15,11 +15,13 @@ from qfunc import targets
 from qfunc.targets.runtimes import LiteRtRunner
 from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.tie_ops import every
+from tests.on_integers import on_integers
 
 needs_litert = pytest.mark.skipif(
     importlib.util.find_spec("ai_edge_litert") is None, reason="ai-edge-litert is not installed"
 )  # fmt: skip
-SETS = {"xnnpack": targets.litert, "reference": targets.litert_reference, "optimised": targets.litert_optimised}
+SETS = {"xnnpack": on_integers(targets.litert), "reference": on_integers(targets.litert_reference),
+        "optimised": on_integers(targets.litert_optimised)}  # fmt: skip
 # Ratios of scales that no calibration gives, which the kernels do not take.
 REFUSED = {
     "a ratio below 2^8", "a ratio below 2^15", "an input's scale below 128 times the output's",

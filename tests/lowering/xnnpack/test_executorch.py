@@ -17,10 +17,11 @@ from qfunc.errors import SpecError, VerifyError
 from qfunc.graph.sites import quantizer_nodes
 from qfunc.targets.runtimes import ExecuTorchRunner
 from tests.lowering.tflite.test_litert import Ops, Residual, _calibrated, _moved, _refusal
+from tests.on_integers import on_integers
 
 INSTALLED = importlib.util.find_spec("executorch") is not None
 needs_executorch = pytest.mark.skipif(not INSTALLED, reason="executorch is not installed")
-TARGET = targets.executorch_xnnpack
+TARGET = on_integers(targets.executorch_xnnpack)
 
 
 class Steps(nn.Module):

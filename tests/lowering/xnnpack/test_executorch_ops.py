@@ -26,11 +26,12 @@ from tests.lowering.drawn_law import held_against, held_at_ties
 from tests.lowering.drawn_ops import KINDS, curve, pool, softmax, transposed
 from tests.lowering.tflite.test_litert import _calibrated
 from tests.lowering.tie_ops import every
+from tests.on_integers import on_integers
 
 needs_executorch = pytest.mark.skipif(
     importlib.util.find_spec("executorch") is None, reason="executorch is not installed"
 )  # fmt: skip
-TARGET = targets.executorch_xnnpack
+TARGET = on_integers(targets.executorch_xnnpack)
 OTHERS = {pool: partial(pool, dilations=2), transposed: partial(transposed, dilations=2),
           curve: partial(curve, without=("gelu, tanh",))}  # fmt: skip
 HERE = tuple(OTHERS.get(kind, kind) for kind in KINDS)

