@@ -63,29 +63,32 @@ def test_not_one_token_and_not_one_element_differs() -> None:
 
 
 def test_a_fault_is_found_in_the_step_that_meets_it() -> None:
-    """Position 7 of a text is read in step 3, after the 5 tokens of the prompt and 2 of the answer."""
+    """Position 7 of a text is read in step 3, after the 5 tokens of the prompt and 2 of the answer.
+
+    The sum of embeddings is real, so that the first codes are those behind the norm that reads it.
+    """
     report = verified("gpt2", Wrong("model.place.weight", 7))
     first = report.first
     assert first is not None
-    assert (first.unit, first.step) == ("model.place", 3)
+    assert (first.unit, first.step) == ("model.layers.0.norms.0", 3)
     assert first.token >= 3
     assert [a[: first.token] for a in report.emulated] == [b[: first.token] for b in report.runtime]
     assert (report.emulated[first.row][first.token], report.runtime[first.row][first.token]) == (first.emulated, first.runtime)
     assert report.verdict.startswith(
         f"{report.mismatches} of 16 tokens differ; token {first.token} of row {first.row}: {first.emulated} emulated, "
-        f"{first.runtime} by the runtime; model.place differs first, in step 3; mismatch: "
+        f"{first.runtime} by the runtime; model.layers.0.norms.0 differs first, in step 3; mismatch: "
     )
 
 
 def test_the_unit_with_a_wrong_weight_is_named() -> None:
-    report = verified("llama", Wrong("model.layers.0.up.weight.codes", 3))
+    report = verified("llama", Wrong("model.layers.0.up.weight.codes", 0))
     assert report.first is not None
     assert (report.first.unit, report.first.step) == ("model.layers.0.up", 0)
 
 
 @pytest.mark.thorough
 def test_a_function_as_runtime_shows_outputs_only() -> None:
-    wrong = Wrong("model.layers.0.up.weight.codes", 3)
+    wrong = Wrong("model.layers.0.up.weight.codes", 0)
     report = verified("llama", lambda artifact, inputs: wrong.run(artifact, inputs))
     assert report.first is not None
     assert (report.first.unit, report.first.step) == ("output 0", 0)
