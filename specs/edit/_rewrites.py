@@ -301,7 +301,7 @@ class SetSlower:
 
     def __call__(self, target: Target) -> Target:
         runtime = target.runtime
-        if runtime.cpu not in (build.cpu for build in runtime.builds):
+        if not any(build.cpu == runtime.cpu for build in runtime.builds):
             found, wanted = f"the runtime {runtime.name} without builds", "a build for its processor"
             where, do = f"edit.slower, target {target.name!r}", "Describe one: Runtime(cpu=cpu, builds=(Build(cpu),))."
             raise SpecError(where=where, found=found, wanted=wanted, do=do)
