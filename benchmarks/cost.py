@@ -20,7 +20,7 @@ class Network:
     """A decoder: attention with `keys` key heads of `heads`, and a gated feed-forward layer.
 
     Attributes:
-        sites: The quantized tensors of a block; 31 are those of `scale.py` for `targets.onnxruntime`.
+        sites: The quantized tensors of a block; 29 are those of `scale.py` for `targets.onnxruntime`.
     """
 
     width: int
@@ -29,7 +29,7 @@ class Network:
     heads: int
     keys: int
     vocabulary: int = 0
-    sites: int = 31
+    sites: int = 29
 
     @property
     def inputs(self) -> list[tuple[int, list[int]]]:

@@ -21,20 +21,22 @@ def _projected(x, a, b, c, **kwargs):  # type: ignore[no-untyped-def]
 
 
 RECURRENT: dict[str, Case] = {
-    "lstm": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.LSTM(6, 7, batch_first=True), line(7, 3)), words, 6),
+    "lstm": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.LSTM(6, 7, batch_first=True), line(7, 3)), words, 4),
     "lstm, both ways, two levels": Case(
-        lambda: One(lambda x, m: m(x), nn.LSTM(6, 7, 2, batch_first=True, bidirectional=True, dropout=0.2)), words, 12),
+        lambda: One(lambda x, m, h: (h((y := m(x))[0]), *y[1]), nn.LSTM(6, 7, 2, batch_first=True, bidirectional=True,
+        dropout=0.2), line(14, 3)), words, 4),
     "lstm, last state": Case(lambda: One(
-        lambda x, m, h: h(m(x)[1][0][-1]), nn.LSTM(6, 7, 2, batch_first=True), line(7, 3)), words, 7),
+        lambda x, m, h: h(m(x)[1][0][-1]), nn.LSTM(6, 7, 2, batch_first=True), line(7, 3)), words, 4),
     "lstm, own state": Case(lambda: One(
-        lambda x, m: m(x, (x.new_zeros(1, x.size(0), 7), torch.ones(1, x.size(0), 7)))[0], nn.LSTM(6, 7,
-        batch_first=True, bias=False)), words, 3),
-    "gru": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.GRU(6, 7, batch_first=True), line(7, 3)), words, 6),
+        lambda x, m, h: h(m(x, (x.new_zeros(1, x.size(0), 7), torch.ones(1, x.size(0), 7)))[0]), nn.LSTM(6, 7,
+        batch_first=True, bias=False), line(7, 3)), words, 4),
+    "gru": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.GRU(6, 7, batch_first=True), line(7, 3)), words, 4),
     "gru, both ways, last state": Case(lambda: One(
         lambda x, m, h: h(m(x)[1].transpose(0, 1).flatten(1)), nn.GRU(6, 7, batch_first=True, bidirectional=True),
-        line(14, 3)), words, 9),
-    "rnn": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.RNN(6, 7, batch_first=True), line(7, 3)), words, 6),
-    "rnn, relu": Case(lambda: One(lambda x, m: m(x)[1], nn.RNN(6, 7, batch_first=True, nonlinearity="relu")), words, 3),
+        line(14, 3)), words, 4),
+    "rnn": Case(lambda: One(lambda x, m, h: h(m(x)[0]), nn.RNN(6, 7, batch_first=True), line(7, 3)), words, 4),
+    "rnn, relu": Case(lambda: One(
+        lambda x, m, h: h(m(x)[1]), nn.RNN(6, 7, batch_first=True, nonlinearity="relu"), line(7, 3)), words, 4),
     "lstm cell": Case(lambda: One(unrolled, nn.LSTMCell(6, 7), line(7, 3)), words, 20),
     "gru cell": Case(lambda: One(lambda x, m: m(x[:, 0]), nn.GRUCell(6, 7)), words, 6),
     "rnn cell": Case(lambda: One(lambda x, m: m(x[:, 0]), nn.RNNCell(6, 7)), words, 4),
