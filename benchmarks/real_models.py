@@ -6,7 +6,7 @@
 Nothing is fetched: a network whose package is missing is skipped with the reason, and so is a runtime.  A row has, of the
 file by qfunc's defaults: the lowest SQNR of an output against the float network, the score of the task, the latency over
 that of the float file in the same runtime (one example, by turns, minima), the share of multiply-accumulates on integers, and
-the verdict of `verify`.  Where the runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB
+the verdict of `verify`.  "measured" is the same with the edit of `qfunc.measure_placement`.  Where the runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB
 are those of the first output.
 """
 
@@ -29,7 +29,7 @@ from torch import Tensor
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.specs import Everything, edit
+from qfunc.specs import Everything, Target, edit
 
 RUNTIMES = ("onnxruntime", "litert", "executorch_xnnpack", "openvino", "ncnn")
 COLUMNS = ("network", "runtime", "tool", "dB", "score", "int8 / float", "on integers", "flow, s", "verdict")
@@ -40,16 +40,20 @@ def inputs(batch: Batch) -> list[Tensor]:
     return [batch] if isinstance(batch, Tensor) else list(batch)
 
 
-def by_qfunc(name: str, real: Real) -> list[str]:
-    """Return the row of a network on a target with its defaults."""
-    target, start = getattr(targets, name), time.perf_counter()
-    missing = getattr(target.runtime.runner, "missing", str)()
-    if missing:
-        raise Missing(missing)
+def measured(name: str, real: Real) -> Target:
+    """Return a target with the placement that is fastest on this machine."""
+    target, one = getattr(targets, name), tuple(t[:1] for t in inputs(real.test))
+    return qfunc.measure_placement(target, one, progress=False)(real.model).edit(target)
+
+
+def by_qfunc(tool: str, target: Target, real: Real) -> list[str]:
+    """Return the row of a network on a target."""
+    start = time.perf_counter()
     calibrated = qfunc.calibrate(real.calibration, progress=False)(qfunc.quantize(target)(real.model))
     artifact = qfunc.deploy(target)(calibrated)
     seconds = time.perf_counter() - start
-    report = qfunc.verify(target, reference=real.model)(calibrated, [real.test])
+    few = real.test[:8] if isinstance(real.test, Tensor) else tuple(t[:8] for t in real.test)
+    report = qfunc.verify(target, reference=real.model)(calibrated, [few])
     found = torch.as_tensor(np.asarray(target.runtime.runner.run(artifact, [t.numpy() for t in inputs(real.test)])[0]))
     with torch.no_grad():
         wanted = first(real.model(*inputs(real.test)))
@@ -57,7 +61,7 @@ def by_qfunc(name: str, real: Real) -> list[str]:
     ratio = "" if report.latency.ratio is None else f"{report.latency.ratio:.2f} ± {100 * (report.latency.spread or 0):.0f} %"
     share = f"{100 * report.integer_products / max(1, report.products):.0f} %"
     return [
-        "qfunc",
+        tool,
         f"{report.sqnr or float('nan'):.1f}",
         score,
         ratio,
@@ -121,7 +125,10 @@ def rows(names: Sequence[str], runtimes: Sequence[str], folder: Path | None) -> 
             continue
         for runtime in runtimes:
             try:
-                yield [name, runtime, *by_qfunc(runtime, real)]
+                if missing := getattr(getattr(targets, runtime).runtime.runner, "missing", str)():
+                    raise Missing(missing)
+                yield [name, runtime, *by_qfunc("qfunc", getattr(targets, runtime), real)]
+                yield [name, runtime, *by_qfunc("measured", measured(runtime, real), real)]
             except (Missing, QfuncError) as error:
                 yield [name, runtime, f"skipped: {' '.join(str(error).split())[:100]}"]
             if runtime == "onnxruntime":

@@ -30,6 +30,7 @@ try:
     from qfunc.decoding.generate import generate
     from qfunc.decoding.token_check import verify_tokens
     from qfunc.diagnosis.diagnose import diagnose
+    from qfunc.diagnosis.measure_placement import measure_placement
     from qfunc.frontend.capture import capture
     from qfunc.numerics import libraries as _libraries
     from qfunc.proof.prove import prove
@@ -87,7 +88,8 @@ __all__ = [
     "QuantizedPass", "SizeBudget", "StatesInMemory", "StatesOnDisk", "TrainBatchNorm", "adaround", "awq", "brecq", "bypass",
     "calibrate", "capture", "checkpoint_contexts", "compare", "compose", "correct_bias", "correct_bias_analytic", "corrections",
     "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalize", "errors", "estimators", "explain",
-    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load", "mixed_precision",
+    "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load",
+    "measure_placement", "mixed_precision",
     "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "rotate", "save",
     "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from qfunc.errors import SpecError
-from qfunc.specs._check import integer
+from qfunc.specs._check import integer, number
 from qfunc.specs._values import short
 from qfunc.specs.protocols import LoadingRunner, Runner
 
@@ -36,30 +36,38 @@ class RunTime:
 
     Args:
         runner: A runner of this machine.
-        runs: The number of runs.
+        runs: The least number of runs.
+        seconds: The least time of all runs; short runs are repeated until it has passed.
     Raises:
-        SpecError: no runner, or fewer than one run.
+        SpecError: no runner, fewer than one run, or a time that is not positive.
 
     >>> from qfunc.targets.runtimes import OnnxRuntimeRunner
     >>> RunTime(OnnxRuntimeRunner(threads=1))
-    RunTime(runner=OnnxRuntimeRunner(threads=1), runs=30)
+    RunTime(runner=OnnxRuntimeRunner(threads=1), runs=30, seconds=0.1)
     """
 
     runner: Any = field(validator=_runner)
     runs: int = field(default=30, validator=integer(1))
+    seconds: float = field(default=0.1, validator=number(positive=True))
 
     def __call__(self, artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
         """Return the seconds of one batch for each artifact."""
         runner = self.runner
         loads = isinstance(runner, LoadingRunner)
         runs = [runner.loaded(a) if loads else partial(runner.run, a) for a in artifacts]
-        return fastest_in_turns(runs, inputs, self.runs)
+        return fastest_in_turns(runs, inputs, self.runs, self.seconds)
 
 
-def fastest_in_turns(runs: Sequence[Callable[[Sequence[Tensor]], Any]], inputs: Sequence[Tensor], count: int) -> list[float]:
-    """Return the least seconds of each function, which run `count` times in turns, and twice before."""
+def fastest_in_turns(
+    runs: Sequence[Callable[[Sequence[Tensor]], Any]], inputs: Sequence[Tensor], count: int, seconds: float = 0.0
+) -> list[float]:
+    """Return the least seconds of each function, which run in turns, and twice before.
+
+    There are at least `count` turns, and so many that they take at least `seconds`.
+    """
     taken = [list[float]() for _ in runs]
-    for _ in range(_WARM + count):
+    begun = time.perf_counter()
+    while runs and (len(taken[0]) < _WARM + count or time.perf_counter() - begun < seconds):
         for run, times in zip(runs, taken, strict=True):
             start = time.perf_counter()
             run(inputs)

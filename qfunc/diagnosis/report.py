@@ -75,6 +75,8 @@ class Diagnosis(HtmlReport):
         trials: The plans that the target can do; first those that recover enough, with the most on integers first.
         refused: (plan, reason) of the plans that it cannot do.
         floats: (op, reason) of the ops that compute in float.
+        plain: The seconds of the first batch for the network in float on the runtime; None without `latency=`, or if the
+            runtime has no floats.
     """
 
     target: str
@@ -86,6 +88,18 @@ class Diagnosis(HtmlReport):
     refused: tuple[tuple[str, str], ...]
     floats: tuple[tuple[str, str], ...]
     setting: Setting = field(repr=False)
+    plain: float | None = None
+
+    @property
+    def remark(self) -> str:
+        """What a user would want to know before applying a plan: that none is faster than the network in float; or ""."""
+        timed = [t for t in (self.base, *self.trials) if t.latency is not None and t.runs_integers(self.base)]
+        if self.plain is None or any((t.latency or 0.0) < self.plain for t in timed):
+            return ""
+        return (
+            f"no plan is faster than the network in float, which takes {1e3 * self.plain:.4g} ms: "
+            "qfunc.measure_placement(target, inputs)(model) finds what is slower on integers"
+        )
 
     def choose(self, *, recovered: float | None = None, integer: float | None = None, latency: float | None = None) -> Trial:
         """Return the best trial within a budget of accuracy, of latency or of both.
@@ -157,7 +171,7 @@ class Diagnosis(HtmlReport):
     def sections(self) -> tuple[Section, ...]:
         """Return the tables: causes, plans, plans that the target refuses, ops in float."""
         causes = tuple((f"{c.share:.1%}", c.kind, c.text) for c in self.causes)
-        timed = ("latency, ms",) if self.base.latency is not None else ()
+        timed = () if self.base.latency is None else ("latency, ms",) if self.plain is None else ("latency, ms", "of float")
         head = (self.metric, "recovered", "on integers", "weights, KiB", *timed, "plan")
         rows = tuple(self._cells(t) for t in (self.base, *self.trials))
         return (
@@ -169,7 +183,8 @@ class Diagnosis(HtmlReport):
 
     def _cells(self, trial: Trial) -> tuple[str, ...]:
         share = f"{trial.recovered:.1%}" if trial is not self.base else ""
-        timed = (_ms(trial),) if trial.latency is not None else ()
+        timed = [] if trial.latency is None else [_ms(trial)]
+        timed += [] if self.plain is None or trial.latency is None else [f"{trial.latency / self.plain:.2f}"]
         return (f"{trial.score.value:.4g}", share, f"{trial.integer:.1%}", f"{trial.bits / 8192:.4g}", *timed, repr(trial.plan))
 
     @property
@@ -184,13 +199,13 @@ class Diagnosis(HtmlReport):
     def __str__(self) -> str:
         """Return the tables as text."""
         tables = (f"{s.title}\n{table(s.head, s.rows, 200)}" for s in self.sections() if s.rows)
-        return "\n\n".join((self._title, *tables))
+        return "\n\n".join((self._title, *tables, *([self.remark] if self.remark else [])))
 
     def html(self) -> str:
         """Return a self-contained page."""
         intro = (
             "The share of a cause is what the model recovers without the quantizers of its sites. "
-            "Each plan was measured on the evaluated batches; its code is what a program writes."
+            f"Each plan was measured on the evaluated batches; its code is what a program writes. {self.remark}"
         )
         return page(self._title, intro, self.sections())
 

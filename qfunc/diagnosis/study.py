@@ -25,7 +25,7 @@ from qfunc.graph.selectors import Context
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.ops.node import slots
-from qfunc.specs import Int
+from qfunc.specs import Everything, Int, edit
 from qfunc.transforms.bypass import remove_quantizers
 from qfunc.transforms.compare import compare
 from qfunc.transforms.deploy import deploy
@@ -85,11 +85,11 @@ class Study:
         trials, refused = self._measured(self._remedies(suspects, inputs))
         trials += self._joined(trials)
         trials += self._deepened(trials, inputs)
-        base, *trials = self._timed([self.base, *trials])
+        plain, (base, *trials) = self._timed([self.base, *trials])
         trials.sort(key=lambda t: _usefulness(t, base), reverse=True)
         floats = tuple((row.op, row.why) for row in explain(calibrated).floats)
         best = self.scorer.best
-        return Diagnosis(target.name, self.metric, best, base, causes, tuple(trials), refused, floats, self.setting)
+        return Diagnosis(target.name, self.metric, best, base, causes, tuple(trials), refused, floats, self.setting, plain)
 
     def _causes(self, evidence: Evidence) -> tuple[tuple[Cause, ...], list[Suspect]]:
         found = self._named([s for detect in DETECTORS for s in detect(evidence)], evidence)
@@ -194,12 +194,20 @@ class Study:
             self.artifacts[plan] = deploy(plan.target(self.setting.target))(calibrated)
         return Trial(plan, tuple(dict.fromkeys(causes)), score, recovered, share, _weight_bits(view))
 
-    def _timed(self, trials: list[Trial]) -> list[Trial]:
+    def _timed(self, trials: list[Trial]) -> tuple[float | None, list[Trial]]:
+        # The seconds of the float network, if the runtime has floats, and the trials with theirs.
         if self.latency is None:
-            return trials
-        inputs = tensors_of(self.scorer.bind(next(iter(self.setting.batches))))
-        seconds = self.latency([self.artifacts[t.plan] for t in trials], inputs)
-        return [evolve(t, latency=float(s)) for t, s in zip(trials, seconds, strict=True)]
+            return None, trials
+        arguments = self.scorer.bind(next(iter(self.setting.batches)))
+        files = [self.artifacts[t.plan] for t in trials]
+        try:
+            unquantized = edit.skip(Everything())(self.setting.target)
+            files.append(deploy(unquantized)(evolve(self.setting, target=unquantized).calibrated(Plan(), self.model)))
+        except QfuncError:  # of a runtime without floats
+            pass
+        seconds = [float(s) for s in self.latency(files, tensors_of(arguments))]
+        plain = seconds.pop() if len(files) > len(trials) else None
+        return plain, [evolve(t, latency=s) for t, s in zip(trials, seconds, strict=True)]
 
 
 def _usefulness(trial: Trial, base: Trial) -> tuple[Any, ...]:

@@ -45,8 +45,23 @@ def test_each_trial_has_the_latency_of_its_file(report: Any) -> None:
     assert found["edit.skip(edit.name('0'))"] == pytest.approx(1.2e-3)
     assert found["qfunc.equalize(deviations=3.0)"] == pytest.approx(3e-4)
     head = report.sections()[1].head
-    assert head[-2:] == ("latency, ms", "plan")
-    assert report.sections()[1].rows[0][-2] == "0.3"
+    assert head[-3:] == ("latency, ms", "of float", "plan")
+    assert report.sections()[1].rows[0][-3:-1] == ("0.3", "0.10")  # three layers, of 3 ms in float
+    assert report.plain == pytest.approx(3e-3)
+    assert report.remark == ""
+
+
+def test_a_diagnosis_says_that_float_is_faster() -> None:
+    """By a clock of a chip that is slow on integers."""
+
+    def slow(artifacts: Sequence[Any], inputs: Sequence[Tensor]) -> list[float]:
+        return [1.0 / seconds for seconds in count(artifacts, inputs)]
+
+    torch.manual_seed(0)
+    case = outlier_channel()
+    report = qfunc.diagnose(case.target, case.batches, latency=slow, progress=False)(case.model.eval())
+    assert report.remark in str(report)
+    assert report.remark.startswith("no plan is faster than the network in float, which takes 3.333e+05 ms: qfunc.measure_")
 
 
 @pytest.mark.parametrize("budget", [3.5e-4, 1.25e-3, 2.15e-3, 1.0])
@@ -126,7 +141,7 @@ def test_the_least_of_the_runs_counts() -> None:
             return []
 
     runner = Slow()
-    assert 0.002 <= RunTime(runner, runs=4)([None], ())[0] < 0.04
+    assert 0.002 <= RunTime(runner, runs=4, seconds=1e-9)([None], ())[0] < 0.04
     assert runner.calls == 6
 
 
@@ -141,7 +156,7 @@ def test_artifacts_run_in_turns() -> None:
             time.sleep((0.001 if artifact == "fast" else 0.01) * (1 + len(self.calls) / 10))
             return []
 
-    fast, slow = RunTime(Slower(), runs=3)(["fast", "slow"], ())
+    fast, slow = RunTime(Slower(), runs=3, seconds=1e-9)(["fast", "slow"], ())
     assert fast < slow
     assert Slower.calls == ["fast", "slow"] * 5
 

@@ -71,7 +71,7 @@ def test_ema_follows_its_equation(batches: list[list[float]], decay: float) -> N
     largest = max(abs(v) for b in batches for v in b)
     for found, ends in ((state.value.low, [min(b) for b in batches]), (state.value.high, [max(b) for b in batches])):
         error = abs(Fraction(found.item()) - exact_average(ends, Fraction(decay)))
-        assert error <= 5 * len(batches) * Fraction(1, 2**24) * Fraction(largest)
+        assert error <= 5 * len(batches) * (Fraction(1, 2**24) * Fraction(largest) + Fraction(1, 2**150))
     assert int(state.batches) == len(batches)
 
 
@@ -157,13 +157,14 @@ def test_nan_reaches_the_qparams(estimator: Any) -> None:
 def test_ema_averages_the_ranges_of_batches_alone(batches: list[list[float]]) -> None:
     """Any inner estimator starts anew with every batch: the range of each, averaged in exact fractions.
 
-    The bound is that of `test_ema_follows_its_equation`.
+    The bound is that of `test_ema_follows_its_equation`; among subnormal numbers each rounding is half of 2^-149.
     """
     inner = StdClip(k=1.0)
     ranges = [inner.range(fold(inner, [batch]), AFFINE) for batch in batches]
     state = fold(Ema(inner, decay=0.75), batches)
 
-    bound = 5 * len(batches) * Fraction(1, 2**24) * max(abs(Fraction(v)) for b in batches for v in b)
+    largest = max(abs(Fraction(v)) for b in batches for v in b)
+    bound = 5 * len(batches) * (Fraction(1, 2**24) * largest + Fraction(1, 2**150))
     for found, ends in ((state.value.low, [r.low for r in ranges]), (state.value.high, [r.high for r in ranges])):
         assert abs(Fraction(found.item()) - exact_average([e.item() for e in ends], Fraction(0.75))) <= bound
     assert Ema(inner).range(state, AFFINE) is state.value
