@@ -6,8 +6,8 @@
 Nothing is fetched: a network whose package is missing is skipped with the reason, and so is a runtime.  A row has, of the
 file by qfunc's defaults: the lowest SQNR of an output against the float network, the score of the task, the latency over
 that of the float file in the same runtime (one example, by turns, minima), the share of multiply-accumulates on integers, and
-the verdict of `verify`.  "measured" is the same with the edit of `qfunc.measure_placement`.  Where the runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB
-are those of the first output.
+the verdict of `verify`, on eight examples.  "measured" is the same with the edit of `qfunc.measure_placement`.  Where the
+runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB are those of the first output.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from qfunc.analysis.metrics import Agreement, AgreementRow, Sums, sqnr_nan_lowes
 
 LOW_SQNR = 20.0
 """The SQNR in dB below which a report names the tensors that lose most."""
+LOST_BY_KERNELS = 6.0
+"""The dB by which the runtime is worse than the simulation where its kernels, not the quantizers, are what a report names."""
 SLOWER = 1.05
 """The ratio to the float file above which a report says that the file is slower."""
 
@@ -74,12 +76,14 @@ class Gain:
         losses: The quantizers that lose most, with the SQNR of each alone in dB, if the lowest SQNR is below 20 dB.
         latency: The latency beside the float file.
         size_ratio: The bytes of the file over the bytes of the float file; None if there is no float file.
+        simulated: The lowest SQNR of the simulation's outputs in the last batch, if the lowest of the runtime is below 20 dB.
     """
 
     outputs: tuple[OutputError, ...] = ()
     losses: tuple[tuple[str, float], ...] = ()
     latency: Latency = Latency(why="it was not measured")
     size_ratio: float | None = None
+    simulated: float | None = None
 
     @property
     def sqnr(self) -> float | None:
@@ -102,7 +106,12 @@ class Gain:
     def remarks(self) -> tuple[str, ...]:
         """A line for each loss that a user would want to know: a low SQNR, constant outputs, a file slower than float."""
         found = []
-        if self.sqnr is not None and self.sqnr < LOW_SQNR:
+        if self.sqnr is not None and self.simulated is not None and self.simulated > self.sqnr + LOST_BY_KERNELS:
+            found.append(
+                f"below {LOW_SQNR:g} dB, where the simulation has {decibels_text(self.simulated)}: the runtime's kernels lose "
+                "the rest; if their sums saturate on this processor, edit.weights(bits=7) keeps them exact"
+            )
+        elif self.sqnr is not None and self.sqnr < LOW_SQNR:
             named = ", ".join(f"{tensor} ({sqnr:.1f} dB)" for tensor, sqnr in self.losses)
             found.append(
                 f"below {LOW_SQNR:g} dB: the quantizers that lose most are {named or 'not known'}; "

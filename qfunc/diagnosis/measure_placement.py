@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,20 +12,21 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qfunc._transform import Transform
+from qfunc.analysis.integer_share import integer_share
 from qfunc.diagnosis.cheapest_placement import cheapest
 from qfunc.diagnosis.latency import Latency, RunTime
 from qfunc.diagnosis.measured_placement import MeasuredPlacement, PlacementTime
 from qfunc.diagnosis.plan import Plan
 from qfunc.diagnosis.report import ALIKE
-from qfunc.diagnosis.unit_times import deployed, measure_units
+from qfunc.diagnosis.unit_times import calibrated_on, deployed, measure_units
 from qfunc.errors import SpecError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.progress import track
+from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
 from qfunc.specs import Everything, Target, edit
 from qfunc.specs.protocols import LoadingRunner
-from qfunc.transforms.calibrate import calibrate
-from qfunc.transforms.quantize import quantize
+from qfunc.transforms.deploy import deploy
 from qfunc.transforms.validate import describe, require_target_value
 
 CHANGES = 8
@@ -45,9 +45,9 @@ def measure_placement(
         sum t_int(u) over units on integers + sum t_float(u) over units in float + sum of the conversions between them.
 
     Units alone do not show what a runtime does with several, such as layouts of memory that it keeps. So the whole network
-    is deployed as given, with all rules and with this placement, and measured in turns; from the fastest, the eight classes
-    that cost most are moved one after another, and a move that gains 5 % is kept. Where the target as given is within 5 % of
-    the result, the edit changes nothing.
+    is deployed as given, with all rules and with this placement, and measured in turns; from the fastest that has products
+    on integers, the eight classes that cost most are moved one after another, and a move that gains 5 % is kept. Where the
+    target as given is within 5 % of the result, the edit changes nothing.
 
     Args:
         target: The hardware, with a runner of this machine, unless `latency` measures elsewhere.
@@ -99,10 +99,7 @@ def _own_clock(target: Target) -> Latency:
 def _measured(target: Target, model: Any, inputs: tuple[Any, ...], latency: Latency, progress: bool) -> MeasuredPlacement:
     unplaced = Plan(edits=(("edit.slower()", edit.slower()),)) if target.runtime.slower else Plan()
     every = unplaced.target(target)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # only its time matters
-        calibrated = calibrate([inputs], progress=False)(quantize(every, inputs)(model))
-    units = measure_units(calibrated, every, inputs, latency, progress)
+    units = measure_units(calibrated_on(inputs, every, model), every, inputs, latency, progress)
     integers = cheapest(units.seconds, units.tensors)
     floats = units.slower_than(integers)
     whole = _Whole(target, model, inputs, latency)
@@ -115,7 +112,7 @@ def _measured(target: Target, model: Any, inputs: tuple[Any, ...], latency: Late
     seconds = dict(zip(plans, whole.seconds(plans), strict=True))
     plan = Plan() if seconds[Plan()] <= ALIKE * seconds[best] else best
     names = {best: "measured", unplaced: "all rules", Plan(): "as given", None: "in float"}
-    times = sorted((PlacementTime(names[p], p, s) for p, s in seconds.items()), key=lambda t: t.seconds)
+    times = sorted((PlacementTime(names[p], p, s, whole.shares[p]) for p, s in seconds.items()), key=lambda t: t.seconds)
     return MeasuredPlacement(target.name, units.rows, tuple(times), plan)
 
 
@@ -125,9 +122,10 @@ class _Whole:
     def __init__(self, target: Target, model: Any, inputs: tuple[Any, ...], latency: Latency) -> None:
         self.target, self.model, self.inputs, self.latency = target, model, inputs, latency
         self.files: dict[Plan | None, Artifact | None] = {}
+        self.shares: dict[Plan | None, float] = {None: 0.0}
 
     def seconds(self, plans: Sequence[Plan | None]) -> list[float]:
-        """Return the time of each plan, measured in turns; infinity for a plan without units on integers."""
+        """Return the time of each plan, measured in turns; infinity for a plan without products on integers."""
         for plan in plans:
             if plan not in self.files:
                 self.files[plan] = self._file(plan)
@@ -143,5 +141,7 @@ class _Whole:
     def _file(self, plan: Plan | None) -> Artifact | None:
         if plan is None:
             return deployed(edit.skip(Everything())(self.target), self.model, self.inputs)
-        file = deployed(plan.target(self.target), self.model, self.inputs)
-        return file if plan == Plan() or any(unit["integer"] for unit in file.report["units"]) else None
+        target = plan.target(self.target)
+        calibrated = calibrated_on(self.inputs, target, self.model)
+        self.shares[plan] = integer_share(QuantizedModel(calibrated), self.inputs).share
+        return deploy(target)(calibrated) if plan == Plan() or self.shares[plan] else None

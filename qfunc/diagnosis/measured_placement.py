@@ -21,11 +21,13 @@ class PlacementTime:
         name: "as given", "all rules", "measured" or "in float".
         plan: The plan that makes it; None for the network in float.
         seconds: The least time of the example inputs.
+        share: The share of the multiply-accumulates on integers, in [0, 1].
     """
 
     name: str
     plan: Plan | None
     seconds: float
+    share: float
 
 
 @frozen(repr=False)
@@ -36,7 +38,7 @@ class MeasuredPlacement(HtmlReport):
         target: The name of the target.
         rows: The classes of equal units.
         times: The placements of the whole network, as measured, the fastest first.
-        plan: What makes the fastest placement that has units on integers.
+        plan: What makes the fastest placement that has products on integers.
     """
 
     target: str
@@ -70,13 +72,13 @@ class MeasuredPlacement(HtmlReport):
         """Return the tables: placements of the whole network, units."""
         plain = self._seconds(None)
         whole = tuple(
-            (t.name, f"{1e3 * t.seconds:.4g}", f"{t.seconds / plain:.2f}", "" if t.plan is None else repr(t.plan))
+            (t.name, f"{1e3 * t.seconds:.4g}", f"{t.seconds / plain:.2f}", f"{t.share:.0%}", repr(t.plan) if t.plan else "")
             for t in self.times
         )
         order = sorted(self.rows, key=lambda row: -row.gain * len(row.paths))
         units = tuple(self._cells(row) for row in order)
         return (
-            Section("Whole network", ("placement", "ms", "of float", "edit"), whole),
+            Section("Whole network", ("placement", "ms", "of float", "on integers", "edit"), whole),
             Section("Units", ("ops", "kind", "inputs", "integers, us", "float, us", "edit"), units),
         )
 

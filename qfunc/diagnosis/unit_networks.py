@@ -63,6 +63,6 @@ def unit_network(network: fx.GraphModule, nodes: Sequence[fx.Node], values: Mapp
 
 def _text(node: fx.Node, words: Mapping[fx.Node, str]) -> str:
     # The op with its arguments, in which nodes are texts.
-    arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: words[n])
+    arguments = fx.map_arg((node.args, node.kwargs), lambda n: words[n])
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__qualname__", repr(node.target))
     return f"{name}{arguments}"

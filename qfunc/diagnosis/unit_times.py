@@ -32,11 +32,17 @@ PAIRS = 8
 """The number of pairs of neighbouring units from which the time of conversions is found."""
 
 
-def deployed(target: Target, model: Any, inputs: tuple[Any, ...]) -> Artifact:
-    """Return the artifact of a float model; its qparams are those of one batch."""
+def calibrated_on(inputs: tuple[Any, ...], target: Target, model: Any) -> fx.GraphModule:
+    """Return a float model, quantized and calibrated on one batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # only its time matters
-        return deploy(target)(calibrate([inputs], progress=False)(quantize(target, inputs)(model)))
+        calibrated: fx.GraphModule = calibrate([inputs], progress=False)(quantize(target, inputs)(model))
+    return calibrated
+
+
+def deployed(target: Target, model: Any, inputs: tuple[Any, ...]) -> Artifact:
+    """Return the artifact of a float model; its qparams are those of one batch."""
+    return deploy(target)(calibrated_on(inputs, target, model))
 
 
 @frozen

@@ -170,7 +170,8 @@ def _worst(reports: Mapping[str, Report]) -> Gain:
     outputs = (evolve(o, name=f"{path}, {o.name}") for path, report in reports.items() for o in report.gain.outputs)
     slowest = max((r.gain for r in reports.values()), key=lambda gain: gain.latency.ratio or 0.0)
     losses = tuple((f"{path}.{name}", loss) for path, report in reports.items() for name, loss in report.gain.losses)
-    return evolve(slowest, outputs=tuple(outputs), losses=losses)
+    simulated = min((r.gain.simulated for r in reports.values() if r.gain.simulated is not None), default=None)
+    return evolve(slowest, outputs=tuple(outputs), losses=losses, simulated=simulated)
 
 
 def _model_file(target: Target, part: fx.GraphModule) -> bytes:

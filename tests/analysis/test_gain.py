@@ -128,6 +128,24 @@ def test_a_low_sqnr_names_the_quantizers_that_lose_most() -> None:
     assert "qfunc.diagnose" in report.html()
 
 
+def test_kernels_that_lose_more_than_the_quantizers_are_named() -> None:
+    """A runtime whose sums saturate; the quantizers alone would keep more than 30 dB."""
+
+    def saturating(artifact: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [y.clamp(max=0.3 * float(y.max())) for y in net(inputs[0])]
+
+    net = Net().eval()
+    calibrated = qfunc.calibrate(batches(), progress=False)(qfunc.quantize(ONNXRUNTIME)(net))
+    with torch.no_grad():
+        report = qfunc.verify(ONNXRUNTIME, runtime=saturating)(calibrated, batches())
+    assert (report.sqnr or 0.0) < 20
+    assert 30 < (report.gain.simulated or 0.0) < 60
+    assert report.gain.remarks[0] == (
+        f"below 20 dB, where the simulation has {report.gain.simulated:.1f} dB: the runtime's kernels lose the rest; if their "
+        "sums saturate on this processor, edit.weights(bits=7) keeps them exact"
+    )
+
+
 @frozen
 class Sleeping:
     """A runner whose files of integers take `factor` times as long as its other files; the time is that of a clock."""

@@ -65,12 +65,19 @@ class Gains:
         """Return the errors of the outputs, and the latency and the size beside the float file."""
         rows = self.errors.rows()
         lowest = least_sqnr(rows)
-        losses = self._losses() if lowest is not None and lowest < LOW_SQNR else ()
+        low = lowest is not None and lowest < LOW_SQNR
+        losses, simulated = (self._losses(), self._simulated()) if low else ((), None)
         plain = float_file(self.deployed, target)
         if isinstance(plain, str):
-            return Gain(rows, losses, Latency(why=plain))
+            return Gain(rows, losses, Latency(why=plain), simulated=simulated)
         timed = latency(runner, artifact, plain, self._one_example()) if self.timed else Latency(why="it was not asked for")
-        return Gain(rows, losses, timed, size_ratio(artifact, plain))
+        return Gain(rows, losses, timed, size_ratio(artifact, plain), simulated)
+
+    def _simulated(self) -> float | None:
+        # The SQNR of the simulation in the last batch.
+        errors, outputs = OutputErrors(), run_in_evaluation_mode(self.deployed.model, self.leaves)
+        errors.add(self._reference(outputs, "verify"), outputs)
+        return least_sqnr(errors.rows())
 
     def _losses(self) -> tuple[tuple[str, float], ...]:
         # The quantizers that lose most of what they are given, in the last batch.
