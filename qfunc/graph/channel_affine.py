@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from qfunc.graph.constants import computable, dtypes_of, value_of
 from qfunc.graph.data_movement import value_readers
-from qfunc.graph.matcher import NearMiss, Rewrite, match_rewrite
+from qfunc.graph.matcher import Rewrite, match_rewrite
 from qfunc.graph.patterns import Match, OpPattern, Var, op
 from qfunc.ops.node import kind_of
 
@@ -90,38 +90,37 @@ class ChannelAffines:
         weight, bias, mean, variance = (v if v is None else value_of(self.model, v, self.known) for v in tensors)
         return _norm(node, weight, bias, mean, variance, arguments["eps"])
 
-    def chain_after(self, root: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | NearMiss | None:
-        """Return the longest chain of ops after an op that scales and shifts its channels by constants; None without one.
+    def chain_after(self, root: fx.Node, channels: int, spatial: int, dtype: torch.dtype) -> ChannelAffine | None:
+        """Return the longest chain of ops after an op that scale and shift its channels by constants; None without one.
 
-        Models write a frozen BatchNorm in this form: x * scale + bias, or (x - mean) / deviation * gamma + beta.  A chain
-        that only scales the channels, or only shifts them, is a near miss.
+        Models write a frozen BatchNorm in this form, x * scale + bias or (x - mean) / deviation * gamma + beta, and the
+        scale of a layer, x * 0.1 or x * gamma.
         """
         factor, shift = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
-        number = lambda v: self._number(v, channels, spatial, dtype)  # noqa: E731
         seen: list[fx.Node] = []
-        done: set[str] = set()  # what the constants per channel of the chain do
-        last, found, reason = root, None, ""
+        last = root
         while len(readers := value_readers(last)) == 1:
             ((node, passed),) = readers.items()
-            step = _step((last, *passed)[-1], node, number)
-            if isinstance(step, str):
-                reason = step
+            step = self._step((last, *passed)[-1], node, channels, spatial, dtype)
+            if step is None:
                 break
             change, constant = step
             factor, shift = change(factor, shift, constant)
-            if constant.ndim == 1:
-                done.add("scaled" if kind_of(node) in ("mul", "div") else "shifted")
             seen.append(node)
             last = node
-            if len(done) == 2:
-                found = ChannelAffine(tuple(seen), factor, shift)
-        if found is not None or not done:
-            return found
-        (missing,) = {"scaled", "shifted"} - done
-        reason = reason or f"{last.name!r} is read {len(readers)} times"
-        return NearMiss(
-            "batch_norm", Match(tuple(seen)), f"the channels are {done.pop()} by constants, not {missing}: {reason}"
-        )
+        return ChannelAffine(tuple(seen), factor, shift) if seen else None
+
+    def _step(self, last: fx.Node, node: fx.Node, *of_root: Any) -> tuple[Change, Tensor] | None:
+        # Return how a reader of the chain's last op changes it, and the constant; None if it does not belong to the chain.
+        rows = [row for row in _STEPS if kind_of(node) in row[0].kinds]
+        others = [a for a in node.args if a is not last]
+        constant = self._number(others[0], *of_root) if rows and len(others) == 1 else None
+        for pattern, change in rows if constant is not None else ():
+            check = lambda found: "" if found["x"] is last else "divided"  # noqa: E731
+            if isinstance(match_rewrite(Rewrite("batch_norm", pattern, lambda found: None, check=check), node), Match):
+                assert constant is not None
+                return change, constant
+        return None
 
     def _number(self, value: Any, channels: int, spatial: int, dtype: torch.dtype) -> Tensor | None:
         # Return a constant: one number for all channels (rank 0), or one per channel (rank 1); None for other operands.
@@ -152,25 +151,6 @@ _STEPS: tuple[tuple[OpPattern, Change], ...] = (
     (op("div", _X, _C), lambda factor, shift, c: (factor / c, shift / c)),
 )
 """The ops of a chain: how each changes the factor and the shift of x by a constant c."""
-
-
-def _step(last: fx.Node, node: fx.Node, number: Callable[[Any], Tensor | None]) -> tuple[Change, Tensor] | str:
-    # Return how a reader of the chain's last op changes it, and the constant; or the reason why it does not belong to it.
-    kind = kind_of(node)
-    rows = [row for row in _STEPS if kind in row[0].kinds]
-    if not rows:
-        return f"{node.name!r} ({kind}) follows"
-    others = [a for a in node.args if a is not last]
-    constant = number(others[0]) if len(others) == 1 else None
-    if constant is None:
-        operands = ", ".join(repr(a.name) if isinstance(a, fx.Node) else repr(a) for a in others) or "no other operand"
-        return f"{node.name!r} reads {operands}, where one constant per channel is wanted"
-    misplaced = f"{node.name!r} divides by {last.name!r}"
-    for pattern, change in rows:
-        check = lambda found: "" if found["x"] is last else misplaced  # noqa: E731
-        if isinstance(match_rewrite(Rewrite("batch_norm", pattern, lambda found: None, check=check), node), Match):
-            return change, constant
-    return misplaced
 
 
 def _norm(node: fx.Node, weight: Any, bias: Any, mean: Any, variance: Any, eps: Any) -> ChannelAffine:

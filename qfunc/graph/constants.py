@@ -101,9 +101,10 @@ class AttributeNodes:
                 found.setdefault(str(node.target), []).append(node)
         return found
 
-    def others(self, node: fx.Node) -> int:
-        """Return the number of users that other nodes with the path of a node have; erased nodes have none."""
-        return sum(len(n.users) for n in self._by_path.get(str(node.target), ()) if n is not node)
+    def users(self, node: fx.Node) -> list[fx.Node]:
+        """Return the users of all nodes with the path of a node; erased nodes have none."""
+        others = (n for n in self._by_path.get(str(node.target), ()) if n is not node)
+        return [user for n in (node, *others) for user in n.users]
 
 
 def replace(
@@ -117,7 +118,7 @@ def replace(
         The node that reads the tensor: `old`, or a new node inserted before `before`.
     """
     path = str(old.target)
-    if len(old.users) + nodes.others(old) != 1:
+    if len(nodes.users(old)) != 1:
         named = dict(model.named_parameters(remove_duplicate=False))
         own = f"{path_of(model, before)}.{path.rpartition('.')[2]}"
         if own == path or path not in named or named.get(own) is not named[path]:

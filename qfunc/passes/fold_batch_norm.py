@@ -8,6 +8,7 @@ b' = b + sum(w * s),  which is exact only if the op reads no padding, or s = 0.
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -16,10 +17,9 @@ from torch import fx, nn
 
 from qfunc.errors import SpecError
 from qfunc.graph.channel_affine import ChannelAffine, ChannelAffines
-from qfunc.graph.constants import AttributeNodes, store, value_of
+from qfunc.graph.constants import AttributeNodes, read_attr, store, value_of
 from qfunc.graph.data_movement import TRANSPARENT, moved_input, value_readers
 from qfunc.graph.linear_op import LinearOp, after, before, linear_op
-from qfunc.graph.matcher import NearMiss
 from qfunc.graph.record import attach, record_of
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.definition import Trait
@@ -33,7 +33,8 @@ _RANKS: dict[Any, tuple[int, ...]] = {nn.BatchNorm1d: (0, 1), nn.BatchNorm2d: (2
 def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.GraphModule:
     """Return a copy in which BatchNorms are folded into the conv, transposed conv or linear next to them.
 
-    Frozen BatchNorms written as arithmetic, x * scale + bias with constants, fold too, and so do the steps of the
+    Products, quotients, sums and differences with constants fold too, as of a frozen BatchNorm, x * scale + bias, or of a
+    scaled branch, unless an op without a fold reads the same weight, as an embedding; and so do the steps of the
     target's fusions that define `FusionStep.fold`.  If no op before a BatchNorm can take it, it folds into its only
     reader, if that is exact.  A dropout between the two stays, and then drops what is normed already, or what is not yet.  A
     BatchNorm1d next to a linear is assumed to normalize the linear's features, which is
@@ -53,9 +54,12 @@ def fold_batch_norms(model: fx.GraphModule, target: Target | None = None) -> fx.
     return fold_into(copy.deepcopy(model), target)
 
 
-def fold_into(model: fx.GraphModule, target: Target | None) -> fx.GraphModule:
-    """Fold as `fold_batch_norms` does, but in place, and return the model; parameters are replaced, none is changed."""
-    folding = _Folding(model, target)
+def fold_into(model: fx.GraphModule, target: Target | None, training: Container[str] = ()) -> fx.GraphModule:
+    """Fold as `fold_batch_norms` does, but in place, and return the model; parameters are replaced, none is changed.
+
+    Constants behind the BatchNorms with the paths `training` do not fold: the arithmetic of training has the BatchNorm last.
+    """
+    folding = _Folding(model, target, training)
     folding.run()
     model.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
     model.recompile()
@@ -72,14 +76,15 @@ def fold_into(model: fx.GraphModule, target: Target | None) -> fx.GraphModule:
 class _Folding:
     """One pass over a graph, in place; `misses` are (path of the op, path of the step, reason)."""
 
-    def __init__(self, model: fx.GraphModule, target: Target | None) -> None:
-        self.model, self.norms = model, ChannelAffines(model)
+    def __init__(self, model: fx.GraphModule, target: Target | None, training: Container[str]) -> None:
+        self.model, self.norms, self.training = model, ChannelAffines(model), training
         self.shared = SharedConstants(model, self.norms.constant)
         self.attributes = AttributeNodes(model.graph)
         self.context = Context(model, () if target is None else target.ops)
         steps = [] if target is None else [(f, s) for f in target.fusions for s in f.then if s.fold is not None]
         self.steps, self.kinds = steps, () if target is None else tuple(op.kind for op in target.ops)
         self.linears: list[str] = []
+        self.closed: set[fx.Node] = set()  # ops with a BatchNorm that trains
         self.convs: dict[str, str] = {}  # name of a new conv -> name of its BatchNorm
         self.misses: list[tuple[str, str, str]] = []
 
@@ -128,12 +133,31 @@ class _Folding:
             return False
         stored = op.stored
         chain = self.norms.chain_after(node, op.outputs, stored.ndim - 2, stored.dtype)
-        if isinstance(chain, NearMiss):
-            self._miss(node, chain.node, chain.reason)
+        if chain is None or node in self.closed or not self._takes(op, chain):
             return False
-        if chain is not None:
-            self._fold_norm(op, chain, *after(op.weight(), op.bias(), chain.factor, chain.shift))
-        return chain is not None
+        weight, bias = after(op.weight(), op.bias(), chain.factor, chain.shift)
+        self._fold_norm(op, chain, weight, bias if op.constants[1] or chain.shift.count_nonzero() else None)
+        return True
+
+    def _takes(self, op: LinearOp, chain: ChannelAffine) -> bool:
+        # A whole norm always folds.  Else a weight that an embedding reads, too, stays one, and a constant that is computed
+        # from a parameter stays, for this trains.
+        kinds = {kind_of(node) for node in chain.nodes}
+        if kinds & {"mul", "div"} and kinds & {"add", "sub"}:
+            return True
+        constants = [n for node in chain.nodes for n in node.all_input_nodes if n in self.norms.constant]
+        return all(has(n, Trait.WEIGHTED) for n in self.attributes.users(op.constants[0])) and not any(
+            map(self._trains, constants)
+        )
+
+    def _trains(self, constant: fx.Node) -> bool:
+        pending, computed, trained = [constant], False, False
+        while pending:
+            node = pending.pop()
+            pending += node.all_input_nodes
+            computed |= node.op != "get_attr" and not has(node, Trait.MOVES_VALUES)
+            trained |= node.op == "get_attr" and read_attr(self.model, node).requires_grad
+        return computed and trained
 
     def _fold_before(self, node: fx.Node, norm: ChannelAffine) -> bool:
         # Fold a norm into its only reader; return True if it was folded.
@@ -162,7 +186,8 @@ class _Folding:
         self._miss(op.node, node, found)
         return False
 
-    def _fold_norm(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    def _fold_norm(self, op: LinearOp, norm: ChannelAffine, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.closed |= {op.node} if str(norm.nodes[0].target) in self.training else set()
         self.shared.put(op, norm.nodes, weight, bias)
         if op.kind == "linear" and self.norms.at(norm.nodes[0]) is not None:
             self.linears.append(op.node.name)

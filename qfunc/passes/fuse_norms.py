@@ -32,15 +32,18 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(read_attr(node.graph.owning_module, node).shape)
 
 
+_KEPT = Var("", bool, "keepdim=True")
+
+
 def _mean(of: Any, axes: str, key: bool = False) -> OpPattern:
-    kept = Var("", bool, "keepdim=True")
-    return op(("mean", "global_avg_pool"), input=of, dim=Var(axes), keepdim=kept, key=key)
+    return op(("mean", "global_avg_pool"), input=of, dim=Var(axes), keepdim=_KEPT, key=key)
 
 
-def _unit_norm(x: Any) -> Any:
+def _unit_norm(x: Any, *squares: OpPattern) -> Any:
     # x / sqrt(mean(x^2) + eps)
     square = either(op("square", x), op("pow", x, 2), op("mul", x, x))
-    total = op("add", _mean(square, "axes", key=True), Var("eps", lambda v: isinstance(v, float), "a float"))
+    mean = either(_mean(square, "axes", key=True), *squares)
+    total = op("add", mean, Var("eps", lambda v: isinstance(v, float), "a float"), commutative=True)
     return either(
         op("mul", op("rsqrt", total), x, name="normed", commutative=True),
         op("div", x, op("sqrt", total), name="normed"),
@@ -49,6 +52,9 @@ def _unit_norm(x: Any) -> Any:
 
 _X = tensor("x")
 _CENTRED = op("sub", _X, _mean(_X, "centre"))
+_VARIANCE = op("var", input=either(_X, _CENTRED), dim=Var("axes"), correction=0, keepdim=_KEPT, key=True)
+CENTRED_NORM = _unit_norm(_CENTRED, _VARIANCE)
+"""(x - mean(x)) / sqrt(var(x) + eps), with the means over `centre` and `axes`."""
 _WEIGHT, _BIAS = tensor("weight", _is_weight, "a constant"), tensor("bias", lambda v: kind_of(v) == "constant", "a constant")
 
 
@@ -79,12 +85,12 @@ def _rewrite(name: str, pattern: OpPattern, at: str = "") -> Rewrite:
     return Rewrite(name, pattern, _replacement, check=_axes_mismatch, at=at)
 
 
-_CENTRED_NORM, _PLAIN_NORM = _unit_norm(_CENTRED), _unit_norm(_X)
+_PLAIN_NORM = _unit_norm(_X)
 NORMS = (
-    (_rewrite("layer_norm", op("add", _with_weight(_CENTRED_NORM), _BIAS, commutative=True)),),
+    (_rewrite("layer_norm", op("add", _with_weight(CENTRED_NORM), _BIAS, commutative=True)),),
     (
-        _rewrite("layer_norm", _with_weight(_CENTRED_NORM)),
-        _rewrite("layer_norm", _with_weight(op("cast", _CENTRED_NORM, name="cast")), at="normed"),
+        _rewrite("layer_norm", _with_weight(CENTRED_NORM)),
+        _rewrite("layer_norm", _with_weight(op("cast", CENTRED_NORM, name="cast")), at="normed"),
         _rewrite("rms_norm", _with_weight(_PLAIN_NORM)),
         _rewrite("rms_norm", _with_weight(op("cast", _PLAIN_NORM, name="cast")), at="normed"),
     ),

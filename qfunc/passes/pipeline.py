@@ -10,6 +10,7 @@ from qfunc.passes.decompose_products import decompose_products
 from qfunc.passes.fold_positions import fold_positions
 from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_cached_attention import fuse_cached_attention
+from qfunc.passes.fuse_channel_norms import CHANNEL_NORMS
 from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
@@ -33,6 +34,6 @@ def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
     attending = fuse_cached_attention(remove_casts(fold_positions(network)), target)
     plain = remove_neutral_arithmetic(decompose_products(decompose_attention(attending, target)))
-    named = rewrite(plain, *QUOTIENTS, *NORMS, *ACTIVATIONS)
+    named = rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(transpose_weights(named, target))
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)

@@ -34,8 +34,8 @@ class SharedConstants:
         self.signatures: dict[fx.Node, list[Any]] = {}
         self.bases: dict[fx.Node, tuple[str, str]] = {}
 
-    def put(self, op: LinearOp, folded: Sequence[fx.Node], weight: Tensor, bias: Tensor) -> None:
-        """Store a weight and a bias in an op, and record the nodes that were folded into it."""
+    def put(self, op: LinearOp, folded: Sequence[fx.Node], weight: Tensor, bias: Tensor | None) -> None:
+        """Store a weight and a bias in an op (None: it keeps the bias), and record the nodes that were folded into it."""
         if op.node not in self.signatures:
             nodes = [attribute(op.node, slot) for slot in _SLOTS]
             path = model_path(nodes[0])
@@ -75,10 +75,11 @@ class SharedConstants:
         representatives = {op: first.setdefault(tuple(self.signatures[op]), op) for op in ops}
         for index, slot in enumerate(_SLOTS):
             groups: dict[str, list[fx.Node]] = {}
-            for op in ops:
+            having = [op for op in ops if attribute(op, slot) is not None]
+            for op in having:
                 groups.setdefault(self.bases[op][index], []).append(op)
             unused = {n: group[0] for group in groups.values() for n in self._assign_paths(group, slot, representatives)}
-            for op in ops:
+            for op in having:
                 if representatives[op] is not op:
                     op.replace_input_with(attribute(op, slot), attribute(representatives[op], slot))
             for node, op in unused.items():

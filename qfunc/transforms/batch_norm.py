@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from qfunc.graph.selectors import Context, matches
 from qfunc.graph.sites import find_quantizers
 from qfunc.graph.stages import require_stage, unwrap
 from qfunc.graph.user_attributes import copy_user_attributes
+from qfunc.ops.node import kind_of
 from qfunc.passes.unfold_batch_norm import TrainedBatchNorm, trained_batch_norms
 from qfunc.quantizers.frozen_batch_norm import freeze
 from qfunc.specs import Target
@@ -38,6 +39,10 @@ class FoldBatchNorm:
     >>> [name for name, _ in quantized.named_parameters()]
     ['0.weight', '0.bias']
     """
+
+    def training(self, network: fx.GraphModule) -> Set[str]:
+        """Return the paths of the BatchNorms that may train: none."""
+        return frozenset()
 
     def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
         """Return the BatchNorms that stay: none."""
@@ -67,6 +72,10 @@ class TrainBatchNorm:
     >>> [name for name, _ in quantized.named_parameters()]
     ['0.weight', '1.weight', '1.bias']
     """
+
+    def training(self, network: fx.GraphModule) -> Set[str]:
+        """Return the paths of the BatchNorms that may train: the leaves of torch.nn."""
+        return {str(node.target) for node in network.graph.nodes if node.op == "call_module" and kind_of(node) == "batch_norm"}
 
     def trained(self, folded: fx.GraphModule, before: fx.GraphModule) -> tuple[TrainedBatchNorm, ...]:
         """Return the BatchNorms that stay.

@@ -60,7 +60,7 @@ def placements(captured: Mapping[str, fx.GraphModule], target: Target, norms: Ba
     prepared = {path: prepare(network, target) for path, network in captured.items()}
     before = {path: each.network for path, each in prepared.items()}
     # The networks before folding are read only, so that both may have one memory.
-    folded = {path: fold_into(sharing_parameters(network), target) for path, network in before.items()}
+    folded = {path: fold_into(sharing_parameters(n), target, norms.training(n)) for path, n in before.items()}
     if isinstance(norms, TrainBatchNorm):
         for path, old in before.items():
             require_no_trained_steps(folded[path], old, target)
