@@ -28,14 +28,18 @@ def _rank(node: fx.Node) -> int | None:
     while (called := op_of(node)) is not None:
         if has(node, Trait.WEIGHTED) and kind_of(node) != "linear":
             weight = attribute(node, "weight")
-            known = isinstance(weight, fx.Node) and weight.op == "get_attr"
-            return read_attr(node.graph.owning_module, weight).ndim if known else None
+            return len(_shape(weight)) if isinstance(weight, fx.Node) and weight.op == "get_attr" else None
         if called.spatial is not None:
             return called.spatial + 2
         if not has(node, Trait.ELEMENTWISE) or len(node.all_input_nodes) != 1:
             return None
         (node,) = node.all_input_nodes
     return None
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    assert node.graph.owning_module is not None
+    return tuple(read_attr(node.graph.owning_module, node).shape)
 
 
 def _axes(value: Any, rank: int) -> list[int]:
@@ -51,12 +55,9 @@ def _mismatch(wanted: Callable[[int], list[int]]) -> Callable[[Match], str]:
             if _axes(axes, rank) != wanted(rank):
                 return f"a mean is over the axes {_axes(axes, rank)} of {rank}"
         for name in ("weight", "bias"):
-            shape = tuple(read_attr(found.root.graph.owning_module, found[name]).shape) if name in found.values else (1,)
-            places = shape[len(shape) - rank + 2 :]
-            if len(shape) > 1 and (prod(shape) != shape[1 - rank] or len(places) != rank - 2):
+            shape = _shape(found[name]) if name in found.values else None
+            if shape is not None and (len(shape) < rank - 1 or not 1 < prod(shape) == shape[1 - rank]):
                 return f"the {name} has the shape {shape}, not one number for each channel"
-            if len(shape) == 1 and name in found.values:
-                return f"the {name} has one axis, the last one"
         return ""
 
     return check
@@ -77,7 +78,7 @@ def _layer_norm(found: Match) -> Call:
     # The channels go last, where a layer norm has them, and back.
     graph, rank, weight = found.root.graph, _rank(found["x"]), found["weight"]
     assert rank is not None
-    channels = prod(read_attr(graph.owning_module, weight).shape)
+    channels = prod(_shape(weight))
     with graph.inserting_before(found.root):
         last = graph.call_function(torch.permute, (found["x"], (0, *range(2, rank), 1)))
         normed = (last, (channels,), _flat(found, "weight"), _flat(found, "bias"), found["eps"])

@@ -91,11 +91,11 @@ def test_the_later_conv_takes_the_add_and_its_relu() -> None:
     assert units(Residual(), Fusion(Op("add"), FusionStep(Op("relu")))) == [["conv"], ["conv"], ["add", "relu"]]
 
 
-def test_a_constant_scale_behind_a_conv() -> None:
+def test_a_constant_scale_of_columns_behind_a_conv() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.gain = nn.Conv2d(3, 5, 2), nn.Parameter(torch.ones(5, 1, 1))
+            self.conv, self.gain = nn.Conv2d(3, 5, 2), nn.Parameter(torch.ones(7))
 
         def forward(self, x: Tensor) -> Tensor:
             return F.relu(self.conv(x) * self.gain)

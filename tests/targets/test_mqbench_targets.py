@@ -74,8 +74,8 @@ def test_stpu_writes_sigmoids_at_one_whatever_was_seen() -> None:
 
 def test_stpu_gives_the_inputs_of_a_concat_its_outputs_range() -> None:
     made = calibrated(targets.stpu)
-    assert scale(made, "left") == scale(made, "mul") == scale(made, "cat")
-    assert scale(made, "mul") > 2 * scale(calibrated(targets.snpe), "left")
+    assert scale(made, "left") == scale(made, "right") == scale(made, "cat")
+    assert scale(made, "right") > 2 * scale(calibrated(targets.snpe), "left")
 
 
 def test_ppl_cuda_divides_by_half_the_range() -> None:
