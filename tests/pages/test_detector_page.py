@@ -57,9 +57,10 @@ def test_a_runtime_returns_the_decoded_boxes(name: str, exported: bool, example:
         pytest.skip(f"{package} is not installed")
     images = example.shapes(4, seed=5)[0]
     calibrated = qfunc.calibrate([images], progress=False)(qfunc.quantize(target, (images,) if exported else None)(trained))
-    found = [torch.as_tensor(v) for v in target.runtime.runner.run(qfunc.deploy(target)(calibrated), [images])]
+    (joined,) = target.runtime.runner.run(qfunc.deploy(target)(calibrated), [images])
+    found = example.parted(torch.as_tensor(joined)).values()
     with torch.no_grad():
-        exact: dict[str, Tensor] = trained(images)
+        exact: dict[str, Tensor] = example.parted(trained(images))
     steps = [float(v.max() - v.min()) / 255 for v in exact.values()]
     for value, wanted, step in zip(found, exact.values(), steps, strict=True):
         assert (value - wanted).abs().mean() < 2 * step
