@@ -243,10 +243,11 @@ def main(directory: Path, steps: int = 800) -> None:
         remarks += [f"{name}: {remark}" for remark in report.gain.remarks]
         if report.verdict.startswith("not comparable") and ", " not in name:  # sums that saturate lose more than a bit
             rows.append((f"{name}, 7-bit weights", edit.weights(bits=7)(target)))
-        if name == "onnxruntime":
+        if name.startswith("onnxruntime"):
             shown = [picture(images[i], *layers(i, float_outputs, outputs)) for i in range(4)]
             (directory / "detections.png").write_bytes(png(torch.cat(shown, 1)))
-    print("\n".join(remarks))
+    for remark in remarks:
+        print(remark)
     truth = compared({"boxes": boxes, "scores": F.one_hot(classes, len(CLASSES)).double()}, nearest(float_outputs, boxes))
     print(f"float network and drawn shapes: {truth[0]} pixels, overlap {truth[1]}, class {truth[2]}")
 
