@@ -19,8 +19,10 @@ def _over_time(run: Callable[[Tensor], Any], input: Tensor, reverse: bool) -> An
     # Run on a batch in the direction of the op; `run` returns the output and the states.
     batched = input.ndim == 3
     x = input if batched else input.unsqueeze(1)
-    made, *states = run(x.flip(0) if reverse else x)
+    steps = x[:1] if x.is_meta else x  # without values all steps are alike, and torch would run each
+    made, *states = run(steps.flip(0) if reverse else steps)
     made = made.flip(0) if reverse else made
+    made = made.new_empty(x.shape[0], *made.shape[1:]) if x.is_meta else made
     return (made, *states) if batched else (made.squeeze(1), *(s.squeeze(1) for s in states))
 
 
