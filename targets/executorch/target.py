@@ -18,7 +18,7 @@ from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 from qfunc.targets.litert.ratios import SUMMED
 from qfunc.targets.litert.target import (
-    ACTIVATION, ARM64, BILINEAR, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, RULES, S8, SAME, SQUARES,
+    ACTIVATION, ARM64, BILINEAR, BY_CELLS, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, RULES, S8, SAME, SQUARES,
     SUMS, TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
 )  # fmt: skip
 
@@ -68,9 +68,7 @@ executorch_xnnpack = evolve(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
-        Refuse(
-            Op(Trait.RECURRENT), because=NO_NODE, do="Compute it outside the deployed model."
-        ),
+        Refuse(Op(Trait.RECURRENT), because=NO_NODE, do=BY_CELLS),
     ),
     runtime=Runtime("executorch", ">=1.5", cpus.x86_64_vnni, "XNNPACK", ExecuTorchRunner(), BUILDS),
     lowering=XnnpackLowering(),

@@ -92,6 +92,7 @@ ON_WASM = (  # the optimised kernels have no vectors
     (BY_COLUMNS, evolve(BY_COLUMNS, arithmetic=FixedPoint())),
 )
 FOUR_AXES = "TensorFlow Lite operators: convolutions and pools take tensors of four axes"
+BY_CELLS = "Call nn.LSTMCell, nn.GRUCell or nn.RNNCell at each step, or compute it outside the deployed model."
 NO_OPERATOR = "TensorFlow Lite builtin_ops.h and the reference kernels of LiteRT: no such operator, or not in that form"
 MASKS = Op(("mask", "where"))  # they write -infinity, or a large negative number in its place
 DILATED = ~Attr("dilation", 1) & ~Attr("dilation", (1,)) & ~Attr("dilation", (1, 1)) & ~Attr("dilation", (1, 1, 1))
@@ -155,7 +156,7 @@ litert = Target(
         Require(Everything(), ("input", "output"), formats=S8, shared=PerTensor(), because=BECAUSE),
         Refuse(Attr("spatial", 3), because=FOUR_AXES, do="Slide along one or two axes."),
         Refuse(TRANSPOSED & DILATED, because=NO_OPERATOR, do="Resize the image and convolve it."),
-        Refuse(Op(Trait.RECURRENT), because=NO_OPERATOR, do="Compute it outside the deployed model."),
+        Refuse(Op(Trait.RECURRENT), because=NO_OPERATOR, do=BY_CELLS),
         Require(Everything(), "weight", formats=NARROW, zero_point=False, shared=(PerTensor(), PerChannel()), because=BECAUSE),
     ),
     runtime=Runtime("litert", ">=2.3", cpus.x86_64_vnni, "XNNPACK", LiteRtRunner(), BUILDS),

@@ -71,6 +71,15 @@ class NcnnBuilder:
         self.layers.append(Layer(kind, made.name, tuple(inputs), (made,), parameters or {}, tuple(weights)))
         return made
 
+    def outputs(
+        self, kind: str, inputs: Sequence[Blob], names: Sequence[str], shapes: Sequence[Sequence[int]],
+        parameters: Mapping[int, Any], weights: Sequence[bytes],
+    ) -> tuple[Blob, ...]:  # fmt: skip
+        """Add a layer with several outputs, which has the name of the first, and return the outputs."""
+        made = tuple(Blob(self._fresh(n), tuple(int(s) for s in shape)) for n, shape in zip(names, shapes, strict=True))
+        self.layers.append(Layer(kind, made[0].name, tuple(inputs), made, parameters, tuple(weights)))
+        return made
+
     def _fresh(self, name: str) -> str:
         name = "_".join(name.split())
         while name in self.taken or _RESERVED.fullmatch(name):

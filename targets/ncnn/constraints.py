@@ -11,7 +11,7 @@ from qfunc.specs import AnyInput, Attr, GraphOutput, Int, Op, Refuse
 NO_LAYER = "docs/targets.md lists them"
 OUTSIDE = "Keep it out of the deployed model, or deploy Q/DQ ONNX by edit.deploy(QdqLowering())."
 EXACT = Op("resize") & (Attr("mode", "nearest-exact") | Attr("mode", "trilinear"))
-OTHERS = ("lstm", "gru", "rnn", "fmod", "grid_sample", "topk", "sort", "argsort", "einsum", "index_put")
+OTHERS = ("fmod", "grid_sample", "topk", "sort", "argsort", "einsum", "index_put")
 
 
 MOVED = Attr("batch_axis", 1) | Attr("batch_axis", 2) | Attr("batch_axis", 3)
@@ -29,6 +29,7 @@ LEGALITY = (
     Refuse(OF_PLACES, because=AS_OUTPUTS, do=OUTSIDE),
     Refuse(EXACT, because=NO_LAYER, do="Use mode='nearest', mode='bilinear' or mode='bicubic'."),
     Refuse(Op("local_response_norm"), because=NO_LAYER, do="Use batch_norm, which folds."),
+    Refuse(Op("rnn") & Attr("nonlinearity", "relu"), because=NO_LAYER, do="Use nonlinearity='tanh', or nn.GRU."),
     Refuse(Op(OTHERS), because=NO_LAYER, do=OUTSIDE),
 )
 

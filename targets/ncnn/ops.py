@@ -14,6 +14,7 @@ from qfunc.targets.ncnn.normalization import group_norm, instance_norm, layer_no
 from qfunc.targets.ncnn.pooling import (
     average_pool, cumulative_sum, global_average_pool, global_max_pool, log_softmax, log_sum_exp, max_pool, position, reduced,
 )  # fmt: skip
+from qfunc.targets.ncnn.recurrent import GRU, LSTM, RNN
 from qfunc.targets.ncnn.shape import (
     concat, depth_to_space, expand, pad, reshape, resize, space_to_depth, tile, transpose,
 )  # fmt: skip
@@ -42,6 +43,7 @@ WRITERS: dict[str, Callable[[OpContext], None]] = {
     "Where": where, "Cast": cast,
     "Softmax": softmax, "LogSoftmax": log_softmax, "LayerNormalization": layer_norm, "GroupNormalization": group_norm,
     "InstanceNormalization": instance_norm,
+    "LSTM": LSTM, "GRU": GRU, "RNN": RNN,
     "Reshape": reshape, "Flatten": reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Transpose": transpose,
     "Expand": expand, "Tile": tile, "DepthToSpace": depth_to_space, "SpaceToDepth": space_to_depth,
     "Slice": sliced, "Split": split, "Gather": gather, "Concat": concat, "Pad": pad, "Resize": resize,

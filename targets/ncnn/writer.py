@@ -186,6 +186,10 @@ class OpContext:
         """Return a constant input of numbers or codes, or None."""
         return self.writer.constants.get(self.node.input[index]) if index < len(self.node.input) else None
 
+    def present(self, index: int) -> bool:
+        """Return True if the node has that input."""
+        return index < len(self.node.input) and self.node.input[index] != ""
+
     def input(self, index: int = 0) -> Blob:
         """Return an input in real values."""
         return self.writer.real(self.writer.blob(self.node.input[index]))

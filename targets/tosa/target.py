@@ -13,7 +13,7 @@ from qfunc.specs import (
     Scheme, SoftmaxFixed, SumShifted, Target, Tie, Trait, ZeroPoint,
 )  # fmt: skip
 from qfunc.targets.litert.target import (
-    BILINEAR, BOUNDS, BY_MATRIX, BYTES, CLIPS, DILATED, MASKS, MEANS, MOVES, NARROW, POOLS, PRODUCTS, S8, SAME, SUMS,
+    BILINEAR, BOUNDS, BY_CELLS, BY_MATRIX, BYTES, CLIPS, DILATED, MASKS, MEANS, MOVES, NARROW, POOLS, PRODUCTS, S8, SAME, SUMS,
     TRANSPOSED, WEIGHT, WEIGHTED,
 )  # fmt: skip
 from qfunc.targets.tosa.lowering import TosaLowering
@@ -100,7 +100,8 @@ tosa = Target(
             do="Remove it from the end of the model: the largest logit is the same.",
         ),
         Refuse(MASKS, because=PRO_INT, do=MASK),
-        Refuse(~KNOWN, because=PRO_INT, do=OUTSIDE),
+        Refuse(Op(Trait.RECURRENT), because=PRO_INT, do=BY_CELLS),
+        Refuse(~KNOWN & ~Op(Trait.RECURRENT), because=PRO_INT, do=OUTSIDE),
     ),
     runtime=Runtime("tosa", ">=2026.8", "", "reference model", TosaRunner()),
     lowering=TosaLowering(),
