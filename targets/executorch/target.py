@@ -18,8 +18,8 @@ from qfunc.targets.executorch.lowering import XnnpackLowering
 from qfunc.targets.executorch.runner import ExecuTorchRunner
 from qfunc.targets.litert.ratios import SUMMED
 from qfunc.targets.litert.target import (
-    ACTIVATION, ARM64, BILINEAR, BY_CELLS, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, RULES, S8, SAME, SQUARES,
-    SUMS, TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
+    ACTIVATION, ARM64, BILINEAR, BY_CELLS, BY_MATRIX, BYTES, CLAMPED, CLIPS, MEAN, MOVES, MUL, NARROW, POOLS, RULES, S8, SAME,
+    SQUARES, SUMS, TRANSPOSED, WEIGHTED, XNNPACK_ON_ARM64, litert,
 )  # fmt: skip
 
 BECAUSE = "XNNPACK, xnnpack.h: qint8 is per tensor with a zero point, qcint8 weights are per channel without zero points"

@@ -47,9 +47,8 @@ def recurrent(kind: str, order: tuple[int, ...], bias: Callable[[Array, Array], 
         steps = x.shape[0]
         reverse = int(step.attribute("direction", b"forward") in (b"reverse", "reverse"))
         shapes = [(steps, hidden), *[(1, hidden)] * (2 if kind == "LSTM" else 1)]
-        outputs = step.file.outputs(
-            kind, [x, *states], list(step.node.output), shapes, {0: hidden, 1: int(w.size), 2: reverse}, [tagged(v) for v in (w, bias(ours, theirs), r)],
-        )  # fmt: skip
+        parameters, held = {0: hidden, 1: int(w.size), 2: reverse}, [tagged(v) for v in (w, bias(ours, theirs), r)]
+        outputs = step.file.outputs(kind, [x, *states], list(step.node.output), shapes, parameters, held)
         for blob, name in zip(outputs, step.node.output, strict=True):
             step.keep(blob, name)
 
