@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, fx
 
 from qfunc.diagnosis.cheapest_placement import TensorTraffic
 from qfunc.diagnosis.latency import Latency
+from qfunc.diagnosis.robust_line import Line, fitted
 from qfunc.diagnosis.unit_networks import UnitNetwork, unit_network
 from qfunc.errors import QfuncError
 from qfunc.execution.progress import track
@@ -75,37 +75,6 @@ class _Pair:
     elements: int  # of the tensor between the two
     first: Unit
     second: Unit
-
-
-@frozen
-class Line:
-    """Seconds = constant + slope * elements, neither below 0.
-
-    >>> Line(1.0, 0.5)(4)
-    3.0
-    """
-
-    constant: float
-    slope: float
-
-    def __call__(self, elements: int) -> float:
-        """Return the seconds of a tensor."""
-        return self.constant + self.slope * elements
-
-
-def fitted(points: Sequence[tuple[int, float]]) -> Line:
-    """Return the line through measured points, by medians, which a few disturbed measurements do not move.
-
-    Source: Theil, "A rank-invariant method of linear and polynomial regression analysis", 1950.
-
-    >>> fitted([(0, 1.0), (2, 2.0), (4, 3.0), (8, 90.0)])
-    Line(constant=1.0, slope=0.5)
-    """
-    if not points:
-        return Line(0.0, 0.0)
-    slopes = [(b - a) / (n - m) for i, (m, a) in enumerate(points) for n, b in points[:i] if n != m]
-    slope = max(0.0, statistics.median_low(slopes)) if slopes else 0.0
-    return Line(max(0.0, statistics.median_low(c - slope * n for n, c in points)), slope)
 
 
 @frozen(eq=False)
@@ -199,11 +168,11 @@ class _Measurement:
 
     def _pairs(self, units: Sequence[Unit]) -> list[_Pair]:
         # Neighbouring units, of tensors of sizes as different as there are.
-        found = dict[str, _Pair]()
+        found, measured = dict[str, _Pair](), {*units}
         for unit in units:
             for tensor in self._read(unit):
                 before = self.unit_of.get(tensor)
-                if before is None or before not in units:
+                if before is None or before not in measured:
                     continue
                 network = self._network(before, unit)
                 if network is not None:
