@@ -88,6 +88,22 @@ STRUCTURE: dict[str, Case] = {
     "channels last": Case(lambda: nn.Sequential(conv(), nn.ReLU()).to(memory_format=torch.channels_last), images, 3),
 }  # fmt: skip
 
+
+def _normed(x, a, axes):  # type: ignore[no-untyped-def]
+    mean = (y := a(x)).mean(axes, keepdim=True)
+    return (y - mean) / torch.sqrt((y - mean).pow(2).mean(axes, keepdim=True) + 1e-5)
+
+
+WRITTEN: dict[str, Case] = {
+    "curves": between(lambda x: (x * torch.sigmoid(x)) * F.relu6(x + 3) / 6),
+    "scaled branch": Case(lambda: One(lambda x, a, b: a(x) + 0.1 * b(x), conv(), conv()), images, 4),
+    "norm of places": Case(lambda: One(lambda x, a, b: b(_normed(x, a, (2, 3))), conv(), nn.Conv2d(4, 5, 1)), images, 5),
+    "norm of channels": Case(lambda: One(
+        lambda x, a, b, w: b(_normed(x, a, 1) * w.weight[:, :, None] + w.bias[:, None, None]), conv(), nn.Conv2d(4, 5, 1),
+        nn.Linear(1, 4)), images, 5),
+    "unit vectors": Case(lambda: One(lambda x, a: (y := a(x)) / y.norm(dim=-1, keepdim=True), line()), words, 3),
+}  # fmt: skip
+
 OPS: dict[str, Case] = {
     "floats": Case(lambda: One(floats, line()), words, 3),
     "activations": Case(lambda: One(activated, conv()), images, 3),
@@ -124,7 +140,13 @@ OPS: dict[str, Case] = {
 
 CASES: dict[str, Case] = {
     f"{group}: {name}": case
-    for group, cases in (("recurrent", RECURRENT), ("attention", ATTENTION), ("structure", STRUCTURE), ("ops", OPS))
+    for group, cases in (
+        ("recurrent", RECURRENT),
+        ("attention", ATTENTION),
+        ("structure", STRUCTURE),
+        ("written", WRITTEN),
+        ("ops", OPS),
+    )
     for name, case in cases.items()
 }
 """Every case by group and name."""
