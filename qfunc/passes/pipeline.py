@@ -7,6 +7,7 @@ from torch import fx
 
 from qfunc.passes.decompose_attention import decompose_attention
 from qfunc.passes.decompose_products import decompose_products
+from qfunc.passes.fold_layer_sizes import fold_layer_sizes
 from qfunc.passes.fold_positions import fold_positions
 from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_cached_attention import fuse_cached_attention
@@ -32,7 +33,7 @@ class Prepared:
 
 def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
-    attending = fuse_cached_attention(remove_casts(fold_positions(network)), target)
+    attending = fuse_cached_attention(remove_casts(fold_layer_sizes(fold_positions(network))), target)
     plain = remove_neutral_arithmetic(decompose_products(decompose_attention(attending, target)))
     named = rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS)
     formulas = fold_constant_weights(transpose_weights(named, target))

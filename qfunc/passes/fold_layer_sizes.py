@@ -1,0 +1,85 @@
+"""Replace the sizes that a layer's weight determines by numbers, as a program of torch.export has them.
+
+The last axis of a linear layer's result, and the channels of a convolution's, do not depend on the inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from qfunc.graph.constants import read_attr
+from qfunc.ops.definition import Trait
+from qfunc.ops.indexing import element
+from qfunc.ops.node import attribute, has, kind_of, op_of
+from qfunc.ops.sizes import is_number
+
+
+def fold_layer_sizes(network: fx.GraphModule) -> fx.GraphModule:
+    """Replace such sizes, and the numbers that are computed from them alone, in place.
+
+    >>> from qfunc.frontend.capture import capture
+    >>> class Mean(torch.nn.Linear):
+    ...     def forward(self, x): return (y := super().forward(x)) / y.size(-1) ** 0.5
+    >>> [n.args[1] for n in fold_layer_sizes(capture()(Mean(3, 4))).graph.nodes if kind_of(n) == "div"]
+    [2.0]
+    """
+    known: dict[fx.Node, Any] = {}
+    for node in network.graph.nodes:
+        if node.op != "call_function":
+            continue
+        value = _computed(node, known) if is_number(node) else None
+        if value is not None:
+            known[node] = value
+        elif not known.keys().isdisjoint(node.all_input_nodes):
+            changed: Any = fx.map_arg((node.args, node.kwargs), lambda n: known.get(n, n))
+            node.args, node.kwargs = changed
+    if known:
+        network.graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+        network.recompile()
+    return network
+
+
+def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> float | None:
+    target: Any = node.target
+    source: Any = node.args[0] if node.args else None
+    if target is torch.Tensor.size and len(node.args) == 2 and isinstance(node.args[1], int):
+        return _size(source, node.args[1])
+    if target is element and isinstance(source, fx.Node) and source.target is torch.Tensor.size:
+        axis = node.args[1]
+        return _size(source.args[0], axis) if len(source.args) == 1 and isinstance(axis, int) else None
+    if not node.all_input_nodes or not known.keys() >= set(node.all_input_nodes):
+        return None
+    given: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    value = target(*given[0], **given[1])
+    return value if isinstance(value, int | float) else None
+
+
+def _size(node: Any, axis: int) -> int | None:
+    # The size of an axis of a layer's result, also after ops that keep its shape.
+    while isinstance(node, fx.Node) and op_of(node) is not None:
+        if has(node, Trait.WEIGHTED):
+            weight = attribute(node, "weight") if kind_of(node) in ("linear", "conv") else None
+            if not isinstance(weight, fx.Node) or weight.op != "get_attr" or node.graph.owning_module is None:
+                return None
+            shape = read_attr(node.graph.owning_module, weight).shape
+            rank = _rank(attribute(node, "input")) if kind_of(node) == "linear" else None
+            last = 1 - len(shape) if kind_of(node) == "conv" else -1
+            return int(shape[0]) if axis == last or (rank is not None and axis == rank - 1) else None
+        node = _same_shape(node)
+    return None
+
+
+def _rank(node: Any) -> int | None:
+    while isinstance(node, fx.Node) and op_of(node) is not None:
+        if kind_of(node) == "flatten":
+            return 2 if tuple(node.args[1:]) == (1, -1) else None
+        node = attribute(node, "input") if kind_of(node) == "linear" else _same_shape(node)
+    return None
+
+
+def _same_shape(node: fx.Node) -> Any:
+    keeps = has(node, Trait.ELEMENTWISE) and len(node.all_input_nodes) == 1
+    return node.all_input_nodes[0] if keeps else None

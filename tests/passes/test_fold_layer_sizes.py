@@ -1,0 +1,70 @@
+"""Sizes that a layer's weight determines are numbers, whatever the inputs; other sizes are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qfunc
+from qfunc import targets
+from qfunc.ops.sizes import is_number
+from qfunc.passes.fold_layer_sizes import fold_layer_sizes
+
+X = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(3))
+
+
+class Sized(nn.Module):
+    """A convolution or a linear layer, and a function of its result."""
+
+    def __init__(self, layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.function = layer, function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.layer(x))
+
+
+CONV, LINEAR = nn.Conv2d(3, 4, 3, groups=1), nn.Linear(5, 9)
+FLAT = nn.Sequential(nn.Flatten(), nn.Linear(90, 9), nn.ReLU())
+NUMBERS: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
+    (LINEAR, lambda y: y / y.size(-1)),
+    (LINEAR, lambda y: F.relu(y) / math.sqrt(F.relu(y).shape[-1])),
+    (FLAT, lambda y: y / (y.size(1) + 1) ** 0.5),
+    (CONV, lambda y: y * y.size(-3)),
+]
+COMPUTED: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
+    (LINEAR, lambda y: y / y.size(1)),
+    (LINEAR, lambda y: y.transpose(1, 2) / y.transpose(1, 2).size(-1)),
+    (CONV, lambda y: y * y.size(1)),  # a convolution also takes one image, without a batch
+    (CONV, lambda y: y / y.shape[-1]),
+]
+
+
+def sizes(layer: nn.Module, function: Callable[[Tensor], Any]) -> int:
+    """Return the number of numbers that the network computes."""
+    network, model = fold_layer_sizes(qfunc.capture()(Sized(layer, function).eval())), Sized(layer, function).eval()
+    assert torch.equal(network(X), model(X))
+    return sum(n.op == "call_function" and is_number(n) for n in network.graph.nodes)
+
+
+@pytest.mark.parametrize(("layer", "function"), NUMBERS)
+def test_sizes_of_the_weight_are_numbers(layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
+    assert sizes(layer, function) == 0
+
+
+@pytest.mark.parametrize(("layer", "function"), COMPUTED)
+def test_sizes_of_the_input_are_computed(layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
+    assert sizes(layer, function) > 0
+
+
+@pytest.mark.parametrize(("layer", "function"), NUMBERS)
+def test_both_ways_of_capture_give_the_same_codes(layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
+    model, target = Sized(layer, function).eval(), targets.onnxruntime
+    made = [qfunc.calibrate([X], progress=False)(qfunc.quantize(target, example)(model)) for example in (None, (X,))]
+    assert torch.equal(*(qfunc.emulate(target)(each)(X) for each in made))
