@@ -7,6 +7,7 @@ from torch import fx
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, kind_of, op_of, slots
+from qfunc.ops.sizes import is_number
 from qfunc.specs import Target
 
 TRANSPARENT = ("dropout", "detach")
@@ -23,7 +24,9 @@ def reads_values(reader: fx.Node, tensor: fx.Node) -> bool:
     False
     """
     op = op_of(reader)
-    names = {name for name, value in zip(op.parameters, reader.args, strict=True) if value is tensor} if op else set()
+    if op is None:  # such as tensor.dim()
+        return not (reader.op.startswith("call") and is_number(reader))
+    names = {name for name, value in zip(op.parameters, reader.args, strict=True) if value is tensor}
     return kind_of(reader) != "size" and names != {"like"}
 
 

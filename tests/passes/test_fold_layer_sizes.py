@@ -63,7 +63,14 @@ def test_sizes_of_the_input_are_computed(layer: nn.Module, function: Callable[[T
     assert sizes(layer, function) > 0
 
 
-@pytest.mark.parametrize(("layer", "function"), NUMBERS)
+READ: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
+    (CONV, lambda y: (z := F.softmax(y * 2.0, -1) * y).transpose(z.dim() - 1, 1)),
+    (CONV, lambda y: F.relu(y).reshape(y.size(0), y.numel() // y.size(0))),
+]
+"""What reads the number of axes or of entries of a tensor reads no values."""
+
+
+@pytest.mark.parametrize(("layer", "function"), NUMBERS + READ)
 def test_both_ways_of_capture_give_the_same_codes(layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
     model, target = Sized(layer, function).eval(), targets.onnxruntime
     made = [qfunc.calibrate([X], progress=False)(qfunc.quantize(target, example)(model)) for example in (None, (X,))]
