@@ -15,6 +15,7 @@ from qfunc.passes.fuse_channel_norms import CHANNEL_NORMS
 from qfunc.passes.fuse_norms import NORMS
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
+from qfunc.passes.merge_clamps import merge_clamps
 from qfunc.passes.parameters.fold_constant_weights import fold_constant_weights
 from qfunc.passes.parameters.insert_weight_formulas import WeightFormula
 from qfunc.passes.parameters.transpose_weights import transpose_weights
@@ -35,6 +36,6 @@ def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
     attending = fuse_cached_attention(remove_casts(fold_layer_sizes(fold_positions(network))), target)
     plain = remove_neutral_arithmetic(decompose_products(decompose_attention(attending, target)))
-    named = rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS)
+    named = merge_clamps(rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS))
     formulas = fold_constant_weights(transpose_weights(named, target))
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)
