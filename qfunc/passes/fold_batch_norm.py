@@ -141,20 +141,24 @@ class _Folding:
 
     def _takes(self, op: LinearOp, chain: ChannelAffine) -> bool:
         # A whole norm always folds.  Else a weight that an embedding reads, too, stays one, and a constant that is computed
-        # from a parameter stays, for this trains.
+        # from a parameter stays, for this trains.  An int may be a size, which only torch.export knows: both captures keep it.
         kinds = {kind_of(node) for node in chain.nodes}
         if kinds & {"mul", "div"} and kinds & {"add", "sub"}:
             return True
+        if any(type(a) is int for node in chain.nodes for a in node.args):
+            return False
         constants = [n for node in chain.nodes for n in node.all_input_nodes if n in self.norms.constant]
         return all(has(n, Trait.WEIGHTED) for n in self.attributes.users(op.constants[0])) and not any(
             map(self._trains, constants)
         )
 
     def _trains(self, constant: fx.Node) -> bool:
-        pending, computed, trained = [constant], False, False
+        pending, seen, computed, trained = [constant], {constant}, False, False
         while pending:
             node = pending.pop()
-            pending += node.all_input_nodes
+            new = [n for n in node.all_input_nodes if n not in seen]
+            seen.update(new)
+            pending += new
             computed |= node.op != "get_attr" and not has(node, Trait.MOVES_VALUES)
             trained |= node.op == "get_attr" and read_attr(self.model, node).requires_grad
         return computed and trained

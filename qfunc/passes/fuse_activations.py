@@ -109,7 +109,6 @@ QUOTIENTS = ((Rewrite("div", op("mul", number("c"), op("reciprocal", _X), commut
 
 ACTIVATIONS = (
     (_unary("silu", F.silu, op("div", _X, _DIVISOR)), _unary("silu", F.silu, _GATED)),
-    (_unary("silu", F.silu, op("mul", _X, op("sigmoid", _X), commutative=True)),),
     (_unary("sigmoid", torch.sigmoid, _QUOTIENT), _unary("sigmoid", torch.sigmoid, _PRODUCT)),
     (_unary("sigmoid", torch.sigmoid, _RECIPROCAL),),
     (*_gelu("none", _ERF), *_gelu("tanh", _TANH)),

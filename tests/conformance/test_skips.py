@@ -75,8 +75,9 @@ def test_a_unit_left_float_stays_float(name):
     (make, shape), change = EDITS[name]
     torch.manual_seed(0)
     report = verified(make(), *shape, target=edit.pipe(targets.onnxruntime, change))
-    alone = name == "net, weights alone"  # no activation has codes to compare
-    assert report.agreement.startswith("within 1 LSB or their bounds: " if alone else "bit-exact"), report
+    # Without codes of activations only float results are compared, whose last bits depend on the processor.
+    within = ("within 1 LSB or their bounds: ",) if name.endswith("weights alone") else ()
+    assert report.agreement.startswith(("bit-exact", *within)), report
 
 
 @pytest.mark.parametrize("name", _OUTPUTS)

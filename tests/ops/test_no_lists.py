@@ -23,7 +23,6 @@ ALLOWED = {
     "qfunc/emulation/writer.py": "where ONNX Runtime keeps its blocked layout",
     "qfunc/execution/tensor_ranges/parts.py": "ops that keep all values, and ops that put parts together",
     "qfunc/frontend/export": "names of aten ops",
-    "qfunc/graph/channel_affine.py": "a formula of its own for each",
     "qfunc/graph/data_movement.py": "ops that differ in training only",
     "qfunc/graph/examples.py": "where each op that moves entries puts the examples",
     "qfunc/lowering": "tables of writers",

@@ -41,8 +41,6 @@ SILU: list[Function] = [
     lambda x: x.div((-x).exp() + 1.0),
     lambda x: x * (1 / (1 + torch.exp(-x))),
     lambda x: (1 + torch.exp(-x)).reciprocal() * x,
-    lambda x: x * torch.sigmoid(x),
-    lambda x: x.sigmoid().mul(x),
 ]
 SIGMOID: list[Function] = [
     lambda x: 1 / (1 + torch.exp(-x)),

@@ -45,9 +45,9 @@ FOLDED: list[Function] = [
     lambda y, m: (y - 0.1) / 0.25,
     lambda y, m: y * m.w,
     lambda y, m: 0.1 * y,
-    lambda y, m: y / 3,
+    lambda y, m: y / 3.0,
     lambda y, m: m.b - y,
-    lambda y, m: y + 1,
+    lambda y, m: y + 1.0,
     lambda y, m: y * m.number,
     lambda y, m: y * m.gain,
     lambda y, m: y * m.w.exp(),
@@ -77,6 +77,7 @@ NEAR_MISSES: list[tuple[Function, list[str]]] = [
     (lambda y, m: y * y.mean(), ["mean", "mul"]),
     (lambda y, m: y * m.columns, ["mul"]),  # one number for each column
     (lambda y, m: y.relu() * 0.5, ["relu", "mul"]),
+    (lambda y, m: y / 3, ["div"]),  # it may be a size, which symbolic tracing does not know
     (lambda y, m: (y * m.w, y), ["mul"]),
     (lambda y, m: y * m.gain.exp(), ["exp", "mul"]),  # the gain trains
     (lambda y, m: y * 2.0**40 * 2.0**-40 + y, ["mul", "mul", "add"]),

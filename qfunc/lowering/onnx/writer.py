@@ -285,8 +285,10 @@ class _Writer:
         return self.real[key]
 
     def _float_input(self, node: fx.Node) -> bool:
-        found = (n for s, n in self.partition.slots(node) if s == "input" and self.partition.encoding(n, node) is None)
-        return any(self.partition.run_time(n, node) is None for n in found)
+        # Of codes on which the runtime does not compute, the copy behind DequantizeLinear is a float tensor, too.
+        inputs = [n for s, n in self.partition.slots(node) if s == "input" and self.partition.run_time(n, node) is None]
+        encodings = [self.partition.encoding(n, node) for n in inputs]
+        return any(e is None or not self.partition.computes_on(e) for e in encodings)
 
     def _permuted_constant(self, node: fx.Node, reader: fx.Node, rows: Tensor) -> str:
         encoding, value = self.partition.encoding(node, reader), read_attr(self.network, node).detach()

@@ -93,7 +93,7 @@ def test_several_factors_are_refused_by_stpu() -> None:
     with pytest.raises(DeployError) as caught:
         StpuLowering().lower(Program(model, sites))
     assert str(caught.value) == (
-        "node 'mul', factor 'gain': found 3 factors, wanted one factor, because the weights have one scale. "
+        "node 'mul', factor 'operand_of_mul': found 3 factors, wanted one factor, because the weights have one scale. "
         "Multiply the weights of the convolution by the factors before quantizing."
     )
 

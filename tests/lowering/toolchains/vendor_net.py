@@ -29,7 +29,7 @@ CASES = [(name, reader) for name, readers in READERS.items() for reader in reade
 class Net(nn.Module):
     """What the formats treat apart: transposed and grouped convolutions, a constant factor, a Concat, a Sigmoid."""
 
-    def __init__(self, gain: Any = -0.75) -> None:
+    def __init__(self, gain: Any = 0.75) -> None:
         super().__init__()
         self.a, self.t = nn.Conv2d(3, 6, 3, padding=1), nn.ConvTranspose2d(6, 4, 2, 2, groups=2)
         self.b, self.c = nn.Conv2d(10, 5, (1, 3)), nn.Conv2d(5, 5, 3, padding=1, groups=5, bias=False)
@@ -38,13 +38,13 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.a(x))
-        z = self.pool(torch.relu(self.t(y) * self.gain))
+        z = self.pool(torch.relu(self.t(y) * -self.gain))  # the gain trains, so that it does not fold
         z = nn.functional.relu6(self.b(torch.cat((y, torch.sigmoid(z)), 1)))
         return self.fc(self.up(self.c(z) + z).flatten(1))
 
 
 @cache
-def made(name: str, gain: Any = -0.75) -> tuple[Any, Any, Any, Any]:
+def made(name: str, gain: Any = 0.75) -> tuple[Any, Any, Any, Any]:
     """(the calibrated model, its Q/DQ model, its sites, the files) of a target's own lowering."""
     torch.manual_seed(0)
     target = getattr(targets, name)
