@@ -24,6 +24,8 @@ EXCEPTIONS = {
     "qfunc/arithmetic/float_kernel.py": IN_MESSAGE,
     "qfunc/corrections/rotation/rotate.py": IN_MESSAGE,
     "qfunc/decoding/decoder.py": IN_MESSAGE,
+    "qfunc/diagnosis/board_time.py": IN_MESSAGE,
+    "qfunc/diagnosis/times.py": "the program that times files runs four runtimes without qfunc",
     "qfunc/estimators/__init__.py": "OrtEntropy, a published method",
     "qfunc/estimators/ort_entropy.py": "OrtEntropy, a published method",
     "qfunc/files/ncnn_param.py": "a file format",
