@@ -21,18 +21,29 @@ class Session:
     saved = b""
 
     def __init__(self, model: bytes, *, kernels: str = "xnnpack", threads: int = 0, listed: bool = False) -> None:
+        self.model, self.threads, self.kernels = model, threads, kernels
+        self.interpreter, self.sizes = self._loaded(), list[tuple[int, ...]]()
+        self.facts: dict[str, Any] = {"delegated": sorted(_delegated(self._loaded()))} if listed else {}
+
+    def _loaded(self) -> Any:
         litert = importlib.import_module("ai_edge_litert.interpreter")
-        self.interpreter: Any = litert.Interpreter(
-            model_content=model,
-            num_threads=threads or None,
-            experimental_op_resolver_type=getattr(litert.OpResolverType, RESOLVERS[kernels]),
+        return litert.Interpreter(
+            model_content=self.model,
+            num_threads=self.threads or None,
+            experimental_op_resolver_type=getattr(litert.OpResolverType, RESOLVERS[self.kernels]),
         )
-        self.facts: dict[str, Any] = {"delegated": sorted(_delegated(self.interpreter))} if listed else {}
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for one batch."""
-        details = self.interpreter.get_input_details()
+        """Return the outputs for one batch.
+
+        For inputs of other sizes than before the model is loaded again: after a second resize, LiteRT 2.3 computes the last
+        examples of some products of two tensors wrongly.
+        """
         arrays = [np.ascontiguousarray(i) for i in inputs]
+        sizes = [array.shape for array in arrays]
+        if sizes != self.sizes:
+            self.interpreter, self.sizes = self._loaded() if self.sizes else self.interpreter, sizes
+        details = self.interpreter.get_input_details()
         for detail, array in zip(details, arrays, strict=True):
             if tuple(detail["shape"]) != array.shape:  # LiteRT would prepare its kernels again
                 self.interpreter.resize_tensor_input(detail["index"], array.shape)
