@@ -24,6 +24,7 @@ from qfunc.execution.batches import tensors_of
 from qfunc.execution.progress import track
 from qfunc.graph.view import QuantizedModel
 from qfunc.lowering.artifact import Artifact
+from qfunc.placement.partition import Partition
 from qfunc.specs import Everything, Target, edit
 from qfunc.specs.protocols import LoadingRunner
 from qfunc.transforms.deploy import deploy
@@ -51,7 +52,8 @@ def measure_placement(
 
     Args:
         target: The hardware, with a runner of this machine, unless `latency` measures elsewhere.
-        example_inputs: The inputs of one run, in their real sizes: a tuple, as for `quantize`.
+        example_inputs: The inputs of one run, in their real sizes: a tuple, as for `quantize`. The edit names ops as
+            `quantize(target)(model)` does, or `quantize(target, example_inputs)(model)` if the model needs these.
         progress: Show a progress bar on a terminal, else a line every 30 seconds.
         latency: A function (artifacts, inputs) -> seconds of each, which may run them on a board; None for
             `RunTime(target.runtime.runner)`.
@@ -97,9 +99,13 @@ def _own_clock(target: Target) -> Latency:
 
 
 def _measured(target: Target, model: Any, inputs: tuple[Any, ...], latency: Latency, progress: bool) -> MeasuredPlacement:
-    unplaced = Plan(edits=(("edit.slower()", edit.slower()),)) if target.runtime.slower else Plan()
-    every = unplaced.target(target)
-    units = measure_units(calibrated_on(inputs, every, model), every, inputs, latency, progress)
+    ready, unplaced, every = calibrated_on(inputs, target, model), Plan(), target
+    if target.runtime.slower:
+        whole_rules = edit.slower()(target)
+        placed = calibrated_on(inputs, whole_rules, model)
+        if _integers(placed, whole_rules) != _integers(ready, target):
+            ready, unplaced, every = placed, Plan(edits=(("edit.slower()", edit.slower()),)), whole_rules
+    units = measure_units(ready, every, inputs, latency, progress)
     integers = cheapest(units.seconds, units.tensors)
     floats = units.slower_than(integers)
     whole = _Whole(target, model, inputs, latency)
@@ -114,6 +120,10 @@ def _measured(target: Target, model: Any, inputs: tuple[Any, ...], latency: Late
     names = {best: "measured", unplaced: "all rules", Plan(): "as given", None: "in float"}
     times = sorted((PlacementTime(names[p], p, s, whole.shares[p]) for p, s in seconds.items()), key=lambda t: t.seconds)
     return MeasuredPlacement(target.name, units.rows, tuple(times), plan)
+
+
+def _integers(calibrated: Any, target: Target) -> set[str]:
+    return {unit.path for unit in Partition(QuantizedModel(calibrated), target).units if unit.integer}
 
 
 class _Whole:
@@ -142,6 +152,11 @@ class _Whole:
         if plan is None:
             return deployed(edit.skip(Everything())(self.target), self.model, self.inputs)
         target = plan.target(self.target)
-        calibrated = calibrated_on(self.inputs, target, self.model)
+        try:
+            calibrated = calibrated_on(self.inputs, target, self.model)
+        except SpecError:
+            if plan == Plan():
+                raise
+            return None  # such as ops that only move codes, between ops on integers
         self.shares[plan] = integer_share(QuantizedModel(calibrated), self.inputs).share
         return deploy(target)(calibrated) if plan == Plan() or self.shares[plan] else None

@@ -14,7 +14,7 @@ from qfunc.diagnosis.cheapest_placement import TensorTraffic
 from qfunc.diagnosis.latency import Latency
 from qfunc.diagnosis.robust_line import Line, fitted
 from qfunc.diagnosis.unit_networks import UnitNetwork, unit_network
-from qfunc.errors import QfuncError
+from qfunc.errors import CaptureError, QfuncError
 from qfunc.execution.progress import track
 from qfunc.graph.data_movement import keeps_codes
 from qfunc.graph.interpreter import ObservingInterpreter
@@ -33,10 +33,17 @@ PAIRS = 8
 
 
 def calibrated_on(inputs: tuple[Any, ...], target: Target, model: Any) -> fx.GraphModule:
-    """Return a float model, quantized and calibrated on one batch."""
+    """Return a float model, quantized and calibrated on one batch.
+
+    It is traced symbolically if it can be, as `quantize(target)` does, so that its ops have the names that they have there.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # only its time matters
-        calibrated: fx.GraphModule = calibrate([inputs], progress=False)(quantize(target, inputs)(model))
+        try:
+            quantized = quantize(target)(model)
+        except CaptureError:
+            quantized = quantize(target, inputs)(model)
+        calibrated: fx.GraphModule = calibrate([inputs], progress=False)(quantized)
     return calibrated
 
 

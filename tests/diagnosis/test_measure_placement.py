@@ -270,3 +270,20 @@ def test_wrong_arguments() -> None:
 def test_the_title_has_the_ratio() -> None:
     times = (PlacementTime("as given", Plan(), 1.0, 0.5), PlacementTime("in float", None, 2.0, 0.0))
     assert repr(MeasuredPlacement("chip", (), times, Plan())) == "MeasuredPlacement('chip', 0.50 of the time in float)"
+
+
+class Sliced(nn.Module):
+    """An op that both ways of capture name differently, with a mean that costs more on integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x)[:, 4:] + self.first(x)[:, :4])
+
+
+def test_the_edit_names_ops_as_quantize_does() -> None:
+    found = qfunc.measure_placement(TARGET, X, progress=False, latency=costly({"add": 1.0, "slice": 1.0}))(Sliced().eval())
+    assert found.plan.floats
+    assert qfunc.quantize(found.edit(TARGET))(Sliced().eval())
